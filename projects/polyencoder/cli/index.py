@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 
 from cyclopts import App, Parameter
 
+from polyencoder.checks import without_password
 from polyencoder.cli.shared.contexts import read_questions
 from polyencoder.cli.shared.loading import load
 from polyencoder.cli.shared.output import Progress, say, shows_bars
@@ -59,12 +60,15 @@ class IndexSettings(Settings):
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
     or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
     out: Annotated[str, Parameter(alias="-o")]
-    """A folder, or milvus: and the address of a server or file."""
+    """A folder, milvus: and the address of a server or file, or postgres://USER@HOST:PORT/DATABASE#NAME."""
     dtype: VectorDtype = "float32"
     """How vectors are stored."""
     faiss: FaissSettings = field(default_factory=FaissSettings)
     milvus: str | None = None
     """How Milvus searches: auto, as it chooses, or flat, comparing with every vector, so that results are certified."""
+    postgres: str | None = None
+    """How PostgreSQL searches: flat, which scores everything, hnsw or ivf-flat, with parameters of pgvector, as in
+    hnsw,m=16,ef_construction=128 (default: flat)."""
     workers: int = 1
     """Encoding processes, each with its own copy of the model."""
     shard_size: int = SHARD_SIZE
@@ -95,6 +99,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
         contexts=contexts,
         contexts_from=faiss.contexts or "",
         milvus=settings.milvus,
+        postgres=settings.postgres,
         workers=settings.workers,
         share=share,
         shard_size=settings.shard_size,
@@ -117,7 +122,7 @@ class UpdateSettings(Settings):
 
     model: RankerSettings
     index: Annotated[str, Parameter(alias="-i")]
-    """The index: its folder, or milvus: and the address of a server or file."""
+    """The index: its folder, or its address (milvus:... or postgres://...)."""
     remove: str | None = None
     """Remove these ids: FILE with one id per line, or -."""
     remove_id: tuple[str, ...] = ()
@@ -149,7 +154,8 @@ def update(*, settings: UpdateSettings) -> None:
     opened = open_index(where, load(settings.model))
     if (settings.compact or kind or faiss.recall is not None) and not isinstance(opened, FolderIndex):
         raise ConfigError(
-            f"{where}: --compact, --faiss and --recall are for index folders; this engine does that by itself"
+            f"{without_password(where)}: --compact, --faiss and --recall are for index folders; this engine does that "
+            "by itself"
         )
     with opened.changing():
         if settings.remove_id or removed:
@@ -166,7 +172,7 @@ def update(*, settings: UpdateSettings) -> None:
             if faiss.recall is not None:
                 opened.tune(recall=faiss.recall, contexts=contexts, source=faiss.contexts or "")
     if changes := ", ".join(f"{count:,} {what}" for what, count in done.items()):
-        say(f"{where}: {changes}")
+        say(f"{without_password(where)}: {changes}")
     _report(where, opened, bad=bad)
 
 
@@ -184,6 +190,6 @@ def _ids(paths: list[str]) -> Iterator[str]:
 def _report(where: str, index: Index, *, bad: BadExamples) -> None:
     if summary := bad.summary():
         say(f"polyencoder: {summary}", err=True)
-    say(f"{where}: {len(index):,} candidates")
+    say(f"{without_password(where)}: {len(index):,} candidates")
     if isinstance(index, FolderIndex) and (faiss := index.meta.faiss) is not None and faiss.tuned is not None:
         say(f"{where}: {faiss.tuned}")

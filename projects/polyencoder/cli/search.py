@@ -33,7 +33,7 @@ class SearchSettings(Settings):
 
     model: RankerSettings
     index: Annotated[str, Parameter(alias="-i")]
-    """The index: its folder, or milvus: and the address of a server or file."""
+    """The index: its folder, or its address (milvus:... or postgres://...)."""
     context: tuple[str, ...] = ()
     """A turn of the context; repeat it, oldest turn first."""
     contexts: Annotated[str, Without("context")] = "-"

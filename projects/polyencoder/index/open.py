@@ -11,7 +11,7 @@ from typing import cast
 
 from tqdm import tqdm
 
-from polyencoder.checks import check_place
+from polyencoder.checks import check_place, without_password
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Index, Record, checked_records
 from polyencoder.index.faiss.kinds import parse_faiss
@@ -22,6 +22,7 @@ from polyencoder.index.folder.shards import Share
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex, described_milvus
 from polyencoder.index.milvus.collection import IndexKind
+from polyencoder.index.postgres import SCHEMES, PostgresIndex, described_postgres, is_postgres
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.storage.temporary import TemporaryFolder
@@ -29,21 +30,25 @@ from polyencoder.text.dialogue import checked_contexts
 
 __all__ = ["check_tuning", "described", "make_index", "open_index"]
 
+_ADDRESSES = ("milvus", *SCHEMES)
+
 
 def open_index(where: str | os.PathLike[str], ranker: TextRanker | Fingerprints, *, attention: str = "basic") -> Index:
-    """The index at `where`, a folder or `milvus:` and the address of a server or file, for the model that made it.
+    """The index at `where`, a folder or an address, `milvus:...` or `postgres://...`, for the model that made it.
 
     Args:
-        where: see `FolderIndex.open` and `MilvusIndex.create`.
+        where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`.
         ranker: the model; or its fingerprints and its `attention` from who does not add texts.
 
     Raises:
         CheckpointError: if there is no index, it is damaged, or another model made it.
         PolyencoderError: if a server is away.
     """
-    check_place("the index", where, addresses=("milvus",))
+    check_place("the index", where, addresses=_ADDRESSES)
     if str(where).startswith(MILVUS):
         return MilvusIndex.open(str(where), ranker, attention=attention)
+    if is_postgres(where):
+        return PostgresIndex.open(str(where), ranker, attention=attention)
     return FolderIndex.open(where, ranker, attention=attention)
 
 
@@ -54,6 +59,8 @@ def described(where: str | os.PathLike[str]) -> list[str]:
         CheckpointError: there is no finished index, or it is damaged.
         PolyencoderError: if a server is away.
     """
+    if is_postgres(where):
+        return described_postgres(str(where))
     return described_milvus(str(where)) if str(where).startswith(MILVUS) else described_folder(Path(where))
 
 
@@ -68,6 +75,7 @@ def make_index(
     contexts: Sequence[Context] | None = None,
     contexts_from: str = "",
     milvus: str | None = None,
+    postgres: str | None = None,
     workers: int = 1,
     share: Share | None = None,
     shard_size: int = SHARD_SIZE,
@@ -77,20 +85,25 @@ def make_index(
     """Encode candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings."""
     records = checked_records(candidates)
     if where is not None:
-        check_place("the index", where, addresses=("milvus",))
+        check_place("the index", where, addresses=_ADDRESSES)
     check_tuning(recall, contexts, faiss=faiss)
     contexts = None if contexts is None else checked_contexts(contexts)
-    if str(where).startswith(MILVUS):
+    if postgres is not None and not is_postgres(where):
+        raise _other_engine("postgres", postgres)
+    if str(where).startswith(MILVUS) or is_postgres(where):
+        shown = without_password(str(where))
         if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
-            raise ConfigError(f"{where}: dtype, faiss, workers and shard_size are settings of index folders alone")
+            raise ConfigError(f"{shown}: dtype, faiss, workers and shard_size are settings of index folders alone")
         if share is not None and share.processes > 1:
-            raise ConfigError(f"{where}: torchrun's processes share the work of an index folder alone; start one")
+            raise ConfigError(f"{shown}: torchrun's processes share the work of an index folder alone; start one")
+        if is_postgres(where):
+            if milvus is not None:
+                raise _other_engine("milvus", milvus)
+            return _in_postgres(records, str(where), ranker, kind=postgres, model_name=model_name, progress=progress)
         return _in_milvus(records, str(where), ranker, kind=milvus, model_name=model_name, progress=progress)
 
     if milvus is not None:
-        raise ConfigError(
-            f"milvus is {milvus!r}, the kind of a Milvus index, but the index is a folder", argument="milvus"
-        )
+        raise _other_engine("milvus", milvus)
     kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
     temporary = None
     if where is None:
@@ -141,3 +154,22 @@ def _in_milvus(
     ) as shown:
         index.add(shown)
     return index
+
+
+def _in_postgres(
+    records: Iterator[Candidate], where: str, ranker: TextRanker, *, kind: str | None, model_name: str, progress: bool
+) -> PostgresIndex:
+    if (first := next(records, None)) is None:
+        raise InputError(
+            f"{without_password(where)}: not made, as there is no candidate to put into it: the input is empty"
+        )
+    with tqdm(
+        chain([first], records), desc="adding", unit=" candidates", unit_scale=True, disable=not progress
+    ) as shown:
+        return PostgresIndex.make(where, shown, ranker, kind=kind, model_name=model_name)
+
+
+def _other_engine(engine: str, kind: str) -> ConfigError:
+    return ConfigError(
+        f"{engine} is {kind!r}, the kind of an index in {engine}, but the index is elsewhere", argument=engine
+    )

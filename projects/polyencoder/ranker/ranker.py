@@ -263,6 +263,7 @@ class Ranker(Scorer):
         contexts: Sequence[Context] | None = None,
         contexts_from: str = "",
         milvus: str | None = None,
+        postgres: str | None = None,
         workers: int = 1,
         share: Share | None = None,
         shard_size: int = SHARD_SIZE,
@@ -274,7 +275,7 @@ class Ranker(Scorer):
         Args:
             candidates: texts, dictionaries with `text` and optionally `id` and `metadata`, or `Candidate`s; read once,
                 never all held in memory.
-            where: a folder, or `milvus:` and the address of a server or file. None for a temporary folder, removed
+            where: a folder, or an address, `milvus:...` or `postgres://...`. None for a temporary folder, removed
                 with the index object. An index of the same candidates and model in the folder is opened, or completed
                 if its build was killed; any other existing folder is an error.
             dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
@@ -286,6 +287,8 @@ class Ranker(Scorer):
             contexts: sample queries to measure recall with; None for texts of the index.
             contexts_from: where these come from, stored in the index.
             milvus: the kind of a Milvus index: "flat", whose results can be certified, or "auto" (the default).
+            postgres: the kind of an index in PostgreSQL: "flat" (the default), "hnsw" or "ivf-flat"; see
+                `PostgresIndex.make`.
             workers: encoding processes, as in `polyencoder.index.build_index`.
             share: this process' part of an index that several machines build, as there.
             shard_size: candidates per vector file, as there.
@@ -305,6 +308,7 @@ class Ranker(Scorer):
             contexts=contexts,
             contexts_from=contexts_from,
             milvus=milvus,
+            postgres=postgres,
             workers=workers,
             share=share,
             shard_size=shard_size,

@@ -62,7 +62,7 @@ class ServerConfig(Settings):
     model: Annotated[str, Parameter(alias="-m")]
     """A model folder, a model file of parlai train_model, or a hub id."""
     index: Annotated[str | None, Parameter(alias="-i")] = None
-    """The index to search: a folder, or milvus: and an address (default: none, the server only reranks)."""
+    """The index to search: a folder, or its address, milvus:... or postgres://... (default: none, it only reranks)."""
     rerank: Annotated[str | None, Needs("index"), Parlai()] = None
     """A cross-encoder to rerank the first results."""
     rerank_k: Annotated[Count | None, Needs("rerank"), Parlai()] = None

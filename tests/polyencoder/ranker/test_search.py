@@ -264,7 +264,7 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
     assert ranker.index(sentences, where).has_exact_lists  # whichever is there
     with pytest.raises(ConfigError, match="is there and of the kind flat, not auto; give another collection"):
         ranker.index(sentences, where, milvus="auto")
-    with pytest.raises(ConfigError, match="the kind of a Milvus index, but the index is a folder"):
+    with pytest.raises(ConfigError, match="the kind of an index in milvus, but the index is elsewhere"):
         ranker.index(sentences, tmp_path / "folder", milvus="flat")
 
 

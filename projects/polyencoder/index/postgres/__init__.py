@@ -1,0 +1,8 @@
+"""PostgreSQL with pgvector as an engine of indexes: a table for each, searched in SQL and changed in transactions."""
+
+from __future__ import annotations
+
+from polyencoder.index.postgres.connection import SCHEMES, is_postgres
+from polyencoder.index.postgres.index import PostgresIndex, described_postgres
+
+__all__ = ["SCHEMES", "PostgresIndex", "described_postgres", "is_postgres"]

@@ -1,0 +1,195 @@
+"""Connections to PostgreSQL: addresses, transactions that see one state, a time limit, errors in one line.
+
+All that is known of psycopg is here and in `table`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
+
+from polyencoder.errors import ConfigError, PolyencoderError, first_line
+from polyencoder.packages import require
+
+__all__ = ["SCHEMES", "Address", "Server", "Session", "is_postgres"]
+
+SCHEMES = ("postgres", "postgresql")
+"""How the address of a database begins."""
+
+T = TypeVar("T")
+
+_DEFAULT_NAME = "polyencoder"
+_CONNECT_SECONDS, _ANSWER_SECONDS, _LOCK_SECONDS = 10, 60, 30
+
+
+def is_postgres(where: object) -> bool:
+    """Whether it is the address of an index in PostgreSQL."""
+    return str(where).partition(":")[0] in SCHEMES
+
+
+class Address(NamedTuple):
+    """Where an index is."""
+
+    parameters: dict[str, Any]
+    """Of libpq, as the URL gives them."""
+    name: str
+    """Of the table."""
+    shown: str
+    """For messages: without a password."""
+
+    @classmethod
+    def parsed(cls, where: str) -> Address:
+        """Raises ConfigError for what is no such URL; the message has no part of it, which may be a password."""
+        psycopg = require("psycopg", extra="postgres")
+        conninfo = require("psycopg.conninfo", extra="postgres")
+        url, _, name = where.rpartition("#") if re.search(r"#[^@/#]*$", where) else (where, "", "")
+        try:
+            if "://" not in url:
+                raise ValueError
+            parameters = conninfo.conninfo_to_dict(url)
+        except (psycopg.Error, ValueError):
+            raise ConfigError(
+                "the address of an index in PostgreSQL is none that libpq can read; it is "
+                "postgres://USER@HOST:PORT/DATABASE#NAME, with % before what is special in a URL"
+            ) from None
+        user, host, port, database = (parameters.get(key, "") for key in ("user", "host", "port", "dbname"))
+        shown = f"postgres://{user + '@' if user else ''}{host}{f':{port}' if port else ''}/{database}"
+        name = name or _DEFAULT_NAME
+        if not re.fullmatch(r"[A-Za-z_]\w{0,62}", name, re.ASCII):
+            raise ConfigError(
+                f"{shown}: {name!r} cannot name a table; use letters, digits and _, up to 63 of them, as in #replies"
+            )
+        return cls(parameters, name, f"{shown}#{name}")
+
+
+class Session:
+    """A connection, each of whose statements has so much time: a server that hangs says nothing by itself."""
+
+    def __init__(self, connection: Any, *, seconds: float) -> None:
+        self.connection = connection
+        self.seconds = seconds
+        self.late = False
+        """Whether a statement took too long, which ended the connection."""
+
+    def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
+        """The rows of a statement, in PostgreSQL's binary formats."""
+        with self._limited(limited), self.connection.cursor(binary=True) as cursor:
+            cursor.execute(query, values)
+            return cursor.fetchall() if cursor.description else []
+
+    def copy(self, query: Any, rows: Iterable[tuple[bytes | None, ...]]) -> None:
+        """Rows by COPY, each field in PostgreSQL's binary format."""
+        with self._limited(True), self.connection.cursor() as cursor, cursor.copy(query) as copy:
+            for row in rows:
+                copy.write_row(row)
+
+    def set(self, settings: Mapping[str, object]) -> None:
+        """Settings of the server until the transaction ends."""
+        for name, value in settings.items():
+            self.ask("SELECT set_config(%s, %s, true)", (name, str(value)))
+
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """A transaction that sees one state, and changes nothing."""
+        self.ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        finally:
+            if not self.connection.closed:
+                self.ask("ROLLBACK")
+
+    @contextmanager
+    def _limited(self, limited: bool) -> Iterator[None]:
+        timer = threading.Timer(self.seconds, self._end)
+        timer.daemon = True
+        if limited:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        self.late = True
+        with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as wire:
+            wire.shutdown(socket.SHUT_RDWR)
+
+
+class Server:
+    """A database, as any number of threads of this process use it."""
+
+    def __init__(self, where: str) -> None:
+        """Does not connect yet. ConfigError for an address that is none."""
+        self._psycopg: Any = require("psycopg", extra="postgres")
+        self.parameters, self.name, self.where = Address.parsed(where)
+        self.seconds: float = _ANSWER_SECONDS
+        self._idle: list[Session] = []
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().connection.close()
+
+    def read(self, ask: Callable[[Session], T]) -> T:
+        """What `ask` makes of one state of the database. A connection that was lost since the last time is replaced."""
+        while True:
+            session, reused = (self._idle.pop(), True) if self._idle else (self._connect(), False)
+            try:
+                with session.snapshot():
+                    session.set({"jit": "off", "statement_timeout": f"{self.seconds:g}s"})
+                    found = ask(session)
+            except self._psycopg.Error as error:
+                if session.connection.closed and reused and not session.late:
+                    self.close()
+                    continue
+                raise self._explained(error, session) from None
+            finally:
+                if session.connection.closed or session.late:
+                    session.connection.close()
+                else:
+                    self._idle.append(session)
+            return found
+
+    @contextmanager
+    def changing(self) -> Iterator[Session]:
+        """One transaction, alone among all that change this index; after an error nothing of it has happened."""
+        session = self._connect(reads=False)
+        try:
+            with session.connection.transaction():
+                session.set({"lock_timeout": f"{_LOCK_SECONDS}s", "statement_timeout": 0, "jit": "off"})
+                session.set({"idle_in_transaction_session_timeout": 0})  # new texts are encoded meanwhile
+                session.ask("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"polyencoder {self.name}",))
+                yield session
+        except self._psycopg.Error as error:
+            raise self._explained(error, session) from None
+        finally:
+            session.connection.close()
+
+    def _connect(self, *, reads: bool = True) -> Session:
+        given = {"connect_timeout": _CONNECT_SECONDS, "fallback_application_name": "polyencoder"} | self.parameters
+        try:
+            connection = self._psycopg.connect(**given, autocommit=True, prepare_threshold=None)
+        except self._psycopg.Error as error:
+            raise PolyencoderError(
+                f"{self.where}: no connection ({first_line(error)}); is the server running, are the address and, in "
+                "the environment, PGPASSWORD right?"
+            ) from None
+        return Session(connection, seconds=self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS))
+
+    def _explained(self, error: Exception, session: Session) -> PolyencoderError:
+        errors = self._psycopg.errors
+        if session.late or isinstance(error, errors.QueryCanceled):
+            return PolyencoderError(f"{self.where}: PostgreSQL has not answered within {session.seconds:g} seconds")
+        if isinstance(error, errors.LockNotAvailable):
+            return PolyencoderError(
+                f"{self.where}: another process has been changing it for {_LOCK_SECONDS} seconds; try again later"
+            )
+        if session.connection.closed:
+            return PolyencoderError(
+                f"{self.where}: PostgreSQL does not answer; is the server still running? ({first_line(error)})"
+            )
+        return PolyencoderError(f"{self.where}: PostgreSQL refused the request ({first_line(error)})")

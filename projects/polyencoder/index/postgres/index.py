@@ -1,0 +1,317 @@
+"""`PostgresIndex`: an index in a table of PostgreSQL, where other data may be already.
+
+How good a result is: *exact* if all rows were scored; *certified* by the lists of a "flat" table, if nothing outside of
+them can be better; *approximate* by the lists of "hnsw" or "ivf-flat". A search sees one state of the table, a change
+is a transaction, and changes of several processes happen one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
+from polyencoder.index.certificate import search_shortlists
+from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
+from polyencoder.index.meta import Fingerprints, Maker
+from polyencoder.index.options import Filter, SearchOptions
+from polyencoder.index.postgres.connection import Server, Session
+from polyencoder.index.postgres.rows import PostgresEntry
+from polyencoder.index.postgres.search import PostgresSearch
+from polyencoder.index.postgres.table import Table, parse_kind
+from polyencoder.index.rows import ROWS_AT_ONCE, batches, encoded, key_of, missing, to_write
+from polyencoder.ranker.protocol import TextRanker
+from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.exact import at_least_fp32, attention_scale
+
+__all__ = ["PostgresIndex", "described_postgres"]
+
+T = TypeVar("T")
+
+_SHORTEST_LIST = 256
+_SCAN_ROWS = 8192  # so few, of those that a filter lets through, are scored sooner than found
+_MOST_EF, _MOST_PROBES = 1000, 32_768  # of pgvector
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresMeta(Maker):
+    """The description of an index in PostgreSQL, the comment of its table."""
+
+    kind: str
+    parameters: dict[str, int]
+    """Of pgvector's index."""
+
+
+class PostgresIndex(Index):
+    """Candidates in a table. Any number of processes may search and change it."""
+
+    def __init__(
+        self, server: Server, meta: PostgresMeta, ranker: TextRanker | None, *, attention: str = "basic"
+    ) -> None:
+        self.meta = meta
+        self.attention = attention
+        attention_scale(attention, dim=meta.dim)  # complains of one that is not known
+        self._server = server
+        self._ranker = ranker
+        self._mutex = threading.RLock()
+        self._change: Session | None = None
+
+    @classmethod
+    def make(
+        cls,
+        where: str,
+        records: Iterable[Candidate],
+        ranker: TextRanker,
+        *,
+        kind: str | None = None,
+        model_name: str = "",
+    ) -> PostgresIndex:
+        """A new index of these candidates; or the one that is there, if this model made it, with them added.
+
+        All of it is one transaction: after an error or a kill there is no index, or the one that was there.
+
+        Args:
+            where: `postgres://USER@HOST:PORT/DATABASE#NAME`; the table is NAME, or `polyencoder`. Passwords are better
+                in the environment, PGPASSWORD, or in ~/.pgpass.
+            records: the candidates.
+            kind: "flat", where each search reads all vectors, so that results are exact or certified, "hnsw" or
+                "ivf-flat", with parameters of pgvector as in "hnsw,m=16,ef_construction=128" or "ivf-flat,nlist=100".
+                None for "flat", or whichever is there.
+            model_name: where the model was loaded from, for messages about the index.
+
+        Raises:
+            PolyencoderError: if the server is away, or refuses.
+            CheckpointError: if the table is there and another model, or something else, made it.
+            ConfigError: if the kind is none, does not fit the vectors, or the table is there and of another kind.
+        """
+        wanted = None if kind is None else parse_kind(kind)
+        name, parameters = wanted or parse_kind("flat")
+        meta = PostgresMeta.of(ranker, model_name=model_name, kind=name, parameters=parameters)
+        server = Server(where)
+        with server.changing() as session:
+            table = Table(session, server.name, where=server.where)
+            there = table.description()
+            if there is not None:
+                old = PostgresMeta.parsed(there, server.where)
+                old.check_model(meta.fingerprints, where=server.where)
+                if wanted is not None and old.kind != name:
+                    raise ConfigError(
+                        f"{server.where}: is there and of the kind {old.kind}, not {name}; give another #NAME",
+                        argument="postgres",
+                    )
+                meta = old
+            else:
+                table.create(dim=meta.dim, kind=name, description=meta.to_json())
+            index = cls(server, meta, ranker, attention=ranker.model.config.poly_attention)
+            index._change = session
+            index._enter(records, "add")
+            index._change = None
+            if there is None:
+                rows = table.count()
+                if "nlist" in parameters:
+                    parameters["nlist"] = parameters["nlist"] or max(1, min(round(4 * math.sqrt(rows)), rows // 39))
+                    table.describe(meta.to_json())
+                table.build(name, parameters)
+        return index
+
+    @classmethod
+    def open(cls, where: str, ranker: TextRanker | Fingerprints, *, attention: str = "basic") -> PostgresIndex:
+        """Open an index for the model that made it.
+
+        Args:
+            where: as in `make`.
+            ranker: the model, or its fingerprints, from who does not add texts.
+            attention: a poly-encoder's `poly_attention`; a ranker knows its own.
+
+        Raises:
+            PolyencoderError: if the server is away.
+            CheckpointError: if there is no index, or another model made it.
+        """
+        server = Server(where)
+        meta = server.read(lambda session: _meta(Table(session, server.name, where=server.where), server))
+        if isinstance(ranker, Fingerprints):
+            meta.check_model(ranker, where=server.where)
+            return cls(server, meta, None, attention=attention)
+        meta.check_model(Fingerprints.of(ranker), where=server.where)
+        return cls(server, meta, ranker, attention=ranker.model.config.poly_attention)
+
+    def close(self) -> None:
+        self._server.close()
+
+    @property
+    def remote(self) -> bool:
+        return True
+
+    def count(self, filter: Filter | None = None) -> int:
+        return self._read(lambda table: table.count(filter))
+
+    def count_texts(self, filter: Filter | None = None) -> int:
+        return self._read(lambda table: table.count_texts(filter))
+
+    def has_field(self, key: str) -> bool:
+        return self._read(lambda table: table.has_field(key))
+
+    def check_searchable(self) -> None:
+        self._read(lambda table: table.count(most=1))
+
+    def _read(self, ask: Callable[[Table], T]) -> T:
+        return self._server.read(lambda session: ask(self._table(session)))
+
+    def _table(self, session: Session) -> Table:
+        """The table. CheckpointError if it is gone, or one is in its place that another model made."""
+        table = Table(session, self._server.name, where=self._server.where)
+        meta = _meta(table, self._server)
+        meta.check_model(self.meta.fingerprints, where=self._server.where)
+        self.meta = meta
+        return table
+
+    # Searching
+
+    @torch.no_grad()
+    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+        """In one transaction and, for each context, one statement; of equal scores the lowest key comes first."""
+        check_contexts(contexts, dim=self.meta.dim)
+        contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
+
+        def find(table: Table) -> list[list[Hit]]:
+            flat, given = self.meta.kind == "flat", options.exactness
+            most = max(options.k(1 << 62), _SCAN_ROWS) + 1
+            available = table.count(options.filter, most=most)
+            if (k := options.k(available)) == 0 or contexts.batch_size == 0:
+                return [[] for _ in range(contexts.batch_size)]
+            length = options.list_length or max(4 * k, _SHORTEST_LIST)
+            few = options.filter is not None and available <= _SCAN_ROWS
+            scans = few or (flat and not (given or options.list_length))
+            scans |= length > LONGEST_LIST and not options.list_length
+            search = PostgresSearch(
+                table,
+                contexts,
+                k=k,
+                filter=options.filter,
+                attention=self.attention,
+                exact_lists=flat,
+                tolerance=None if flat else TOLERANCE if options.tolerance is None else options.tolerance,
+            )
+            self._plan(table.session, length=length, effort=options.effort)
+            answers = search_shortlists(
+                search,
+                exactness="exact" if scans else given or "approximate",
+                length=min(length, available),
+                longest=max(length, LONGEST_LIST, 2 * k),
+            )
+            return [
+                [
+                    Hit(row.id, row.text, score, row.metadata, answer.found)
+                    for score, row in zip(
+                        answer.scores.tolist(), (search.rows[number] for number in answer.rows.tolist()), strict=True
+                    )
+                ]
+                for answer in answers
+            ]
+
+        return self._read(find)
+
+    def _plan(self, session: Session, *, length: int, effort: int | None) -> None:
+        """How PostgreSQL finds neighbours in this transaction."""
+        if self.meta.kind == "flat":
+            session.set({"enable_indexscan": "off"})  # or an index that somebody added would make lists approximate
+        elif self.meta.kind == "hnsw":
+            wanted = min(_MOST_EF, max(effort or 0, length))
+            session.set({"hnsw.ef_search": wanted, "hnsw.iterative_scan": "strict_order", "enable_seqscan": "off"})
+        else:
+            probes = min(_MOST_PROBES, effort or max(1, self.meta.parameters["nlist"] // 8))
+            session.set({"ivfflat.probes": probes, "ivfflat.iterative_scan": "relaxed_order", "enable_seqscan": "off"})
+
+    def check(self, options: SearchOptions) -> None:
+        """As in `Index.check`: a "flat" table has no effort, and no groups of codes."""
+        where = self._server.where
+        if options.dtype != "float32":
+            raise ConfigError(
+                f"{where}: dtype is of scans of index folders; PostgreSQL has float32 alone", argument="dtype"
+            )
+        for name in ("effort", "tolerance"):
+            if getattr(options, name) is not None and self.meta.kind == "flat":
+                raise ConfigError(
+                    f"{where}: {name} given, but it is flat and compares everything; hnsw and ivf-flat have use for it",
+                    argument=name,
+                )
+
+    # Changing
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """As in `Index.changing`, a transaction; another process's change is waited for, half a minute at most."""
+        with self._mutex:
+            if self._change is not None:
+                with self._change.connection.transaction():
+                    yield
+                return
+            with self._server.changing() as session:
+                self._table(session)
+                self._change = session
+                try:
+                    yield
+                finally:
+                    self._change = None
+
+    def _enter(self, records: Iterable[Candidate], how: How) -> None:
+        """As in `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
+        with self._step() as table:
+            for some in batches(records, ROWS_AT_ONCE):
+                self._write(table, [(record, PostgresEntry.of(record)) for record in some], how=how)
+
+    def _write(self, table: Table, new: list[tuple[Candidate, PostgresEntry]], *, how: How) -> None:
+        there = table.entries([key_of(entry.id) for _, entry in new])
+        entries = {entry.id: entry for entry in to_write(new, there, how=how, where=self._server.where)}
+        keys = [key_of(id_) for id_ in entries]
+        vectors = table.vectors(keys, dim=self.meta.dim)  # of texts that stay
+        if texts := list(dict.fromkeys(entry.text for entry in entries.values() if entry.text not in vectors)):
+            vectors |= zip(texts, encoded(texts, self._ranker, where=self._server.where), strict=True)
+        table.delete(keys)
+        table.write((entry, vectors[entry.text]) for entry in entries.values())
+
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
+        with self._step() as table:
+            for some in batches(ids, ROWS_AT_ONCE):
+                there = table.entries([key_of(id_) for id_ in some])
+                for id_ in some:
+                    if there.pop(id_, None) is None and not missing_ok:
+                        raise missing(id_, where=self._server.where)
+                table.delete([key_of(id_) for id_ in some])
+
+    @contextmanager
+    def _step(self) -> Iterator[Table]:
+        with self.changing():
+            assert self._change is not None
+            yield Table(self._change, self._server.name, where=self._server.where)
+
+
+def _meta(table: Table, server: Server) -> PostgresMeta:
+    """The description of an index. CheckpointError if there is none, or it is damaged."""
+    if (text := table.description()) is None:
+        raise CheckpointError(
+            f"{server.where}: no index (no table {server.name}); make one by `Ranker.index` or `polyencoder index`"
+        )
+    return PostgresMeta.parsed(text, server.where)
+
+
+def described_postgres(where: str) -> list[str]:
+    """A summary of an index, in lines; its model is not needed. Errors as in `PostgresIndex.open`."""
+    with closing(Server(where)) as server:
+
+        def describe(session: Session) -> list[str]:
+            table = Table(session, server.name, where=server.where)
+            meta = _meta(table, server)
+            parameters = ", ".join(f"{name}={value}" for name, value in meta.parameters.items())
+            how = f"{meta.kind} ({parameters})" if parameters else "flat: results are exact or certified"
+            vectors = f"of {meta.dim} numbers, float32"
+            return [*meta.summary(server.where, entries=table.count(), vectors=vectors), f"search: PostgreSQL, {how}"]
+
+        return server.read(describe)

@@ -1,0 +1,90 @@
+"""Candidates as rows of a table, and filters as conditions of SQL whose values are all bound, never pasted.
+
+A field of the metadata equals a value if JSON calls them equal: text, number and truth apart, 1 and 1.0 not. jsonb has
+numbers of any size, but forgets how they were written: a whole float keeps a decimal point here, so it stays one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from polyencoder.errors import InputError
+from polyencoder.index.base import Candidate
+from polyencoder.index.entries import canonical, checked
+from polyencoder.index.options import Filter, checked_filter
+from polyencoder.index.rows import key_of
+
+__all__ = ["PostgresEntry", "condition", "copied", "written"]
+
+_TEXT_OR_WHOLE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+\d+|-0\.0(?!\d)')
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+class PostgresEntry(NamedTuple):
+    """A candidate as a row has it."""
+
+    id: str
+    text: str
+    metadata: dict[str, Any]
+
+    @classmethod
+    def of(cls, candidate: Candidate) -> PostgresEntry:
+        """Raises InputError for what an index, or PostgreSQL, cannot hold."""
+        where = f"{candidate.where}: " if candidate.where else ""
+        try:
+            text, id_, metadata = checked(candidate)
+            id_.encode()
+            for name, value in {"id": id_, "text": text}.items():
+                if "\0" in value:
+                    raise ValueError(f"its {name} has the character NUL; PostgreSQL holds none")
+            if _NUL.search(metadata or ""):
+                raise ValueError("its metadata has the character NUL; PostgreSQL holds none")
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{where}not a candidate that PostgreSQL can hold: {error}") from None
+        return cls(id_, text, json.loads(written(metadata or "{}")))
+
+
+def written(text: str) -> str:
+    """JSON that jsonb gives back as the same: whole floats of 1e16 and more with all digits and a decimal point."""
+
+    def number(found: re.Match[str]) -> str:
+        part = found[0]
+        return part if part.startswith('"') else "0.0" if part == "-0.0" else f"{int(float(part))}.0"
+
+    return _TEXT_OR_WHOLE_FLOAT.sub(number, text)
+
+
+def copied(entry: PostgresEntry, vector: np.ndarray[Any, Any]) -> tuple[bytes | None, ...]:
+    """A row in the binary formats of COPY: key, id, text, metadata, norm, vector (float32 [dim])."""
+    metadata = canonical(entry.metadata)
+    norm = np.nextafter(np.float32(np.linalg.norm(vector.astype(np.float64))), np.float32(np.inf))
+    return (
+        key_of(entry.id).encode(),
+        entry.id.encode(),
+        entry.text.encode(),
+        None if metadata is None else b"\x01" + written(metadata).encode(),  # the version of jsonb's format
+        np.array(norm, dtype=">f4").tobytes(),
+        np.array([len(vector), 0], dtype=">i2").tobytes() + vector.astype(">f4").tobytes(),
+    )
+
+
+def condition(filter: Filter | None) -> tuple[str, dict[str, Any]]:
+    """A filter in SQL, with named placeholders and their values. Errors are those of `checked_filter`."""
+    parts: list[str] = []
+    values: dict[str, Any] = {}
+    for i, (key, options) in enumerate(checked_filter(filter).items()):
+        if "\0" in key:  # no row has such a field, and a missing one equals null
+            parts.append("TRUE" if None in options else "FALSE")
+            continue
+        parts.append(f"COALESCE(metadata -> %(key{i})s::text, 'null') = ANY(%(any{i})s::text[]::jsonb[])")
+        values[f"key{i}"] = key
+        values[f"any{i}"] = [
+            written(json.dumps(option, ensure_ascii=False))
+            for option in options
+            if not (isinstance(option, str) and "\0" in option)
+        ]
+    return " AND ".join(parts) or "TRUE", values

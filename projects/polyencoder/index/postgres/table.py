@@ -1,0 +1,174 @@
+"""The table of an index: made, described, read and written, in SQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.index.options import Filter
+from polyencoder.index.postgres.connection import Session
+from polyencoder.index.postgres.rows import PostgresEntry, condition, copied
+from polyencoder.packages import require
+
+__all__ = ["KINDS", "Table", "literal", "parse_kind", "vectors_of"]
+
+KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
+"""How neighbours are found -> the parameters of pgvector's index and their defaults; 0: by the number of rows."""
+
+_LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, 32_768)}
+_MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: rows of 8 KB, beside ids and texts
+_OURS = "polyencoder index "  # how the comment of our tables begins
+_VERSION = (0, 8)  # of pgvector, whose indexes go on until enough rows pass a filter
+
+
+def parse_kind(text: str) -> tuple[str, dict[str, int]]:
+    """A kind of index and all its parameters: `"hnsw,m=32"`. ConfigError for one that there is not."""
+    kind, *settings = text.split(",")
+    if kind not in KINDS:
+        raise ConfigError(f"postgres is {text!r:.60}; it must be one of {', '.join(KINDS)}", argument="postgres")
+    parameters = dict(KINDS[kind])
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in parameters or not value.isdecimal():
+            had = ", ".join(f"{name}=NUMBER" for name in parameters) or "no parameters"
+            raise ConfigError(f"postgres is {text!r:.60}; {setting!r:.60}: {kind} has {had}", argument="postgres")
+        least, most = _LIMITS[name]
+        if not least <= (number := int(value[:20])) <= most:
+            raise ConfigError(f"postgres: {name} is {number}; it must be from {least} to {most}", argument="postgres")
+        parameters[name] = number
+    if kind == "hnsw" and parameters["ef_construction"] < 2 * parameters["m"]:
+        raise ConfigError("postgres: ef_construction must be at least twice m", argument="postgres")
+    return kind, parameters
+
+
+def vectors_of(fields: Iterable[bytes], *, dim: int) -> Tensor:
+    """The vectors of rows, float32 [n, dim], from PostgreSQL's binary format."""
+    numbers = np.frombuffer(b"".join(field[4:] for field in fields), dtype=">f4").astype(np.float32)
+    return torch.from_numpy(numbers.reshape(-1, dim))
+
+
+class Table:
+    """The table of this name, as a session sees it."""
+
+    def __init__(self, session: Session, name: str, *, where: str) -> None:
+        self.session = session
+        self._sql: Any = require("psycopg.sql", extra="postgres")
+        self._name = name
+        self._where = where
+
+    def ask(self, text: str, values: Any = None, *, limited: bool = True, **parts: Any) -> list[tuple[Any, ...]]:
+        """The rows of a statement, in which `{table}` is this one."""
+        query = self._sql.SQL(text).format(table=self._sql.Identifier(self._name), **parts)
+        return self.session.ask(query, values, limited=limited)
+
+    # What it is
+
+    def description(self) -> str | None:
+        """What `describe` was given; None if there is no such table. CheckpointError if something else made it."""
+        ((there, comment),) = self.ask(
+            "SELECT to_regclass(%(name)s) IS NOT NULL, obj_description(to_regclass(%(name)s), 'pg_class')",
+            {"name": f'"{self._name}"'},
+        )
+        if not there:
+            return None
+        if comment is None or not comment.startswith(_OURS):
+            raise CheckpointError(
+                f"{self._where}: the table {self._name} is there, but was not made by polyencoder; give another #NAME"
+            )
+        return str(comment).removeprefix(_OURS)
+
+    def create(self, *, dim: int, description: str, kind: str) -> None:
+        """Make the table, empty and without an index for neighbours. ConfigError for what pgvector cannot hold."""
+        most = _MOST_DIM if kind == "flat" else _MOST_INDEXED
+        if dim > most:
+            raise ConfigError(
+                f"{self._where}: vectors have {dim:,} numbers; pgvector has at most {most:,} with {kind}",
+                argument="postgres",
+            )
+        self.ask("CREATE EXTENSION IF NOT EXISTS vector")
+        ((version,),) = self.ask("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+        if tuple(int(number) for number in version.split(".")[:2]) < _VERSION:
+            needed = ".".join(map(str, _VERSION))
+            raise ConfigError(f"{self._where}: pgvector is {version} there; {needed} or later is needed")
+        self.ask(
+            'CREATE TABLE {table} (key text COLLATE "C" PRIMARY KEY, id text NOT NULL, text text NOT NULL, '
+            "metadata jsonb, norm real NOT NULL, vector vector({dim}) NOT NULL)",
+            dim=self._sql.Literal(dim),
+        )
+        if dim <= _MOST_IN_A_PAGE:  # beside the row, each vector would be fetched from elsewhere
+            self.ask("ALTER TABLE {table} ALTER COLUMN vector SET STORAGE PLAIN")
+        self.describe(description)
+
+    def describe(self, description: str) -> None:
+        self.ask("COMMENT ON TABLE {table} IS {comment}", comment=self._sql.Literal(_OURS + description))
+
+    def build(self, kind: str, parameters: dict[str, int]) -> None:
+        """Index what is there: the norms, which certificates ask for, and the vectors."""
+        self.ask("CREATE INDEX ON {table} (norm)", limited=False)
+        if kind == "hnsw":
+            self.ask(
+                "CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops) WITH (m = {m}, ef_construction = {ef})",
+                limited=False,
+                m=self._sql.Literal(parameters["m"]),
+                ef=self._sql.Literal(parameters["ef_construction"]),
+            )
+        elif kind == "ivf-flat":
+            self.ask(
+                "CREATE INDEX ON {table} USING ivfflat (vector vector_ip_ops) WITH (lists = {lists})",
+                limited=False,
+                lists=self._sql.Literal(parameters["nlist"]),
+            )
+        self.ask("ANALYZE {table}", limited=False)
+
+    # Reading
+
+    def count(self, filter: Filter | None = None, *, most: int | None = None) -> int:
+        """The number of rows that the filter lets through; counting ends at `most`."""
+        where, values = condition(filter)
+        text = "SELECT count(*) FROM {table} WHERE " + where
+        if most is not None:
+            text = f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {where} LIMIT %(most)s) AS counted"
+        return int(self.ask(text, values | ({} if most is None else {"most": most}))[0][0])
+
+    def count_texts(self, filter: Filter | None = None) -> int:
+        where, values = condition(filter)
+        text = f"SELECT count(*) FROM (SELECT DISTINCT text FROM {{table}} WHERE {where}) AS texts"
+        return int(self.ask(text, values)[0][0])
+
+    def has_field(self, key: str) -> bool:
+        if "\0" in key:
+            return False
+        return bool(self.ask("SELECT EXISTS (SELECT 1 FROM {table} WHERE metadata ? %s)", (key,))[0][0])
+
+    def entries(self, keys: Sequence[str]) -> dict[str, PostgresEntry]:
+        """The rows of these keys, by their ids."""
+        rows = self.ask("SELECT id, text, metadata FROM {table} WHERE key = ANY(%s)", (list(keys),))
+        return {id_: PostgresEntry(id_, text, metadata or {}) for id_, text, metadata in rows}
+
+    def vectors(self, keys: Sequence[str], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:
+        """The vectors of these keys, float32 [dim], by their texts."""
+        rows = self.ask("SELECT text, vector FROM {table} WHERE key = ANY(%s)", (list(keys),))
+        return dict(zip((row[0] for row in rows), vectors_of((row[1] for row in rows), dim=dim).numpy(), strict=True))
+
+    # Writing
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self.ask("DELETE FROM {table} WHERE key = ANY(%s)", (list(keys),))
+
+    def write(self, rows: Iterable[tuple[PostgresEntry, np.ndarray[Any, Any]]]) -> None:
+        """Add rows whose keys are not there."""
+        query = self._sql.SQL("COPY {table} (key, id, text, metadata, norm, vector) FROM STDIN (FORMAT BINARY)").format(
+            table=self._sql.Identifier(self._name)
+        )
+        self.session.copy(query, (copied(entry, vector) for entry, vector in rows))
+
+
+def literal(vector: Tensor) -> str:
+    """A vector [dim] as pgvector reads it, each float32 as it is."""
+    return json.dumps(vector.float().tolist())

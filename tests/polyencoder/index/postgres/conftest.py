@@ -1,0 +1,17 @@
+"""A table of its own for each test, in a real PostgreSQL."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.polyencoder.index.postgres.tables import names
+
+
+@pytest.fixture
+def where(postgres) -> str:
+    return f"{postgres.address}#{next(names)}"
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")

@@ -1,0 +1,236 @@
+"""Changes of an index in PostgreSQL: transactions, of several writers, that a kill or a lost server leaves whole."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+import polyencoder.index.postgres.index as index_module
+import polyencoder.index.rows as rows_module
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
+from polyencoder.index import open_index
+from polyencoder.index.base import Candidate
+from polyencoder.index.meta import Fingerprints
+from polyencoder.index.open import described
+from polyencoder.index.postgres import PostgresIndex
+from polyencoder.index.postgres.connection import Address, Server
+from polyencoder.index.postgres.table import parse_kind
+from tests.polyencoder.index.postgres.tables import drawn, stored
+
+FEW = [Candidate(f"id {i}", f"text {i}", {"n": i} if i % 2 else None) for i in range(6)]
+
+
+def contents(index: PostgresIndex) -> dict[str, tuple]:
+    rows = index._read(lambda table: table.ask("SELECT id, text, metadata FROM {table}"))
+    return {id_: (text, metadata) for id_, text, metadata in rows}
+
+
+@pytest.fixture
+def index(where, ranker) -> PostgresIndex:
+    return PostgresIndex.make(where, FEW, ranker, model_name="models/mine")
+
+
+def test_a_sequence_of_changes_is_that_of_a_dict(index, monkeypatch):
+    monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 3)
+    rng = random.Random(0)
+    wanted = {one.id: (one.text, one.metadata) for one in FEW}
+    for step in range(25):
+        some = [Candidate(f"id {rng.randrange(12)}", f"text {rng.randrange(9)}", {"s": step % 3}) for _ in range(4)]
+        how = rng.choice(["add", "update", "put", "remove", "fails"])
+        try:
+            with index.changing():
+                if how == "remove":
+                    index.remove([one.id for one in some], missing_ok=True)
+                elif how == "fails":
+                    index.put(some)
+                    raise InputError("enough")
+                else:
+                    getattr(index, how)(some)
+        except InputError:
+            continue
+        wanted |= {one.id: (one.text, one.metadata) for one in some}
+        wanted = {id_: value for id_, value in wanted.items() if how != "remove" or id_ not in {one.id for one in some}}
+        assert contents(index) == wanted
+    assert contents(index) == wanted
+    assert len(index) == len(wanted)
+
+
+def test_only_new_texts_are_encoded(index, monkeypatch):
+    encoded = Counter()
+    original = rows_module.encode_candidates
+    monkeypatch.setattr(
+        rows_module, "encode_candidates", lambda m, t, texts, **_: encoded.update(texts) or original(m, t, texts)
+    )
+    index.update([Candidate("id 0", "text 0", {"new": 1}), Candidate("id 1", "new"), Candidate("id 2", "new")])
+    assert encoded == {"new": 1}
+
+
+def test_it_finds_what_a_folder_finds(index, ranker, tmp_path):
+    folder = ranker.index(FEW, tmp_path / "folder")
+    contexts = ranker.encode_contexts([["hello"], ["text 3", "how are you ?"]])
+    for options in ({}, {"exactness": "certified"}, {"filter": {"n": [1, 3, None]}}):
+        ours, theirs = index.search(contexts, top_k=4, **options), folder.search(contexts, top_k=4, **options)
+        for our, their in zip(ours, theirs, strict=True):
+            assert [(hit.id, hit.text, hit.metadata) for hit in our] == [(h.id, h.text, h.metadata) for h in their]
+            assert [hit.score for hit in our] == pytest.approx([hit.score for hit in their], rel=1e-5)
+
+
+def test_nested_blocks_and_readers(index):
+    with index.changing():
+        index.remove(["id 0"])
+        with pytest.raises(InputError, match="no candidate has the id 'none'"), index.changing():
+            index.remove(["id 1", "none"])
+        assert len(index) == 6  # a reader sees what was there
+    assert sorted(contents(index)) == ["id 1", "id 2", "id 3", "id 4", "id 5"]
+
+
+def test_a_search_sees_one_state(index):
+    def ask(table):
+        first = table.count()
+        index.remove(["id 0"])
+        return first, table.count()
+
+    assert index._read(ask) == (6, 6)
+    assert len(index) == 5
+
+
+def test_writers_at_once_lose_nothing(where, index, ranker):
+    def write(writer: int) -> None:
+        own = PostgresIndex.open(where, ranker)
+        for i in range(5):
+            own.put([Candidate(f"{writer} {i}", "hello"), Candidate("shared", f"by {writer}")])
+        own.close()
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(index) == 6 + 3 * 5 + 1
+
+
+def test_makers_at_once_make_one_index(where, ranker):
+    def make(part: int) -> None:
+        PostgresIndex.make(where, [Candidate(f"{part} {i}", f"text {i}") for i in range(3)], ranker)
+
+    threads = [threading.Thread(target=make, args=(part,)) for part in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(open_index(where, ranker)) == 9
+
+
+def test_a_build_that_ends_early_leaves_nothing(where, ranker):
+    def some():
+        yield from FEW
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        PostgresIndex.make(where, some(), ranker)
+    with pytest.raises(CheckpointError, match="no index"):
+        open_index(where, ranker)
+
+
+def test_the_model_is_checked(where, index, make_ranker):
+    with pytest.raises(CheckpointError, match="made by another model, models/mine"):
+        open_index(where, make_ranker("poly", seed=1))
+    with pytest.raises(CheckpointError, match="made by another model"):
+        PostgresIndex.make(where, FEW, make_ranker("poly", seed=1))
+    read_only = open_index(where, index.meta.fingerprints)
+    read_only.remove(["id 0"])
+    with pytest.raises(InputError, match="was opened without its model"):
+        read_only.add(["new"])
+
+
+def test_a_table_of_others_is_left_alone(where):
+    server = Server(where)
+    with server.changing() as session:
+        session.ask(f"CREATE TABLE {server.name} (a int)")
+    with pytest.raises(CheckpointError, match="was not made by polyencoder"):
+        open_index(where, Fingerprints("a", "b"))
+
+
+def test_it_is_described(where, index):
+    address, _, name = where.partition("#")
+    lines = described(f"{address.replace('tester@', 'tester:secret@')}?application_name=secret#{name}")
+    assert lines[0] == f"{where}: 6 candidates"
+    assert "secret" not in "".join(lines)
+    assert lines[-1] == "search: PostgreSQL, flat: results are exact or certified"
+
+
+@pytest.mark.parametrize(
+    "where", ["postgres://u:secret@h:1/d#a-b", "postgres:u:secret", "postgresql://u:sec%zzret@h/d", "postgres://h/d#1"]
+)
+def test_addresses_that_are_none(where):
+    with pytest.raises(ConfigError) as caught:
+        Address.parsed(where)
+    assert "secret" not in str(caught.value)
+    assert "zz" not in str(caught.value)
+
+
+def test_no_server_is_an_error_without_the_password():
+    with pytest.raises(PolyencoderError, match=r"^postgres://u@127.0.0.1:1/d#polyencoder: no connection") as caught:
+        open_index("postgresql://u:secret@127.0.0.1:1/d", Fingerprints("a", "b"))
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["hnws", "hnsw,m=1", "hnsw,x=2", "flat,m=2", "hnsw,m=50,ef_construction=64"])
+def test_kinds_that_are_none(kind):
+    with pytest.raises(ConfigError, match="postgres|ef_construction"):
+        parse_kind(kind)
+
+
+def test_vectors_that_pgvector_cannot_index(where):
+    with pytest.raises(ConfigError, match=r"vectors have 2,001 numbers; pgvector has at most 2,000 with hnsw"):
+        stored(where, drawn(2, 1, 2001)[0], kind="hnsw")
+    vectors, contexts = drawn(5, 2, 2001)
+    assert len(stored(where, vectors).search(contexts)[0]) == 5
+
+
+def test_a_server_that_hangs_is_an_error_within_the_time_limit(postgres, where):
+    vectors, contexts = drawn(50, 2, 8)
+    index = stored(where, vectors)
+    index.search(contexts)
+    index._server.seconds = 0.5
+    index.close()
+    index.search(contexts)  # by a connection with that limit
+    pids = index._read(lambda table: table.ask("SELECT pg_backend_pid()"))
+    start = time.monotonic()
+    os.kill(pids[0][0], signal.SIGSTOP)
+    try:
+        with pytest.raises(PolyencoderError, match=r"has not answered within 0.5 seconds"):
+            index.search(contexts)
+    finally:
+        os.kill(pids[0][0], signal.SIGCONT)
+    assert time.monotonic() - start < 30
+    assert len(index.search(contexts)[0]) == 10
+
+
+def test_a_server_that_was_killed_loses_nothing(postgres, where, ranker):
+    index = PostgresIndex.make(where, FEW, ranker)
+
+    def change() -> None:
+        with index.changing():
+            index.remove(["id 0"])
+            postgres.stop(crash=True)
+            postgres.start()
+            index.remove(["id 1"])
+
+    with pytest.raises(PolyencoderError, match="PostgreSQL does not answer; is the server still running"):
+        change()
+    assert len(index) == 6  # a lost connection of a reader is replaced
+    postgres.stop(crash=True)
+    try:
+        with pytest.raises(PolyencoderError, match="no connection"):
+            index.search(ranker.encode_contexts([["hello"]]))
+    finally:
+        postgres.start()
+    assert len(index.search(ranker.encode_contexts([["hello"]]))[0]) == 6

@@ -1,0 +1,130 @@
+"""Searches in PostgreSQL give what a scan in memory gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from polyencoder.errors import ConfigError
+from polyencoder.index.postgres.search import statement
+from polyencoder.scoring import ContextEncoding, score
+from polyencoder.scoring.keys import Keys
+from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, stored
+
+
+@pytest.mark.parametrize("exactness", ["exact", "certified", None])
+@pytest.mark.parametrize("attention", ["basic", "sqrt"])
+def test_exact_and_certified_are_the_scan(where, exactness, attention):
+    vectors, contexts = drawn(400, 8, 24)
+    index = stored(where, vectors)
+    index.attention = attention
+    hits = index.search(contexts, top_k=7, exactness=exactness, list_length=50 if exactness == "certified" else None)
+    assert ids(hits) == scanned(contexts, vectors, k=7, attention=attention)
+    assert {hit.found for some in hits for hit in some} <= {"exact", "certified"}
+    expected = score(contexts, torch.from_numpy(vectors), attention=attention).topk(7).values
+    torch.testing.assert_close(torch.tensor([[hit.score for hit in some] for some in hits]), expected)
+
+
+def test_lists_of_a_flat_table_certify(where):
+    vectors, contexts = drawn(400, 2, 24)
+    (some,) = stored(where, vectors).search(contexts.select(slice(0, 1)), top_k=3, exactness="certified")
+    assert {hit.found for hit in some} == {"certified"}
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 1000),
+    rows=st.integers(1, 60),
+    codes=st.integers(1, 5),
+    dim=st.integers(1, 9),
+    k=st.integers(1, 12),
+    length=st.integers(1, 80),
+    integers=st.booleans(),
+)
+def test_any_shape(postgres, seed, rows, codes, dim, k, length, integers):
+    """Whole numbers make many ties."""
+    vectors, contexts = drawn(rows, codes, dim, seed=seed, contexts=2)
+    if integers:
+        vectors = vectors.round()
+        contexts = ContextEncoding(
+            contexts.vectors.round(), torch.tensor([[True] * codes, [True] + [False] * (codes - 1)])
+        )
+    index = stored(f"{postgres.address}#{next(names)}", vectors)
+    expected = score(contexts, torch.from_numpy(vectors)).topk(min(k, rows)).values
+    for exactness in ("exact", "certified"):
+        hits = index.search(contexts, top_k=k, exactness=exactness, list_length=length)
+        scores = torch.tensor([[hit.score for hit in some] for some in hits])
+        torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
+        if not integers or codes == 1:
+            assert ids(hits) == scanned(contexts, vectors, k=k)
+    index.close()
+
+
+def test_equal_scores_come_by_key_and_no_more_than_k_of_a_vector(where):
+    vectors = np.ones((200, 4), dtype=np.float32)
+    contexts = drawn(1, 3, 4)[1]
+    assert ids(stored(where, vectors).search(contexts, top_k=5)) == scanned(contexts, vectors, k=5)
+
+
+def test_large_logits_neither_overflow_nor_underflow(where):
+    vectors, contexts = drawn(50, 6, 8)
+    contexts = ContextEncoding(contexts.vectors * 3000)
+    assert ids(stored(where, vectors).search(contexts, top_k=5)) == scanned(contexts, vectors, k=5)
+
+
+def test_contexts_without_a_code_score_nothing(where):
+    vectors, contexts = drawn(20, 3, 8, contexts=1)
+    hits = stored(where, vectors).search(
+        ContextEncoding(contexts.vectors, torch.zeros(1, 3, dtype=torch.bool)), top_k=4
+    )
+    assert [hit.score for hit in hits[0]] == [0.0] * 4
+
+
+def test_multihead_scans(where):
+    vectors, contexts = drawn(80, 6, 8, contexts=2)
+    keys = Keys(torch.randn(2, 6, 8), torch.randn(2, 6), heads=2)
+    contexts = ContextEncoding(contexts.vectors, keys=keys)
+    index = stored(where, vectors)
+    index.attention = "multihead"
+    hits = index.search(contexts, top_k=6, exactness="certified")
+    best = score(contexts, torch.from_numpy(vectors), attention="multihead").topk(6)
+    assert ids(hits) == [[str(row) for row in rows] for rows in best.indices.tolist()]
+    assert {hit.found for some in hits for hit in some} == {"exact"}
+
+
+@pytest.mark.parametrize(("kind", "options"), [("hnsw,m=8", {}), ("ivf-flat,nlist=4", {"effort": 4})])
+def test_an_index_of_pgvector_finds_most_and_says_that_it_is_approximate(where, kind, options):
+    vectors, contexts = drawn(600, 4, 16, contexts=5)
+    index = stored(where, vectors, [{"n": i % 3} for i in range(600)], kind=kind)
+    hits = index.search(contexts, top_k=10, list_length=100, **options)
+    right = scanned(contexts, vectors, k=10)
+    found = sum(len(set(a) & set(b)) for a, b in zip(ids(hits), right, strict=True))
+    assert found >= 40
+    assert {hit.found for some in hits for hit in some} == {"approximate"}
+    assert ids(index.search(contexts, top_k=10, exactness="certified")) == right
+    few = index.search(contexts, top_k=10, filter={"n": 1})
+    assert {hit.metadata["n"] for some in few for hit in some} == {1}
+
+
+def test_an_index_that_somebody_added_makes_no_list_approximate(where):
+    vectors, contexts = drawn(600, 4, 16, contexts=5)
+    index = stored(where, vectors)
+    with index._server.changing() as session:
+        index._table(session).ask("CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops) WITH (m = 2)")
+    assert ids(index.search(contexts, top_k=10, exactness="certified")) == scanned(contexts, vectors, k=10)
+
+
+def test_options_without_use_are_errors(where):
+    index = stored(where, drawn(5, 1, 4)[0])
+    for options in ({"effort": 5}, {"tolerance": 0.1}, {"dtype": "bfloat16"}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            index.search(drawn(1, 1, 4)[1], **options)
+
+
+def test_the_statement_has_no_values():
+    text = statement(2, queries=2, condition="TRUE", scale=1.0, heads=1, has_keys=False, certified=True)
+    assert "LATERAL" in text
+    assert "%(q1)s" in text
