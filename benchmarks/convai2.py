@@ -1,4 +1,4 @@
-"""ConvAI2's validation examples, for benchmarks that need no agent."""
+"""Reads ConvAI2's validation examples for benchmarks without agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["validation_examples"]
 def validation_examples(datapath: str, count: int | None = None) -> list[Example]:
     """The first `count` of the official validation examples, or all 7,801, each with its 20 candidates.
 
-    The turns of a context are the persona, in one, and what was said so far, as `-t selection:convai2` gives them.
+    A context consists of the persona, as one turn, and the earlier turns, as in `-t selection:convai2`.
     """
     quiet_parlai()
     from parlai.core.params import ParlaiParser

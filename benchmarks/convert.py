@@ -1,18 +1,18 @@
-"""ConveRT: how small its file is, how fast it is read, and sentences per second beside MiniLM and BERT-base's size.
+"""Measures ConveRT: file size, loading time, and sentences per second beside MiniLM and BERT-base's size.
 
     python -m benchmarks.convert --json
 
-Models of the paper's size with random weights, on which neither size nor speed depends. `single_mb` and `multi_mb` are
-of the files (MB = 10**6 bytes) of models in 8 and 16 bits, `load_seconds` is the time to read the first of them.
+Models have the paper's size and random weights, which affect neither size nor speed. `single_mb` and `multi_mb` are
+file sizes (MB = 10**6 bytes) of models in 8 and 16 bits, `load_seconds` is the time to load the first of them.
 
 Sentences are the first `--sentences` of `--texts FILE`, one a line, or of the utterances of `selection:sample`; the
-vocabulary is learnt from all of them. Every peer gets the sentences at once, tokenizing included, and one core unless
-`--threads` says otherwise; all take turns in one process. In float32 these are ConveRT, also quantized; all-MiniLM-L6-
-v2 (6 layers of 384) and an encoder of BERT-base's size (12 of 768, random weights), both as this library encodes (the
-peers of `encode_vs_minilm` and `encode_vs_bert_base`) and as sentence-transformers does (`..._sentence_transformers`:
-batches of 32, padded, sorted by length). In int8 these are the ONNX graphs of the three. `share_of_product_rate`
-compares what a model of torch must compute, without padding, with the rate of the same matrix products alone in the
-same run; the row `learning` is a training step of ConveRT with a batch of these sentences.
+vocabulary is trained on all of them. Every peer encodes all sentences in one call, tokenizing included, on one core
+(or `--threads`); the peers take turns in one process. In float32: ConveRT, also quantized; all-MiniLM-L6-v2 (6 layers
+of 384) and an encoder of BERT-base's size (12 of 768, random weights), both encoded by this library (the peers of
+`encode_vs_minilm` and `encode_vs_bert_base`) and by sentence-transformers (`..._sentence_transformers`: batches of 32,
+padded, sorted by length). In int8: the ONNX graphs of the three. `share_of_product_rate` is the rate of the operations
+that a torch model must compute, without padding, as a share of the rate of the same matrix products alone, in the same
+run. The row `learning` is a training step of ConveRT with a batch of these sentences.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 from polyencoder.training import Trainer
 
-ROWS = 31_476 + 1_000  # of the embeddings
+ROWS = 31_476 + 1_000  # rows of the embedding table
 BERT_BASE: dict[str, Any] = {"dim": 768, "n_layers": 12, "n_heads": 12, "ffn_dim": 3072, "n_positions": 512}
-SIZES: dict[str, Any] = {}  # of ConveRT, where they are not the paper's
-LEARNT_FROM = 20_000  # sentences, at most: the vocabulary
+SIZES: dict[str, Any] = {}  # sizes of ConveRT that are not the paper's
+VOCABULARY_SENTENCES = 20_000  # at most, to train the vocabulary
 LENGTH = 60  # tokens of a sentence, at most
 OTHERS = ("minilm", "bert_base")
 
@@ -78,11 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     texts = corpus[:count]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sizes, convert, quantized = _converts(corpus[:LEARNT_FROM], folder, repeats=repeats)
+        sizes, convert, quantized = _converts(corpus[:VOCABULARY_SENTENCES], folder, repeats=repeats)
         rankers = {"convert": convert, "convert_quantized": quantized, **_others(flags.backbone, folder)}
         rows = _in_float32(rankers, folder, texts, repeats=repeats)
         rows += _in_int8({name: rankers[name] for name in ("convert", *OTHERS)}, folder, texts, repeats=repeats)
-        rows.append(_learning(convert, texts, repeats=repeats))
+        rows.append(_training_step(convert, texts, repeats=repeats))
     speeds = {(row["what"], row["dtype"]): row["sentences_per_second"] for row in rows}
     ratios = {}
     for other in OTHERS:
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _texts(file: Path | None) -> list[str]:
-    """Different sentences, none empty."""
+    """Distinct, non-empty sentences."""
     if file is not None:
         lines = file.read_text(encoding="utf-8").splitlines()
     else:
@@ -119,7 +119,7 @@ def _texts(file: Path | None) -> list[str]:
 
 
 def _converts(corpus: Sequence[str], folder: Path, *, repeats: int) -> tuple[dict[str, float], Ranker, Ranker]:
-    """File sizes and loading time; a single-context model, and the same quantized, as it is read."""
+    """File sizes and loading time; a single-context model, and the same model quantized and loaded."""
     tokenizer = learn_subwords(count_words(corpus), SubwordSettings(min_count=2))
     kept = {}
     for name, extra in (("multi", 10), ("single", 0)):
@@ -150,7 +150,7 @@ def _others(backbone: str | None, folder: Path) -> dict[str, Ranker]:
 
 
 def _sentence_transformers(ranker: Ranker, folder: Path) -> Callable[[Sequence[str]], object]:
-    """The encoder of a bi-encoder as sentence-transformers runs it."""
+    """A function that encodes texts by sentence-transformers with the encoder of a bi-encoder."""
     try:
         library = import_module("sentence_transformers")
     except ImportError as error:
@@ -199,8 +199,8 @@ def _in_int8(rankers: dict[str, Ranker], folder: Path, texts: Sequence[str], *, 
     ]
 
 
-def _learning(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> dict[str, Any]:
-    """A training step: half of the sentences are the contexts of the other half."""
+def _training_step(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> dict[str, Any]:
+    """Measure a training step: half of the sentences are the contexts of the other half."""
     half = len(texts) // 2
     examples = [Example([one], other) for one, other in zip(texts[:half], texts[half : 2 * half], strict=True)]
     batch = Collator(ranker.text, "batch")(examples)

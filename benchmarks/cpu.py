@@ -1,12 +1,12 @@
-"""Our functions for a CPU beside torch's: linear layers, dropout and attention, at the sizes of two encoders.
+"""Compares our functions for CPUs with torch's: linear layers, dropout and attention, at the sizes of two encoders.
 
     python -m benchmarks.cpu --json
 
-Forward, and forward and backward, with `--tokens` in all, in sequences of 128. Linear layers are those of a feed-
-forward block, in float32; attention is that of learning: in bfloat16, and with dropout. The summary says how many
-times torch's speed ours have, and whether this processor is one on which they take torch's place; the rows of linear
-layers, what share of torch's product rate (`torch.mm` alone) they reach. Last come steps of an encoder of MiniLM's size
-that learns from sequences of 40 to 300 tokens: their share of that rate, attention's products counted in.
+Forward passes, and forward and backward passes, of `--tokens` tokens in sequences of 128. Linear layers are those of a
+feed-forward block, in float32; attention is that of training: in bfloat16, and with dropout. The summary gives the
+speed relative to torch's, and whether this processor uses our functions; rows of linear layers give their share of
+torch's product rate (`torch.mm` alone). The last rows are training steps of an encoder of MiniLM's size on sequences of
+40 to 300 tokens: their share of that rate, including attention's products.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _step_share(tokens: int, rate: float, dtype: torch.dtype, *, repeats: int) -> float:
-    """The operations of a forward and a backward pass, without padding, as a share of the rate of products."""
+    """The rate of a forward and backward pass, without padding, as a share of the rate of matrix products."""
     config = scratch_config(
         vocabulary_size=1000,  # few words: a table of 30,000 costs a small step as much as a layer
         dim=(dim := min(SIZES.values())),
@@ -101,7 +101,7 @@ def _step_share(tokens: int, rate: float, dtype: torch.dtype, *, repeats: int) -
 
 
 def _cases(tokens: int, dim: int) -> dict[str, tuple[Function, Function, list[Tensor]]]:
-    """Ours, torch's and what both are given."""
+    """Our function, torch's, and the inputs of both."""
     hidden = torch.randn(tokens, dim)
     query, key, value = torch.randn(3, max(1, tokens // LENGTH), HEADS, LENGTH, dim // HEADS)
     halves = [tensor.bfloat16() for tensor in (query, key, value)]

@@ -1,13 +1,13 @@
-"""Examples per second of ParlAI's evaluation: our poly-encoder agent beside ParlAI's own, at equal size.
+"""Measures ParlAI's evaluation in examples per second: our poly-encoder agent beside ParlAI's, at equal size.
 
     python -m benchmarks.evaluation --datapath ../shared/data --json
 
 Both evaluate the same ConvAI2 validation examples with 20 inline candidates, from scratch (4 layers, 256 dimensions,
 64 codes), in ParlAI's own evaluation loop and with the same teacher. Building agent and task is not timed. The agents
-take turns, each in a process of its own and each time new ones, so that nothing is remembered from the turn before.
-Ours runs in float32 and in bfloat16. The ratios are in time (`..._vs_...`) and in processor time (`..._processor`), the
-steadier one on a machine that does other work. Ours encodes a candidate once: with all examples (`--examples 7801`),
-of whose 156,020 candidates 22,687 are different, it saves most.
+take turns, each in a separate process and built anew each time, so that nothing is cached between turns.
+Ours runs in float32 and in bfloat16. Ratios are given in wall-clock time (`..._vs_...`) and in processor time
+(`..._processor`), which is more stable on a busy machine. Ours encodes each distinct candidate once, which saves most
+with all examples (`--examples 7801`): 22,687 of their 156,020 candidates are different.
 """
 
 from __future__ import annotations
@@ -101,9 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _evaluation(opt: Any) -> Callable[[int], tuple[float, float, int, float]]:
-    """Seconds of the evaluation loop with a new agent, of time and of the processor's, how many examples it went
-    through, and the share of the rate of matrix products that our encoder's operations, without padding and what is
-    remembered, have in them (0 for others).
+    """Time the evaluation loop with a new agent: wall-clock and processor seconds, number of examples, and the rate of
+    our encoder's operations, without padding and cached candidates, as a share of the product rate (0 for others).
     """
     quiet_parlai()
     dtype = torch.bfloat16 if opt.get("bf16") else torch.float32

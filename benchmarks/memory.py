@@ -1,12 +1,12 @@
-"""Peak memory of a training step: batches with and without a limit on what is kept at a time.
+"""Measures the peak memory of a training step, with and without a limit on the activations kept at a time.
 
     python -m benchmarks.memory --json
 
-A BERT-base-sized model from scratch with dropout, contexts of 360 tokens and candidates of 72, drawn at random; one
-step of AdamW each, which makes the optimizer's state. A poly-encoder with 64 codes and the other labels of the batch as
+A BERT-base-sized model from scratch with dropout, random contexts of 360 tokens and candidates of 72; one
+step of AdamW each, including the optimizer's state. A poly-encoder with 64 codes and the other labels of the batch as
 negatives: a plain batch, and 512 examples with the memory of `--grad-cache` contexts. A cross-encoder with 16 examples
-of 16 candidates, all of 432 tokens, in pieces of `--pair-tokens`, beside 64 pairs at once. Each case runs in a process
-of its own, whose whole peak counts: weights, gradients, the optimizer's state and the imports as well.
+of 16 candidates, all of 432 tokens, in pieces of `--pair-tokens`, and 64 pairs at once. Each case runs in a separate
+process, whose whole peak counts: weights, gradients, optimizer state and imports.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ VOCABULARY = 30_522
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement. examples: in the batch, each with as many candidates. limit: tokens kept at a time, or all."""
+    """One measurement: a batch of `examples` with as many candidates; `limit`: tokens kept at a time, None for all."""
 
     name: str
     architecture: Architecture
@@ -44,7 +44,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all cases share."""
+    """Settings shared by all cases."""
 
     layers: int
     dim: int
@@ -57,12 +57,12 @@ class Setting:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--batch", type=int, default=512, help="examples of the poly-encoder's large batch")
-    parser.add_argument("--plain-batch", type=int, default=16, help="examples of the one without a limit")
+    parser.add_argument("--plain-batch", type=int, default=16, help="examples of the batch without a limit")
     parser.add_argument("--grad-cache", type=int, default=4, help="contexts whose activations are kept at a time")
     parser.add_argument("--pair-tokens", type=int, default=1728, help="tokens of pairs that are kept at a time")
-    parser.add_argument("--layers", type=int, default=12, help="of the encoders; fewer to see how peaks grow")
+    parser.add_argument("--layers", type=int, default=12, help="layers of the encoders")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16 (autocast)")
-    parser.add_argument("--only", action="append", help="run this case (several times: these cases)")
+    parser.add_argument("--only", action="append", help="run only this case; may be repeated")
     flags = parser.parse_args(arguments)
     setting = Setting(
         layers=2 if flags.quick else flags.layers,
@@ -98,7 +98,7 @@ def _in_a_process(case: Case, setting: Setting) -> dict[str, Any]:
 
 
 def _measure(case: Case, setting: Setting) -> dict[str, Any]:
-    """One step of a new model: seconds, and the peak of this process."""
+    """Run one step of a new model; return its seconds and the peak memory of this process."""
     use_threads(setting.threads)
     torch.manual_seed(0)
     model = build_model(_config(case, setting)).train()

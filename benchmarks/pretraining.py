@@ -1,16 +1,15 @@
-"""Pre-training: the memory of a corpus of any size, and the speed of steps beside the floor of their products.
+"""Measures pre-training: peak memory of reading a corpus, and the speed of steps relative to their matrix products.
 
     python -m benchmarks.pretraining --gigabytes 10 --json
 
-- corpus: one epoch of made conversations, `--gigabytes` of them, no two turns alike, through `Corpus` and `PairBatches`
-  as `polyencoder pretrain` reads them, in a process of its own: its peak memory above that of the imports, when a
-  twentieth, a fifth, a half and all of the corpus were read. They are written below `--folder` first, and removed.
-- steps: tokens a second, padding not counted, of masked-word batches of `--tokens` tokens, forward, backward and an
+- corpus: one epoch of synthetic conversations (`--gigabytes`; no turn occurs twice) through `Corpus` and `PairBatches`,
+  as `polyencoder pretrain` reads them, in a separate process: its peak memory above that of the imports after a
+  twentieth, a fifth, a half and all of the corpus. The files are written below `--folder` first, and removed.
+- steps: tokens a second, without padding, of masked-word batches of `--tokens` tokens: forward, backward and an
   Adam step, for encoders of 4 x 256 and 12 x 768 and a vocabulary of 30,000, with all sequences of a batch in one row
-  (packed) and without; they take turns. `share` is the time that large products would take for six operations a
-  parameter and token (`polyencoder.pretraining.rate`) over the time of the fastest step: 1 is the floor. The rate of
-  products is measured in the same run, before and after. All times are the processor's, on a GPU the clock's: other
-  work on the machine changes them less.
+  (packed) and without, in turns. `share` is the time of large matrix products with six operations a parameter and token
+  (`polyencoder.pretraining.rate`), divided by the time of the fastest step: at most 1. The rate of products is measured
+  before and after, in the same run. Times are processor times, on a GPU wall-clock times.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from polyencoder.text.learning import PieceSettings, count_characters, learn_pie
 
 CASES = ("corpus", "steps")
 SIZES = {"4 x 256": (4, 256, 4), "12 x 768": (12, 768, 12)}  # layers, dimensions, heads
-SHARES = (0.05, 0.2, 0.5, 1.0)  # of the corpus, at which memory is looked at
+SHARES = (0.05, 0.2, 0.5, 1.0)  # shares of the corpus after which memory is read
 WORDS, TURNS, FILE = 5_000, 8, 1 << 26  # of the vocabulary, of a conversation, bytes of a file
 LONGEST, VOCABULARY = 128, 30_000
 
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def corpus_rows(size: int, *, folder: Path | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What one epoch of a corpus of so many bytes takes, as it is read; and in sum."""
+    """Rows and summary of one epoch of a corpus of `size` bytes."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         if shutil.disk_usage(name).free < 1.1 * size:
             raise SystemExit(f"{name}: has no room for a corpus of {size:,} bytes; give another --folder")
@@ -101,7 +100,7 @@ def corpus_rows(size: int, *, folder: Path | None) -> tuple[list[dict[str, Any]]
 
 
 def write_corpus(folder: Path, *, size: int) -> None:
-    """Files of conversations of made words, of which some are more frequent than others; each turn is another."""
+    """Write files of synthetic conversations with words of unequal frequency; no turn occurs twice."""
     rng = np.random.default_rng(0)
     letters = [rng.integers(0, 26, rng.integers(2, 9)) for _ in range(WORDS)]
     words = ["".join(chr(97 + letter) for letter in word) for word in letters]
@@ -120,7 +119,7 @@ def write_corpus(folder: Path, *, size: int) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """One epoch of a corpus: peak memory in MB (2**20 bytes) above that of the imports, after parts of it."""
+    """Read one epoch of a corpus; peak memory in MB (2**20 bytes) above that of the imports, after each share."""
     files = sorted(map(str, folder.glob("*.jsonl")))
     size = sum(Path(file).stat().st_size for file in files)
     with open(files[0], encoding="utf-8") as file:
@@ -157,7 +156,7 @@ def text_encoder(texts: Sequence[str]) -> TextEncoder:
 
 
 def step_rows(sizes: dict[str, tuple[int, int, int]], *, tokens: int, repeats: int) -> list[dict[str, Any]]:
-    """A row for each encoder, packed and padded: tokens a second of its fastest step, and its share of the floor."""
+    """A row for each encoder, packed and padded: tokens a second of its fastest step, and `share`."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     batch = masked_batch(tokens).to(device)
     text_tokens = int(batch.contexts.mask.sum())
@@ -197,7 +196,7 @@ def make_model(layers: int, dim: int, heads: int) -> PretrainingModel:
 
 
 def masked_batch(tokens: int) -> PairBatch:
-    """A batch of masked words of made conversations, of like length as batches of a run are."""
+    """A masked-word batch of synthetic conversations of similar length, as in a run."""
     with tempfile.TemporaryDirectory() as name:
         write_corpus(Path(name), size=3_000_000)
         files = [str(file) for file in Path(name).glob("*.jsonl")]
@@ -214,7 +213,7 @@ def _turns(line: str) -> list[str]:
 
 
 def stepping(model: PretrainingModel, batch: PairBatch, *, packs: bool) -> Callable[[], float]:
-    """A step that says how many seconds it took."""
+    """A function that makes one step and returns its seconds."""
     objective, optimizer = Pretraining(model), torch.optim.Adam(model.parameters(), 2e-4, betas=(0.9, 0.98))
     clock = _clock()
 
@@ -235,7 +234,7 @@ def stepping(model: PretrainingModel, batch: PairBatch, *, packs: bool) -> Calla
 
 
 def _clock() -> Callable[[], float]:
-    """Seconds of all threads of this process; on a GPU, which it waits for, of the day."""
+    """Processor seconds of this process; on a GPU wall-clock seconds, after synchronizing."""
     return time.perf_counter if torch.cuda.is_available() else time.process_time
 
 

@@ -1,7 +1,7 @@
-"""How near a model comes to what the machine can multiply: its floating-point operations, and the rate of products.
+"""Compares a model's floating-point rate with the machine's rate of matrix products.
 
-Speeds compare with other machines only as a share of the machine's own rate: that of matrix products of the model's
-shapes, in the same precision, measured in the same run.
+Speeds of different machines are comparable only as a share of each machine's own rate: that of matrix products of the
+model's shapes, in the same precision, measured in the same run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Shape(NamedTuple):
 
 
 def products(config: Mapping[str, Any], *, tokens: int) -> list[Shape]:
-    """The products with weights in one layer of an encoder, for so many tokens.
+    """The products with weights in one layer of an encoder, for `tokens` tokens.
 
     `config` is that of a Hugging Face BERT or its kin, as `RankerConfig.backbone` has it, or of a ConveRT (`convert`).
     """
@@ -67,7 +67,7 @@ def encoder_flops(config: Mapping[str, Any], lengths: Sequence[int], *, training
 
 
 def _convert_head_flops(config: Mapping[str, Any], lengths: Sequence[int]) -> int:
-    """What a ConveRT has behind its blocks: the reduction, and one feed-forward 2 with its skip for each text."""
+    """Operations of ConveRT's layers after the blocks: the reduction, and one feed-forward 2 with its skip per text."""
     if "attention_limits" not in config:
         return 0
     dim, heads, size = config["hidden_size"], config["reduction_heads"], config["reduction_size"]
@@ -100,7 +100,7 @@ def product_rate(
 
 
 class Encoded:
-    """What went through the encoders of a model."""
+    """The sequences that passed through the encoders of a model."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Mapping[str, Any], list[int]]] = []
@@ -113,10 +113,10 @@ class Encoded:
         training: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> float:
-        """The floating-point operations for it, without padding, in so many seconds, as a share of the product's rate.
+        """The rate of their floating-point operations, without padding, in `seconds`, as a share of the product rate.
 
-        The rate is that of products with as many tokens as go through at a time, on the CPU, in this type, by the clock
-        that the seconds are of.
+        The product rate is measured with as many tokens as a forward pass has, on the CPU, in this type and with the
+        clock that measured `seconds`.
         """
         flops = sum(encoder_flops(config, lengths, training=training) for config, lengths in self.calls)
         config, lengths = max(self.calls, key=lambda call: sum(call[1]))
@@ -125,7 +125,7 @@ class Encoded:
 
 @contextmanager
 def encoded(model: nn.Module) -> Iterator[Encoded]:
-    """Note the lengths of all sequences that go through the encoders of a model."""
+    """Record the lengths of all sequences that pass through the encoders of a model."""
     seen, hooks = Encoded(), []
 
     def note(config: Mapping[str, Any]) -> Callable[..., None]:

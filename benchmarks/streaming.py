@@ -1,13 +1,13 @@
-"""What it takes to read the selection tasks: peak memory, seconds to the first example, examples per second.
+"""Measures reading the selection tasks: peak memory, seconds to the first example, examples per second.
 
     python -m benchmarks.streaming --datapath ../shared/data --json
 
-Each case is one epoch of `teacher.act()` in a process of its own, which makes nothing else. Memory is of the whole
-process, above what it was after the imports; the clock runs from the making of the teacher, so what is loaded first
-counts. The page cache is warm. The cases take turns, `--repeats` times, and each number is a median.
+Each case is one epoch of `teacher.act()` in a separate process. Memory is that of the whole process, above its size
+after the imports; the clock starts before the teacher is made, so loading counts. The page cache is warm. The cases
+take turns, `--repeats` times, and each number is a median.
 
-- the formats, `-t selection:... -dt train:stream`: the files of the data path as they are, but DSTC7's is grown to
-  `--gigabytes` by repetition;
+- the formats, `-t selection:... -dt train:stream`: the files of the data path; DSTC7's is grown to `--gigabytes` by
+  repetition;
 - beside ParlAI's own `dstc7` and `ubuntu`, `-dt train:ordered:stream`, on the same plain files (DSTC7's of a twentieth
   of that size): `selection:dstc7:plain` gives the same examples as ParlAI's. ParlAI's `ubuntu` also gives the rows
   that are labelled 0 as examples, ours leaves them out. `..._vs_parlai` compares the time for the same file.
@@ -33,7 +33,7 @@ from benchmarks.common import argument_parser, machine, measured_alone, peak_ext
 from polyencoder.data.readers import json_array, open_bytes
 from polyencoder.errors import InputError, PolyencoderError
 
-# What each task reads, below the data path: the first of these that is there.
+# The files of each task below the data path: the first that exists is read.
 FILES = {
     "convai2": ("ConvAI2/train_self_original.txt*", "ConvAI2/train_self_original_no_cands.txt*"),
     "dstc7": ("dstc7/ubuntu_train_subtask_1.json*",),
@@ -130,7 +130,7 @@ def peer_cases(found: dict[str, Path], plain: Path, *, size: int) -> Iterator[Ca
 
 
 def write_dialogues(source: Path, target: Path, *, size: int) -> None:
-    """Write a JSON array of about `size` bytes, from the beginning of another, again and again if need be."""
+    """Write a JSON array of about `size` bytes by repeating the elements of another."""
     texts = itertools.cycle(json.dumps(record) for _, record in json_array(source))
     first = next(texts, None)
     if first is None:
@@ -144,7 +144,7 @@ def write_dialogues(source: Path, target: Path, *, size: int) -> None:
 
 
 def measure_alone(case: Case) -> dict[str, float]:
-    """`measure` in a process of its own."""
+    """Run `measure` in a separate process."""
     return measured_alone("benchmarks.streaming", "--case", json.dumps(case), what=f"-t {case['task']}")
 
 
@@ -193,7 +193,7 @@ def _row(case: Case, runs: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def _vs_parlai(name: str, rows: Sequence[dict[str, Any]]) -> float | None:
-    """How many times as fast as ParlAI ours goes through the same file."""
+    """The speed of our task relative to ParlAI's on the same file."""
     seconds = {row["task"]: row["seconds"] for row in rows if row["datatype"] == "train:ordered:stream"}
     return seconds[name] / seconds[PEERS[name][1]] if name in seconds else None
 

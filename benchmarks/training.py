@@ -1,15 +1,15 @@
-"""Training examples per second: our poly-encoder agent beside ParlAI's own, and beside sentence-transformers.
+"""Measures training in examples per second: our poly-encoder agent beside ParlAI's and sentence-transformers.
 
     python -m benchmarks.training --datapath ../shared/data --backbone FOLDER --json
 
 Three comparisons on ConvAI2, batches of 64 (`--batch`), the other labels as negatives, contexts of 360 tokens and 20
-utterances: a tiny transformer (1 layer, 32 dimensions: what is left is the way of the data), a small one (4 layers,
+utterances: a tiny transformer (1 layer, 32 dimensions, to time the data pipeline), a small one (4 layers,
 256), both in ParlAI's own training loop; and fine-tuning `--backbone` with our agent and with sentence-transformers'
 trainer (MultipleNegativesRankingLoss), the same weights, batch, lengths, precision and examples. Loading is not timed.
-The peers, each in a process of its own, take turns, `--repeats` times; the ratios are those of the medians, in time
-(`..._vs_...`) and in processor time (`..._processor`), which is the steadier one on a machine that does other work.
-`--bf16` has our agent learn in bfloat16. `share_of_product_rate` compares what our encoder must compute, without
-padding, with the rate of the same matrix products alone, in that type, in the same run.
+The peers take turns, each in a separate process, `--repeats` times; ratios are those of the medians, in wall-clock time
+(`..._vs_...`) and in processor time (`..._processor`), which is more stable on a busy machine. `--bf16` trains our
+agent in bfloat16. `share_of_product_rate` is the rate of the operations that our encoder must compute, without padding,
+as a share of the rate of the same matrix products alone, in that type, in the same run.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _measured(
     peers: Mapping[str, Make], *, case: str, flags: Namespace, steps: int, repeats: int
 ) -> list[dict[str, Any]]:
-    """A row for each peer: examples per second, and per second of processor time, which a busy machine changes less.
+    """A row for each peer: examples per second, and per second of processor time.
 
-    Medians of the peer's turns of so many steps, after one that is not counted.
+    Medians over the peer's turns of `steps` steps, after a warm-up turn.
     """
     seconds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in peers}
     with ExitStack() as processes:
@@ -135,7 +135,7 @@ def _measured(
 
 
 def _ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
-    """How many times the speed of the other peer ours has."""
+    """Our speed relative to the other peer's."""
     ours, other = rows
     return {
         name: ours["examples_per_second"] / other["examples_per_second"],
@@ -144,7 +144,7 @@ def _ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
 
 
 def _loop(folder: Path, **flags: Any) -> Run:
-    """Steps of ParlAI's training loop, which goes on where the turn before it stopped."""
+    """A function that runs steps of ParlAI's training loop; each call continues the previous one."""
     world = make_world(options(folder=folder, training=True, **COMMON, **flags))
 
     agent = world.get_agents()[-1]
@@ -162,7 +162,7 @@ def _loop(folder: Path, **flags: Any) -> Run:
 
 
 def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: int) -> Run:
-    """Steps of sentence-transformers' trainer on pairs of the same task, shuffled in the same way."""
+    """A function that runs steps of sentence-transformers' trainer on pairs of the same task, shuffled alike."""
     try:
         peer, datasets = import_module("sentence_transformers"), import_module("datasets")
         losses = import_module("sentence_transformers.losses")

@@ -26,7 +26,7 @@ def test_report(monkeypatch, capsys, backbone_folder):
     for package in ("sentence_transformers", "onnxruntime"):
         pytest.importorskip(package)
     monkeypatch.setattr(convert, "SIZES", TINY)
-    monkeypatch.setattr(convert, "LEARNT_FROM", 200)
+    monkeypatch.setattr(convert, "VOCABULARY_SENTENCES", 200)
     monkeypatch.setattr(convert, "LENGTH", 40)  # of the tiny encoder
     sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "ffn_dim": 32, "n_positions": 80}
     monkeypatch.setattr(convert, "BERT_BASE", sizes)
