@@ -44,14 +44,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ratios: dict[str, float] = {}
     for name, dim in SIZES.items():
         for case, (ours, torchs, inputs) in _cases(tokens, dim).items():
-            for learns in (False, True):
-                work = {"ours": _work(ours, inputs, learns=learns), "torch": _work(torchs, inputs, learns=learns)}
+            for backward in (False, True):
+                sides = {"ours": ours, "torch": torchs}
+                work = {side: _work(function, inputs, backward=backward) for side, function in sides.items()}
                 times = interleaved_ms(work, repeats=repeats)
-                what = f"{case}, {name}, {'forward and backward' if learns else 'forward'}"
+                what = f"{case}, {name}, {'forward and backward' if backward else 'forward'}"
                 row: dict[str, Any] = {"what": what, "ours_ms": times["ours"], "torch_ms": times["torch"]}
                 if case == "linear":
                     product = Shape(tokens, dim, 4 * dim)
-                    flops = (3 if learns else 1) * product.flops
+                    flops = (3 if backward else 1) * product.flops
                     row["share_of_product_rate"] = (
                         flops / product_rate([product], dtype=torch.float32) / (times["ours"] / 1e3)
                     )
@@ -118,12 +119,12 @@ def _cases(tokens: int, dim: int) -> dict[str, tuple[Function, Function, list[Te
     }
 
 
-def _work(function: Function, inputs: Sequence[Tensor], *, learns: bool) -> Callable[[], Any]:
-    leaves = [tensor.clone().requires_grad_(learns) for tensor in inputs]
+def _work(function: Function, inputs: Sequence[Tensor], *, backward: bool) -> Callable[[], Any]:
+    leaves = [tensor.clone().requires_grad_(backward) for tensor in inputs]
 
     def work() -> None:
         output = function(*leaves)
-        if learns:
+        if backward:
             torch.autograd.grad(output, leaves, torch.ones_like(output))
 
     return work

@@ -2,15 +2,15 @@
 
     python -m benchmarks.gpu --out FILE.json [--only PART ...] [--device cuda] [--quick]
 
-Each part runs in a process of its own, for at most eight minutes on one GPU, and its results are in the file as soon as
-it is over; parts that are there already are not run again unless `--only` names them. Needs torch and transformers; the
-part `framework` needs ParlAI, `training` also sentence-transformers, and a part says so where they are missing. Nothing
-outside the repository is read: texts and weights are made.
+Each part runs in a separate process, for at most eight minutes on one GPU, and its results are written to the file when
+it is done; parts in the file are not run again unless `--only` names them. Needs torch and transformers; the part
+`framework` needs ParlAI, `training` also sentence-transformers, and reports it if they are missing. Nothing outside the
+repository is read: texts and weights are generated.
 
 - attention: packed, padded and single sequences give the same outputs and gradients;
 - precision: losses of training in float16 and bfloat16 beside float32;
 - caching: gradient caching, and negatives gathered over NCCL, give the gradients of one large batch;
-- resume: a run that is killed on the GPU goes on as one that was not;
+- resume: a run that is killed on the GPU and resumed ends as an uninterrupted one;
 - framework: ParlAI's `multiprocessing_train` with fp16;
 - training: tokens a second of BERT-base bi- and poly-encoders, batches of 512, beside sentence-transformers;
 - answering: Table 5 of the poly-encoder paper, with the first-m encoders;

@@ -1,4 +1,4 @@
-"""What must not depend on how it is computed: attention without padding, precision, batches in pieces, resuming."""
+"""Checks that packing, precision, gradient caching, several processes and resuming do not change results."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def attention(*, device: str, quick: bool) -> dict[str, Any]:
         for mode in ("training", "inference"):
             backbone.train(mode == "training")
             with torch.autocast(made.device.type, dtype, enabled=dtype != torch.float32):
-                together, gradients = _outputs(backbone, [tokens], learn=mode == "training")
-                alone, expected = _outputs(backbone, _one_by_one(tokens), learn=mode == "training")
+                together, gradients = _outputs(backbone, [tokens], train=mode == "training")
+                alone, expected = _outputs(backbone, _one_by_one(tokens), train=mode == "training")
             checks.append(check(f"{name}, {mode}: outputs", relative(together, alone), limit=limits[0]))
             if mode == "training":
                 checks.append(check(f"{name}, {mode}: gradients", relative(gradients, expected), limit=limits[1]))
     return {"checks": checks}
 
 
-def _outputs(backbone: Backbone, batches: Sequence[TokenBatch], *, learn: bool) -> tuple[Tensor, Tensor]:
+def _outputs(backbone: Backbone, batches: Sequence[TokenBatch], *, train: bool) -> tuple[Tensor, Tensor]:
     """The outputs at tokens, one row after the other, and the gradient of a sum of them over all parameters."""
     backbone.zero_grad()
-    with torch.set_grad_enabled(learn):
+    with torch.set_grad_enabled(train):
         outputs = torch.cat([backbone(batch)[batch.mask] for batch in batches]).float()
-    if not learn:
+    if not train:
         return outputs, outputs
     weights = torch.linspace(-1, 1, outputs.numel(), device=outputs.device).view_as(outputs).sin()
     (outputs * weights).sum().backward()
@@ -188,7 +188,7 @@ def _weights(model: nn.Module) -> Tensor:
 
 
 class Killed(Exception):
-    """Stands for a kill after an update."""
+    """Raised after an update in place of a kill."""
 
 
 class KillAt(Callback):
@@ -201,7 +201,7 @@ class KillAt(Callback):
 
 
 def resume(*, device: str, quick: bool) -> dict[str, Any]:
-    """A run that is broken off and goes on from its checkpoint beside one that is not, with dropout and autocast."""
+    """Compare a run that resumes from its checkpoint with an uninterrupted one, with dropout and autocast."""
     data = examples(64 if quick else 512)
     config = TrainingConfig(
         epochs=None,

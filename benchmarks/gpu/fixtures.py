@@ -1,4 +1,4 @@
-"""What the parts have in common: made texts and models, and a check that a number is small enough."""
+"""Shared by the parts: synthetic examples and models, and the check of a number against a limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Unavailable(Exception):
 
 
 def examples(count: int, *, turns: int = 3) -> list[Example]:
-    """Made contexts of so many turns with made responses, half of whose words are the context's: something to learn."""
+    """Synthetic examples of `turns` turns, which can be learned: half of a response's words are the context's."""
     contexts, replies = made_contexts(count), made_candidates(count)
     made = []
     for context, reply in zip(contexts, replies, strict=True):
@@ -46,7 +46,7 @@ def examples(count: int, *, turns: int = 3) -> list[Example]:
 def ranker(
     architecture: Architecture, data: Sequence[Example], *, device: str, size: dict[str, int], **config: Any
 ) -> Ranker:
-    """A ranker with random weights, the same for the same seed, and a vocabulary learnt from the examples."""
+    """A ranker with random weights, the same for the same seed, and a vocabulary trained on the examples."""
     texts = [text for example in data for text in (*example.turns, example.label)]
     tokenizer = train_tokenizer(texts, vocabulary_size=2_000)
     backbone = scratch_config(

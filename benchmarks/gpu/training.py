@@ -1,4 +1,4 @@
-"""Tokens a second of learning: BERT-base bi- and poly-encoders with large batches, beside sentence-transformers."""
+"""Measures training in tokens a second: BERT-base bi- and poly-encoders, large batches, and sentence-transformers."""
 
 from __future__ import annotations
 

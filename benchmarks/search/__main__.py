@@ -3,17 +3,17 @@
 - answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
 - peers: an answer among up to a million candidates and its memory, beside sentence-transformers;
 - indexed: a million vectors, the scan beside FAISS;
-- recall: likewise, with settings that were chosen for a recall (`--recall`), on contexts that had no part in that;
+- recall: the same with settings chosen for a requested recall (`--recall`), on held-out contexts;
 - memory: peak memory of indexing and searching a million candidates;
 - encoding: candidates per second beside sentence-transformers.
 
     python -m benchmarks.search --datapath ../shared/data --model MODEL --json
 
-MODEL is a trained bi- or poly-encoder. Its vectors of real labels are grown to `--rows` by copies with noise; so are
-those of `--backbone`, an encoder as it is, with `--codes` codes. Without either the million vectors are drawn, and the
-cases that need an encoder take MiniLM. `--vectors` and `--contexts-from` are such vectors, encoded before.
+MODEL is a trained bi- or poly-encoder. Its vectors of real labels are extended to `--rows` by noisy copies; so are
+those of `--backbone`, an untrained encoder with `--codes` codes. Without either the million vectors are random, and
+cases that need an encoder use MiniLM. `--vectors` and `--contexts-from` give vectors that were encoded before.
 
-On a machine that has torch and transformers, and neither ParlAI nor data:
+With torch and transformers only, without ParlAI and data:
 
     PYTHONPATH=projects python -m benchmarks.search --cases answering --made-texts --device cuda --json
 """
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def note(rows: int) -> str | None:
-    """What the names in the summary do not say; None where they are right."""
+    """A note if the summary's names (`..._1m`) do not match the number of rows; else None."""
     return None if rows == MILLION else f"the summary's ann_1m, index_1m and bi_1m are of {rows:,} rows"
 
 
@@ -190,7 +190,7 @@ def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path, *, dtype: Ve
 
 
 def _contexts(flags: argparse.Namespace, ranker: Lazy, vectors: Vectors, count: int) -> ContextEncoding:
-    """So many contexts, or as many as there are."""
+    """`count` contexts, or all if there are fewer."""
     encoded = _array(flags.contexts_from)
     if encoded is not None:
         return ContextEncoding(encoded[:count])

@@ -1,14 +1,14 @@
-"""The paper's Tables 5 and 9: the time to answer ConvAI2 contexts with many candidates, context encoding included.
+"""Measures the paper's Tables 5 and 9: the time to answer ConvAI2 contexts with many candidates, with encoding.
 
-ParlAI's `transformer/polyencoder` and our rankers have the same transformer, a BERT-base with random weights (time does
-not depend on them), and the same dictionary: ParlAI's agent is made and saved, and our poly-encoder is that file. All
-know the candidates' vectors beforehand. These are drawn, and the candidates behind them texts that repeat, as nothing
-depends on them either; but ours and ParlAI's must find the same reply. The systems take turns with each context.
+ParlAI's `transformer/polyencoder` and our rankers have the same transformer, a BERT-base with random weights (times do
+not depend on them), and the same dictionary: ParlAI's agent is built and saved, and our poly-encoder is loaded from
+that file. The candidates' vectors are given beforehand: random ones, for texts that repeat, since times do not depend
+on them; but ours and ParlAI's must find the same reply. The systems take turns with each context.
 
-Without ParlAI's data (`datapath` is None) the vocabulary is learnt from the texts, and its agent is left out. "ParlAI's
-formula" is there in any case: what its agent computes to score, around our tower.
+Without ParlAI's data (`datapath` is None) the vocabulary is trained on the texts, and its agent is left out. "ParlAI's
+formula", the agent's scoring with our tower, is always measured.
 
-A cross-encoder knows nothing beforehand; it has fewer contexts, as the row says.
+A cross-encoder has no vectors of candidates; it answers fewer contexts, given in its row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SIZE = {"layers": 12, "dim": 768, "heads": 12}
 """BERT-base."""
 COUNTS = (1_000, 100_000)
 LOW = ", bf16"
-WARM_UP = 3  # contexts that are not counted
+WARM_UP = 3  # uncounted contexts
 
 
 def measure(

@@ -1,8 +1,8 @@
-"""Candidates encoded per second: ours beside sentence-transformers' `encode`, the same weights, in one process.
+"""Measures candidates encoded per second: ours beside sentence-transformers' `encode`, same weights, one process.
 
 Both get the same texts in the same order, cut at the same length, in fp32, each with its own way of making batches;
 sentence-transformers with batches of its default size and of ours. The vectors are compared. `share_of_product_rate` is
-that of what the encoder must compute, without padding, by the time, in the rate of the same matrix products alone.
+the rate of the operations that the encoder must compute, without padding, as a share of that of the products alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Search among many stored vectors: the scan, FAISS with exact scores, and what other rankings would find.
+"""Measures search among many stored vectors: the scan, FAISS with exact scores, and MaxSim-like rankings.
 
 For each context the ten best, one context at a time; recall is counted against the fp32 scan:
-- scan: all rows scored, fp32; scan_bf16: a bf16 pass and the best of it again in fp32; scan_int8: int8 vectors;
-  `share_of_product_rate` says what the products of codes and rows alone would take of that time;
+- scan: all rows scored, fp32; scan_bf16: a bf16 pass, the best rescored in fp32; scan_int8: int8 vectors;
+  `share_of_product_rate` is the time of the products of codes and rows alone as a share of that time;
 - hnsw, ivf-flat, ivf-pq: `FaissSearch` at several efforts, from the least to the one that finds nearly all;
 - certified: the share of contexts whose ten best are proven to be the best, by lists of each code's 4,096 nearest;
 - maxsim-max, maxsim-sum: a ranking by the largest or the sum of the codes' inner products, as engines for many
@@ -54,8 +54,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """The rows of the report. `folder` is for the vectors in int8; FAISS's files go beside those in fp32.
 
-    Indexes answer all contexts, and a few are timed. What looks at every vector has the first `scanned` contexts, as
-    the rows say, and is timed on two of them.
+    Indexes answer all contexts, and a few are timed. Methods that read every vector answer the first `scanned`
+    contexts, and are timed on two of them.
     """
     every = torch.arange(len(vectors))
     small = store(folder, (vectors.take(rows) for rows in every.split(CHUNK)), dtype="int8")
@@ -77,7 +77,7 @@ def measure(
 
 
 def fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """The row of the fastest index that finds enough; if none does, of the one that finds most; None without any."""
+    """The row of the fastest index with sufficient recall, else of the one with the highest; None without rows."""
     indexed = [row for row in rows if row.get("kind") in TRIED]
     enough = [row for row in indexed if row["recall10"] >= RECALL_WANTED]
     if enough:
@@ -88,7 +88,7 @@ def fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 def _exact_rows(
     contexts: ContextEncoding, truth: Tensor, vectors: Vectors, small: Vectors, *, repeats: int
 ) -> Iterator[dict[str, Any]]:
-    """Of all that looks at every vector."""
+    """Rows of the methods that read every vector."""
     ways = {
         "scan": lambda context: search(context, vectors, k=TOP_K).indices,
         "scan_bf16": lambda context: search(context, vectors, k=TOP_K, compute_dtype=torch.bfloat16).indices,
@@ -115,7 +115,7 @@ def _exact_rows(
 def _faiss_rows(
     searcher: FaissSearch, contexts: ContextEncoding, truth: Tensor, *, repeats: int
 ) -> Iterator[dict[str, Any]]:
-    """Of one FAISS index."""
+    """Rows of one FAISS index."""
     ones = [contexts.select(i) for i in range(min(TIMED, contexts.batch_size))]
 
     def scan_one() -> object:
@@ -153,14 +153,14 @@ def _certified(contexts: ContextEncoding, vectors: Vectors) -> dict[str, Any]:
 
 
 def each_of(way: Callable[[ContextEncoding], Tensor], contexts: Sequence[ContextEncoding]) -> None:
-    """One context after the other, as they are timed."""
+    """Answer one context after the other."""
     for context in contexts:
         way(context)
 
 
 @contextmanager
 def faiss_threads(count: int) -> Iterator[None]:
-    """FAISS with so many threads, and then with as many as before."""
+    """Set FAISS's number of threads, and restore it afterwards."""
     faiss = faiss_library()
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(count)

@@ -1,8 +1,8 @@
-"""Peak memory of indexing and of searching: all of a process that does nothing else, libraries and model included.
+"""Measures the peak memory of indexing and of searching, each in a separate process, with libraries and model.
 
-The encoder is the model's own with the first of its layers alone, so that a million texts take minutes instead of
-hours: its embeddings, activations and buffers are those of the whole, and what is missing, the weights of the other
-layers, is stated (`layers_left_out_mb`). The texts are real ones, again and again with a number behind them.
+Only the encoder's first layer runs, so that a million texts take minutes instead of hours. Embeddings, activations and
+buffers are those of the full model; the size of the missing layers' weights is reported (`layers_left_out_mb`). The
+texts are real ones, repeated with a number appended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """One piece of work in this process: what `measure` starts."""
+    """Index or search in this process; started by `measure`."""
     parser = argument_parser(__doc__)
     parser.add_argument("--folder", type=Path, required=True, help="with the model, the candidates and the contexts")
     parser.add_argument("--work", choices=("index", "search"), required=True)

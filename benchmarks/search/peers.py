@@ -1,17 +1,16 @@
-"""An answer among 1,000, 100,000 and 1,000,000 candidates beside sentence-transformers', and the memory that it takes.
+"""Measures time and memory of answers among 1,000 to 1,000,000 candidates, beside sentence-transformers.
 
-One encoder as our bi-, poly- and cross-encoder and as sentence-transformers' two; what they add to it has learnt
-nothing, as times do not depend on it. Ours answer by a `Searcher` over an index folder, theirs by `encode` and
+One encoder is used for our bi-, poly- and cross-encoder and for sentence-transformers' two models; added layers are
+untrained, since times do not depend on them. Ours answer by a `Searcher` over an index folder, theirs by `encode` and
 `util.semantic_search` over a tensor (by dot products of vectors of length 1, as its documentation advises for speed),
 each with its ten best; cross-encoders by `Ranker.rank` and `CrossEncoder.rank`. They take turns with each context.
 
-Vectors of candidates are known beforehand: those of real texts, and copies of them (`vectors.GROWN`) for the same texts
-with a number behind. A cross-encoder knows nothing beforehand. It is measured among the fewest candidates, and among
-more would take proportionally longer (`inferred_ms`).
+Vectors of candidates are computed beforehand: those of real texts, and copies of them (`vectors.GROWN`) for the same
+texts with a number appended. A cross-encoder has no vectors: it is measured among the fewest candidates, and its time
+among more is extrapolated (`inferred_ms`).
 
-Memory is that of a process which has one system alone and answers three contexts among the most candidates: its peak,
-libraries and model included, and the part that is pages of files, of the index too, which the system takes back at
-need.
+Memory is that of a process with one system that answers three contexts among the most candidates: its peak, including
+libraries and model, and the part of it that is pages of files, such as the index, which the system can reclaim.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from polyencoder.ranker.ranker import Ranker
 __all__ = ["BI", "COUNTS", "THEIR_BI", "measure"]
 
 COUNTS = (1_000, 100_000, 1_000_000)
-TOP_K = 10  # what semantic_search gives unless told otherwise
+TOP_K = 10  # semantic_search's default
 TOKENS = 360  # of a context, and of sentence-transformers' pairs
 BI, CROSS = "bi-encoder", "cross-encoder"
 THEIR_BI, THEIR_CROSS = "SentenceTransformer", "CrossEncoder"
@@ -113,7 +112,7 @@ def measure(
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """One system in this process: what `measure` starts for its memory."""
+    """Measure the memory of one system in this process; started by `measure`."""
     parser = argument_parser(__doc__)
     parser.add_argument("--system", choices=SYSTEMS, required=True)
     parser.add_argument("--backbone", required=True)

@@ -1,9 +1,8 @@
-"""A recall that is asked for: the settings that `index.tuning` chooses, on contexts that had no part in the choice.
+"""Measures a requested recall: the settings that `index.tuning` chooses, evaluated on held-out contexts.
 
-For each kind of FAISS index two rows, of what it does unless told and of what it does once `tune` has measured it on
-half of the contexts. Both answer the other half one context at a time, beside the scan of the same vectors as they are
-stored; recall is counted against that scan. `build_mb` is how far building lifts the memory of a process that has read
-the vectors, whose mapped files are in it, before.
+Two rows for each kind of FAISS index: its default settings, and those that `tune` chose on half of the contexts. Both
+answer the other half one context at a time, beside the scan of the same stored vectors; recall is counted against that
+scan. `build_mb` is the peak memory of building above that of a process that has already read the mapped vectors.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def measure(
         vectors: what is indexed.
         contexts: of which the first half is measured by `tune`, and the second held out.
         kinds: of FAISS index, with their parameters, as of `polyencoder index --faiss`.
-        recall: what is asked for.
+        recall: the requested recall.
         repeats: of each timing.
     """
     half = contexts.batch_size // 2
@@ -87,7 +86,7 @@ def _settings(
     recall: float,
     repeats: int,
 ) -> Iterator[dict[str, Any]]:
-    """What one FAISS index does unless told, and then by the settings that `tune` gave it."""
+    """Rows of one FAISS index: with its default settings, and with those that `tune` chose."""
     answered = partial(_answered, contexts=others, truth=truth, repeats=repeats)
     searcher = FaissSearch(faiss, vectors)
     yield {"settings": "untold"} | answered(searcher)
@@ -109,7 +108,7 @@ def _settings(
 def _answered(
     searcher: FaissSearch, *, contexts: Sequence[ContextEncoding], truth: Tensor, repeats: int
 ) -> dict[str, Any]:
-    """What the index finds by its own settings, one context at a time, and how long a few of them take."""
+    """The results of the index with its own settings, one context at a time, and the time of a few searches."""
 
     def find(context: ContextEncoding) -> Tensor:
         return searcher.search(context, top_k=TOP_K).rows

@@ -1,4 +1,4 @@
-"""What answers in the benchmark `answering`: our rankers, ParlAI's agent, and its formula in plain torch.
+"""Systems of the benchmark `answering`: our rankers, ParlAI's agent, and its formula in plain torch.
 
 All have the same transformer and the same vectors of candidates. `ours` and `formula` make their own clock wait for the
 device; ParlAI's agent is the whole agent, from the text of a message to its reply.
@@ -64,7 +64,7 @@ def same_model(
 
 
 def made_model(texts: Sequence[str], size_of: Mapping[str, int], *, device: str) -> Ranker:
-    """A poly-encoder of this size with random weights, and a vocabulary learnt from these texts."""
+    """A poly-encoder of this size with random weights, and a vocabulary trained on these texts."""
     tokenizer = train_tokenizer(texts)
     backbone = scratch_config(
         vocabulary_size=tokenizer.get_vocab_size(),
@@ -80,7 +80,7 @@ def made_model(texts: Sequence[str], size_of: Mapping[str, int], *, device: str)
 
 
 def ours(ranker: Ranker, vectors: Tensor, candidates: Sequence[str]) -> dict[str, Answer]:
-    """Bi- and poly-encoders around one tower, with learnt codes and with the first m outputs, in fp32 and bf16."""
+    """Bi- and poly-encoders around one tower, with learned codes and with the first m outputs, in fp32 and bf16."""
     kinds: dict[str, dict[str, Any]] = {
         "bi-encoder": {"architecture": "bi"},
         "poly-16": {"n_codes": 16},
@@ -160,7 +160,7 @@ def by_formula(context: ContextEncoding, vectors: Tensor) -> Tensor:
 
 
 def now() -> float:
-    """Seconds by a clock that waits for what was asked of a GPU."""
+    """Wall-clock seconds, after the GPU has finished its pending work."""
     synchronize()
     return time.perf_counter()
 

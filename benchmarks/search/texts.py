@@ -1,4 +1,4 @@
-"""Real contexts and candidates, from ParlAI's data folder: ConvAI2's, #ubuntu's and DailyDialog's; and made ones."""
+"""Real contexts and candidates from ParlAI's data folder (ConvAI2, #ubuntu, DailyDialog), and synthetic ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _DAILYDIALOG = "dailydialog/dialogues.jsonl*"
 
 
 def read_contexts(datapath: Path, count: int) -> list[list[str]]:
-    """The turns, persona lines first, of so many of ConvAI2's validation examples, always the same."""
+    """The turns, persona lines first, of `count` of ConvAI2's validation examples, always the same."""
     found = [turns for turns, _ in _convai2(_file(datapath, _CONVAI2.format(split="valid")))]
     return random.Random(0).sample(found, min(count, len(found)))
 
 
 def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
-    """The different labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, or so many of them; shuffled."""
+    """The distinct labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, shuffled; at most `count`."""
     found = [label for _, label in _convai2(_file(datapath, _CONVAI2.format(split="train")))]
     for _, row in records(_file(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
@@ -38,7 +38,7 @@ def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
 
 
 def numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
-    """So many different texts: these, and then again with a number behind each."""
+    """`count` distinct texts: the given ones, then the same with a number appended."""
     seen: set[str] = set()
     for text in (f"{text} {again}" if again else text for again in count() for text in texts):
         if len(seen) == rows:
@@ -49,13 +49,13 @@ def numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
 
 
 def made_contexts(count: int) -> list[list[str]]:
-    """So many contexts where there is no data, always the same: twelve turns of eleven words on average."""
+    """`count` synthetic contexts, always the same: twelve turns of eleven words on average."""
     rng = random.Random(0)
     return [[_sentence(rng) for _ in range(round(rng.triangular(4, 28, 5)))] for _ in range(count)]
 
 
 def made_candidates(count: int) -> list[str]:
-    """So many candidates where there is no data, always the same."""
+    """`count` synthetic candidates, always the same."""
     rng = random.Random(1)
     return [_sentence(rng) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""A million vectors on disk: real ones and copies of them with noise, or drawn ones where there is no model."""
+"""Writes a million vectors to disk: real ones and noisy copies of them, or random ones without a model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROWN = f"Real vectors, and copies of them with noise of {PERTURBED} times their
 
 
 def store(folder: Path, shards: Iterator[Tensor], *, dtype: VectorDtype = "float32") -> Vectors:
-    """Write vectors as an index folder has them, and open them."""
+    """Write vectors in the format of an index folder, and open them."""
     folder.mkdir()
     row, dim, names = 0, 0, []
     for shard in shards:
@@ -34,7 +34,7 @@ def store(folder: Path, shards: Iterator[Tensor], *, dtype: VectorDtype = "float
 
 
 def size_mb(vectors: Vectors) -> float:
-    """Of the files, in MB (2**20 bytes)."""
+    """The size of the files in MB (2**20 bytes)."""
     return sum(path.stat().st_size for path in vectors.folder.glob("vectors-*")) / 2**20
 
 

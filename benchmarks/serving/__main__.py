@@ -1,24 +1,24 @@
-"""`polyencoder serve` under load, beside sentence-transformers behind FastAPI without batching.
+"""Measures `polyencoder serve` under load, beside sentence-transformers behind FastAPI without batching.
 
     python -m benchmarks.serving --datapath ../shared/data --threads 2 --json
 
-A closed loop: each of `--clients` asks again as soon as it is answered, over the loopback, until `--requests` were
-asked or `--seconds` are over; `requests` of a row says how many that were. Clients, our server (`--threads` for the
-model) and the peer's are processes of their own. `rerank` orders 50 documents, which no server has seen before, for a
+A closed loop over the loopback interface: each of `--clients` sends its next request as soon as it is answered, until
+`--requests` were sent or `--seconds` are over; `requests` of a row is their number. Clients, our server (`--threads`
+for the model) and the peer's run in separate processes. `rerank` orders 50 documents that are new to the server for a
 query; `search` finds the ten best of `--candidates` for one. Ours is a poly-encoder of 64 codes around `--backbone`,
 the peer a bi-encoder of the same weights, both in float32; `in process` calls `Ranker` or `Searcher` instead of the
-server. At each number of clients all take turns, `--rounds` times; rows are
-printed to stderr as they come, with the load of the machine before them.
+server. At each number of clients all systems take turns, `--rounds` times; rows are printed to stderr as they come,
+with the load of the machine before them.
 
-With `--out FILE` each point, a case with so many clients, is added to the file when it is over, and points that are
-there are not measured again: who was interrupted calls the same again. `--only rerank:64` measures this point anew.
+With `--out FILE` each point, a case with a number of clients, is saved when it is done, and existing points are not
+measured again: after an interruption repeat the command. `--only rerank:64` measures this point again.
 
-In the row `with a hostile tenth`, as many clients as otherwise have a tenth beside them who misbehave
-(`benchmarks.serving.hostile`). `lost` counts requests to our server that had another answer than a whole 200, and
-`hostile_64_p99` is how many times as long as without them the slowest hundredth of the others took.
+In the row `with a hostile tenth` misbehaving clients (`benchmarks.serving.hostile`), a tenth of the others' number, are
+added. `lost` counts requests to our server without a complete answer of status 200; `hostile_64_p99` is the p99 of the
+other clients relative to that without hostile ones.
 
-Texts are the responses of ParlAI's data folder, the second time with a number behind them; made ones without
-`--datapath`. `--folder` keeps the model and the index for the next time.
+Texts are the responses in ParlAI's data folder, then the same with a number appended; without `--datapath` they are
+synthetic. `--folder` keeps the model and the index for later runs.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _point(value: str) -> tuple[str, int]:
 
 
 def _rows_of(path: Path, report: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was measured before. SystemExit if it was otherwise."""
+    """Read the points measured before; SystemExit if their settings or machine differ."""
     before = json.loads(path.read_text(encoding="utf-8"))
     for what in ("benchmark", "settings"):
         if before.get(what) != report[what]:
@@ -166,5 +166,5 @@ def _prepare(flags: argparse.Namespace, folder: Path, texts: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the servers would go on
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # else the servers would keep running
     main()

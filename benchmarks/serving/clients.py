@@ -1,7 +1,7 @@
-"""Clients that ask again as soon as they are answered: a closed loop, in a process of its own.
+"""HTTP clients in a closed loop, in a separate process: each sends its next request as soon as it is answered.
 
-Each has a connection that it keeps, and speaks just enough HTTP for that: a library's client would take a part of the
-processor that the server has.
+Each keeps its connection and implements only the HTTP that it needs, since a library's client would take processor time
+from the server.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ class Load:
 
 @dataclass
 class Outcome:
-    """What became of it: seconds of each answer, and of all together; what else came than a whole 200."""
+    """Seconds of each answer, seconds in all, and the counts of other outcomes than a complete 200."""
 
     seconds: list[float] = field(default_factory=list)
     wall: float = 0.0
     lost: Counter[str] = field(default_factory=Counter)
     hostile: Counter[str] = field(default_factory=Counter)
-    """What those who misbehaved got."""
+    """Outcomes of the hostile clients."""
 
     def add(self, other: Outcome) -> None:
-        """Count another one, which came later, as one with this."""
+        """Add the counts of a later outcome."""
         self.seconds += other.seconds
         self.wall += other.wall
         self.lost += other.lost
@@ -60,7 +60,7 @@ class Outcome:
 
 
 def ask(load: Load) -> Outcome:
-    """Let the clients ask, and wait for all answers."""
+    """Run the clients and wait for all answers."""
     return asyncio.run(_ask(load))
 
 
@@ -102,7 +102,7 @@ async def _client(load: Load, bodies: Iterator[bytes], until: float, outcome: Ou
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
-    """The status of an answer that came whole."""
+    """Read a complete answer and return its status."""
     writer.write(request)
     await writer.drain()
     status, *headers = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")

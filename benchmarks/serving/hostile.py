@@ -1,4 +1,4 @@
-"""Clients that a server has to bear: half-open, slow, with too much, with garbage; each of one kind, over and over."""
+"""Misbehaving clients: half-open, slow, oversized or garbage requests; each client repeats one kind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def misbehave(number: int, port: int, path: str, seen: Counter[str]) -> None:
-    """What the client of this number does until it is cancelled; counts what it got, by kind and status."""
+    """Run hostile client `number` until it is cancelled; count its answers by kind and status."""
     name = list(KINDS)[number % len(KINDS)]
     rng = random.Random(number)
     for attempt in itertools.count():
@@ -91,6 +91,6 @@ async def _send(streams: Streams, data: bytes) -> None:
 
 
 def head(path: str, length: int) -> bytes:
-    """The headers of a request whose body is JSON of so many bytes."""
+    """The headers of a request whose JSON body has `length` bytes."""
     lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {length}")
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode()

@@ -1,4 +1,4 @@
-"""The points of the benchmark: so many clients, who ask our server, the peer's, and the library without a server."""
+"""Measures each point, a case with a number of clients: our server, the peer's, and the library without a server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WAITING = 150  # seconds, our server's limit for an answer: the last of 200 cli
 _WARM = 8  # requests that are not counted
 
 Side = Callable[[list[bytes], float], Outcome]
-"""Answers bodies, as many as it can in so many seconds."""
+"""Answers as many bodies as possible in a number of seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)

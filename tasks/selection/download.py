@@ -1,4 +1,4 @@
-"""Official files: found under `--datapath`, plain or compressed, or downloaded with ParlAI's own `build`."""
+"""Finds official files under `--datapath`, plain or compressed, or downloads them with ParlAI's own `build`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["find"]
 
 
 def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], Any] | None = None) -> Path:
-    """The first of these files that is in `folder` under `--datapath`, plain or with `.gz` behind its name.
+    """The first of these files that exists in `folder` under `--datapath`, plain or as `.gz`.
 
-    When there is none, `build` downloads them to a place of its own beside the folder, and only what has come whole is
-    moved there: ParlAI leaves a file with a wrong checksum, or half an archive, where it would be taken for the data.
+    If none exists, `build` downloads them to a temporary folder beside it, and complete files are moved there: ParlAI
+    itself leaves a file with a wrong checksum, or half an archive, in the data folder.
 
     Raises:
-        InputError: there is none, and they could not be downloaded.
+        InputError: no file exists, and they could not be downloaded.
     """
     root = Path(opt["datapath"]) / folder
     wanted = [root / f"{name}{end}" for name in names for end in ("", ".gz")]

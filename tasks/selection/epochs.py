@@ -1,6 +1,6 @@
-"""Conversations as ParlAI's batches read them, epoch after epoch: side by side, and continued in the middle of them.
+"""Epochs of conversations in the order of ParlAI's batches, which read several side by side; resumes inside them.
 
-The library's own order is `polyencoder.data.epochs.endless`; it knows examples, not conversations.
+The library's own order, `polyencoder.data.epochs.endless`, has examples, not conversations.
 """
 
 from __future__ import annotations

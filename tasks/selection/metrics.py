@@ -1,7 +1,7 @@
 """The metrics of a ranking task: accuracy and hits@k, and whatever the agent reports.
 
 ParlAI's teachers also compute F1 and BLEU of every reply, which say little about a choice among candidates and take
-longer than all else that a teacher does.
+longer than the rest of a teacher's work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RankingMetrics(TeacherMetrics):
         self._consume_user_metrics(observation)
 
     def _update_ranking_metrics(self, observation: Message, labels: list[str]) -> None:
-        """hits@k of the first right candidate; those behind it, and behind the largest k, are not looked at."""
+        """hits@k of the first right candidate; later candidates, and those after the largest k, are not examined."""
         ranked = observation.get("text_candidates")
         if ranked is None:
             return

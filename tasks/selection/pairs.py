@@ -1,9 +1,9 @@
-"""`-t selection:jsonl`: one's own pairs, without writing a task: JSON lines, CSV, TSV, Parquet, Hugging Face datasets.
+"""`-t selection:jsonl`: your own pairs, without writing a task: JSON lines, CSV, TSV, Parquet, Hugging Face datasets.
 
-A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; the candidates may be
-missing, and the names of the columns be others. `--selection-file GLOB` names the files for whichever `-dt`,
-`--selection-folder FOLDER` one that holds `train.*`, `valid.*` and `test.*`, `--selection-hf NAME:SPLIT` a dataset of
-the hub or a folder that `datasets` reads, one record at a time.
+A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; candidates are optional,
+and columns may have other names. `--selection-file GLOB` names the files for every `-dt`, `--selection-folder FOLDER`
+a folder with `train.*`, `valid.*` and `test.*`, `--selection-hf NAME:SPLIT` a dataset of the hub or a folder that
+`datasets` reads, one record at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the teachers of `-t selection:...` share: in memory or as a stream, cheap metrics, candidates on demand."""
+"""Base of the `-t selection:...` teachers: in memory or streamed, cheap metrics, candidates on demand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`zoo:polyencoder/NAME/model`: the published models, fetched once and kept as models of our own.
+"""`zoo:polyencoder/NAME/model`: the published models, downloaded and converted once.
 
-ParlAI imports `parlai.zoo.polyencoder.NAME` and calls its `download(datapath)`. These modules differ in their name
-alone, so they are made here, one for each model that `polyencoder.hub.zoo` knows.
+ParlAI imports `parlai.zoo.polyencoder.NAME` and calls its `download(datapath)`. These modules differ only in their
+name, so they are created here, one for each model of `polyencoder.hub.zoo`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Downloads files and resumes interrupted downloads.
 
-ParlAI's own `download` begins anew after an interruption, and on the next start takes the part that came for the whole
-file. Here the part has another name until all of it came, and says of which version of the file it is.
+After an interruption ParlAI's own `download` starts over, and on the next start takes the partial file for the whole
+one. Here a partial file has another name until it is complete, and records the version of the file.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _BLOCK = 1 << 20
 
 
 def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) -> None:
-    """Download `url` to `path`, or resume that; until all is there and right, `path` does not exist.
+    """Download `url` to `path`, or resume; `path` exists only when the file is complete and its checksum right.
 
     Raises:
-        CheckpointError: the server cannot be reached (which is known in seconds), the file is not there, or the
-            connection broke `tries` times, or the checksum is wrong. What came is kept for the next call, save after a
-            wrong checksum.
+        CheckpointError: the server cannot be reached (which is known in seconds), the file does not exist, the
+            connection broke `tries` times, or the checksum is wrong. The partial file is kept for the next call, except
+            after a wrong checksum.
     """
     part = path.with_name(f"{path.name}.part")
     if reason := why_no_answer(url, lambda: _ask(url)):
@@ -71,7 +71,7 @@ def _ask(url: str) -> None:
 
 
 def _go_on(url: str, part: Path) -> None:
-    """Add to `part` what is missing of the file, or begin anew when it is not a part of the file as it is today."""
+    """Append the rest of the file to `part`, or start over if the file on the server has changed."""
     state = _state(part, url)
     done = part.stat().st_size if state else 0
     if state and done == state["size"]:
@@ -106,7 +106,7 @@ def _receive(response: requests.Response, part: Path, *, done: int, size: int | 
 
 
 def _describe(response: requests.Response, url: str) -> dict[str, Any]:
-    """What must be the same for another part to belong to this one. Without a version nothing can be continued."""
+    """URL, version and size of the file on the server; downloads resume only if the version is known and unchanged."""
     tag = response.headers.get("ETag", "")
     version = tag if tag.startswith('"') else response.headers.get("Last-Modified")
     size = response.headers.get("Content-Length")
@@ -114,7 +114,7 @@ def _describe(response: requests.Response, url: str) -> dict[str, Any]:
 
 
 def _state(part: Path, url: str) -> dict[str, Any]:
-    """What is known of a part that can be continued; empty when there is none."""
+    """The recorded version of a partial file that can be resumed; empty without one."""
     try:
         state = json.loads(_state_file(part).read_bytes())
         is_ours = part.is_file() and state["url"] == url and state["version"]

@@ -1,4 +1,4 @@
-"""From a model of the zoo to a folder of ours: fetched, unpacked and converted once, then left alone.
+"""Downloads, unpacks and converts a model of the zoo once.
 
 Under `--datapath`, `models/pretrained_transformers/` gets ParlAI's own models, as `zoo:pretrained_transformers/`
 expects them, and `models/polyencoder/NAME/` the converted one: `model` in it for ParlAI's commands, the folder itself
@@ -32,10 +32,10 @@ MODEL = "model"
 
 
 def prepare(model: ZooModel, datapath: str) -> None:
-    """Make sure that the folder of a model of the zoo is there. Of several processes one makes it, and the others wait.
+    """Make the folder of a model of the zoo unless it exists. Of several processes one makes it, and the others wait.
 
     Raises:
-        CheckpointError: it cannot be fetched, or what came is not what it should be.
+        CheckpointError: it cannot be downloaded, or the download is invalid.
     """
     folder = Path(get_model_dir(datapath), "polyencoder", model.name)
     if (folder / MODEL).is_file():

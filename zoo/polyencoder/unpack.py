@@ -1,4 +1,4 @@
-"""Archives from outside, unpacked so that nothing leaves the folder, fills the disk or stays after an error.
+"""Unpacks untrusted archives safely: nothing leaves the folder, fills the disk or remains after an error.
 
 Only files and folders are accepted, under plain names that stay within. That is stricter than tarfile's own `data`
 filter, and the same on every version of Python: some 3.10 and 3.11 have no such filter.
