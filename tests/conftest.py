@@ -1,4 +1,4 @@
-"""Shared by all tests: a tiny tokenizer learnt from a few sentences, tiny models with seeded weights, the data's place.
+"""Shared by all tests: a tiny tokenizer trained on a few sentences, tiny models with seeded weights, the data's place.
 
 Nothing here is trained or fetched. A fixture called `make_...` gives a function, so that a test says what it needs.
 """

@@ -64,7 +64,7 @@ _THINGS = [
 
 
 def _easy_pairs(path: Path) -> None:
-    """JSON lines that are learnt in seconds: the answer has a word of the question."""
+    """JSON lines that can be learned in seconds: the answer has a word of the question."""
     labels = [f"my {thing} is here ." for thing in _THINGS]
     questions = ["where is the {} ?", "tell me , is the {} with you ?"]
     pairs = [

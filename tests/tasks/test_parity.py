@@ -154,9 +154,9 @@ def test_convert_learns_the_same(folder, convert, losses, tmp_path, extra_contex
     assert mine == pytest.approx(theirs, abs=1e-6)
     # our folder may hold the model before training, where that is the better one; the last one is in the checkpoint
     last = torch.load(tmp_path / "ours" / "training" / "checkpoint.pt", weights_only=True)["run"]["model"]
-    learnt = torch.load(tmp_path / "theirs", weights_only=True)["model"]
-    assert learnt.keys() == last.keys()
-    for name, tensor in learnt.items():
+    trained = torch.load(tmp_path / "theirs", weights_only=True)["model"]
+    assert trained.keys() == last.keys()
+    for name, tensor in trained.items():
         torch.testing.assert_close(tensor, last[name], msg=name)
 
 

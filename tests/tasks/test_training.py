@@ -221,7 +221,7 @@ def test_a_killed_run_goes_on_from_its_checkpoint(options, trained_on, tmp_path,
     monkeypatch.setattr(TorchAgent, "batch_act", recording)
     trained_on.clear()
     TrainModel.main(**options, max_train_steps=9, model_file=str(tmp_path / "model"))
-    assert trained_on == undisturbed[4:]  # the model has learnt from four batches when it was saved
+    assert trained_on == undisturbed[4:]  # the model was trained on four batches when it was saved
 
 
 # ---- tasks together, and ParlAI's own
