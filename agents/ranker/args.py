@@ -28,7 +28,7 @@ DEFAULTS = {
     "save_after_valid": True,  # a killed run resumes from there
     "no_answer": "I have no good answer to that.",
 }
-"""Of every ranker, where ParlAI or the library has others."""
+"""Defaults of every ranker that differ from ParlAI's or the library's."""
 
 PAPER_DEFAULTS = {
     "text_truncate": 360,
@@ -80,7 +80,7 @@ NOTES = {
     "vocabulary": "Default: the vocabulary is learned from the training task: subwords that occur at least "
     "--dict-minfreq times if given (250 in the paper), else about --dict-maxtokens of them (31476).",
 }
-"""What is so in ParlAI's loop alone, for the help."""
+"""Additions to the help that hold in ParlAI's loop alone."""
 
 LOG_EVERY = 20.0  # seconds
 BATCH_SIZE = 32  # of training; a cross-encoder, which reads each candidate with its context, has the paper's 16
@@ -101,7 +101,7 @@ def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defau
 def fill_in_defaults(agent: type[Agent], opt: dict[str, Any]) -> None:
     """Put the defaults of an agent's flags into options that lack them.
 
-    Those lack some that were written in Python, by ParlAI's own agents, or before a flag was there.
+    Options made in Python, by ParlAI's own agents, or before a flag was added lack some.
     """
     for name, value in flag_defaults(agent).items():
         opt.setdefault(name, value)
@@ -116,12 +116,12 @@ def flag_defaults(agent: type[Agent]) -> dict[str, Any]:
 
 
 def add_hits_at(parser: ParlaiParser) -> None:
-    """Add what all agents have whose reports have recalls."""
+    """Add the flags of agents that report recalls."""
     add_settings(parser, EvaluateSettings, without=["context_vector"], panel="Evaluation")
 
 
 def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without: Collection[str] = ()) -> None:
-    """Add what all rankers have that are trained: the settings of their architecture; and what only ParlAI has."""
+    """Add the flags of all rankers that are trained: the settings of their architecture, and ParlAI's own."""
     has_vectors = family(architecture).model.has_vectors
     others = [] if has_vectors else ["distillation", "hard_negatives"]
     add_settings(parser, TrainSettings, architecture=architecture, without=[*without, *others], notes=NOTES)

@@ -43,7 +43,7 @@ def add_settings(
         architecture: leaves out the settings that only others have.
         without: settings, or groups of them, to leave out.
         panel: the group of arguments; by default that of the setting.
-        notes: what the help says besides, by the names of options.
+        notes: additions to the help, by the names of options.
     """
     names, groups, others = option_names(cls), {}, {*without}
     for name, leaf in leaves(cls).items():
@@ -64,9 +64,9 @@ def add_settings(
 
 
 def given_in(opt: Opt, cls: type) -> dict[str, Any]:
-    """The settings of a class that options say, by their names; of those that agents add.
+    """The settings of a class that the agents' options give, by their names.
 
-    One that is read only with another, which is not there, is left out.
+    A setting is left out where the one that it needs is not given.
     """
     known = leaves(cls)
     ours = {name: found.name for name, leaf in known.items() if (found := leaf.parlai) and not found.theirs}
@@ -85,7 +85,7 @@ def _of_others(leaf: Leaf, architecture: str | None) -> bool:
 
 
 def _type(leaf: Leaf) -> Callable[[str], Any] | str:
-    """What argparse makes of a text. A setting that reads texts itself, such as `10-100`, gets it."""
+    """The type for argparse; str for a setting that parses texts itself, such as `10-100`."""
     if leaf.metadata(BeforeValidator) or str in leaf.kinds:
         return str
     if float in leaf.kinds and leaf.choices:
@@ -115,7 +115,7 @@ OF_THE_RANKER = {
     for name, option in option_names(TrainSettings).items()
     if name in (*OF_A_NEW_RANKER, "output_scaling") and name != "turn_separator"
 }
-"""Fields of a RankerConfig, and the options that say them."""
+"""Fields of a RankerConfig, and their options."""
 
 OTHER_NAMES = {
     **{
@@ -134,7 +134,7 @@ OTHER_NAMES = {
     "on_cpu": "no_cuda",
     "timeout": "group_timeout",
 }
-"""What the options are called that have another name than the library's argument."""
+"""ParlAI's options for the library's arguments, where names differ."""
 
 
 def flag_of(argument: str | None, parser: ParlaiParser | None) -> str | None:

@@ -68,7 +68,7 @@ def _check_model(file: str, *, named: Sequence[str], shown: bool) -> None:
         model = model or next((value for key, value, _ in named_modules(found) if key == "model"), "")
         say(f"{path}: JSON, and names no code outside ParlAI and this project")
     weights = [name for name in (file, f"{file}.checkpoint") if os.path.exists(name)]
-    for name in weights if model != "tfidf" else []:  # whose weights are JSON
+    for name in weights if model != "tfidf" else []:  # its weights are JSON
         read_states(name)
         with bar(step="checking", unit="B", shown=shown, total=os.path.getsize(name)) as done:
             verified = check_archive(name, progress=done.update)

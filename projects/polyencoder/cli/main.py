@@ -1,4 +1,4 @@
-"""`polyencoder COMMAND ...`: what production needs, without ParlAI.
+"""`polyencoder COMMAND ...`: the command line of the library, without ParlAI.
 
 A command's module, and with it torch, is imported when the command is run: `polyencoder --help` needs neither.
 """
@@ -62,7 +62,7 @@ OTHER_NAMES = {
     **{name: f"max_{name}" for name in ("concurrent", "bytes", "documents", "characters", "tokens")},
     **dict.fromkeys(("model", "task", "evaltask"), "trust"),  # of the options that `polyencoder check` reads
 }
-"""What commands call arguments, where they do not have the library's name for them."""
+"""The settings of commands for the library's arguments, where names differ."""
 
 
 class UsageError(ConfigError):
@@ -157,10 +157,10 @@ def main() -> None:
     except PolyencoderError as error:
         flag = flag_of(error.argument, "".join(sys.argv[1:2]))
         _end(f"{error} (flag {flag})" if flag and flag not in str(error) else str(error))
-    except BrokenPipeError:  # whoever reads has enough, as `| head` has
+    except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
-    except OSError as error:  # of the system, for a file that no code of ours expected it of
+    except OSError as error:  # of the system, where no code of ours expected one
         _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else first_line(error))
     except MemoryError as error:
         _end(f"there is not enough memory ({first_line(error)})")
@@ -231,7 +231,7 @@ def _prepare_torch() -> None:
 
 
 def _end(message: str, *, code: int = 1) -> NoReturn:
-    # a name that somebody else gave a file says nothing to the terminal
+    # file names of others must not control the terminal
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in message)
     sys.stderr.write(f"polyencoder: {shown}\n")
     raise SystemExit(code) from None

@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Settings)
 
 @contextmanager
 def one_of_several(settings: T) -> Iterator[tuple[T, bool]]:
-    """The settings for this process, and whether it is the first, which alone speaks."""
+    """The settings for this process, and whether it is the first, the only one that writes reports."""
     if not is_grouped():
         yield settings, True
         return
