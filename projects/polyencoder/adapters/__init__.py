@@ -1,1 +1,1 @@
-"""Rankers as the re-rankers of other frameworks: `langchain`, `llama_index`, `haystack`, each an extra of its name."""
+"""Rankers as rerankers of LangChain, LlamaIndex and Haystack, each an extra."""

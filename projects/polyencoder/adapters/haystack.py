@@ -56,16 +56,16 @@ class PolyencoderRanker:
         return {"documents": [replace(documents[place], score=relevance) for place, relevance in found]}
 
     def to_dict(self) -> dict[str, Any]:
-        """For a pipeline's file. InputError for a `Ranker` that was loaded from nowhere."""
+        """Serialises the component. InputError for a `Ranker` that was not loaded from a folder."""
         model = self.model if isinstance(self.model, str) else self.model.source
         if model is None:
-            raise InputError("the ranker is of no folder that could be named: save it, and give the folder")
+            raise InputError("the ranker was not loaded from a folder: save it, and give the folder")
         key = None if self.api_key is None else self.api_key.to_dict()
         return default_to_dict(self, model=str(model), top_k=self.top_k, api_key=key, served_model=self.served_model)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> PolyencoderRanker:
-        """From what `to_dict` gave."""
+        """Deserialises the component."""
         given = data["init_parameters"]
         if given.get("api_key") is not None:
             given["api_key"] = Secret.from_dict(given["api_key"])

@@ -19,7 +19,7 @@ __all__ = ["PolyencoderRerank"]
 
 
 class PolyencoderRerank(BaseNodePostprocessor):
-    """Orders nodes for a query, by the text that an embedding would be made of; scores are relevances, 0 to 1.
+    """Orders nodes for a query, by the text used for embeddings; scores are relevances, 0 to 1.
 
     Examples:
         >>> PolyencoderRerank(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
@@ -45,7 +45,7 @@ class PolyencoderRerank(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         if query_bundle is None:
-            raise InputError("there is no query to order the nodes for")
+            raise InputError("no query to order the nodes for")
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
         found = self._relevance(query_bundle.query_str, texts, top_n=self.top_n)
         return [NodeWithScore(node=nodes[place].node, score=relevance) for place, relevance in found]

@@ -1,4 +1,4 @@
-"""What all adapters call: documents ordered by relevance, by a ranker in this process or by a server."""
+"""Orders documents by relevance, with a ranker in this process or a server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Relevance(Protocol):
 
 @dataclass(frozen=True)
 class InProcess:
-    """A ranker that is loaded here."""
+    """A ranker in this process."""
 
     ranker: Ranker
 
@@ -52,7 +52,7 @@ class OfServer:
     seconds: float = 60.0
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
-        """Raises PolyencoderError with the reason if the server is away or refuses, or its answer is no ranking."""
+        """Raises PolyencoderError if the server cannot be reached or refuses, or its answer is not a ranking."""
         if not documents:
             return []
         optional = {"top_n": top_n, "model": self.served_model}
@@ -64,21 +64,21 @@ class OfServer:
         try:
             answer = requests.post(address, json=asked, headers=headers, timeout=self.seconds)
         except (requests.RequestException, ValueError) as error:
-            raise PolyencoderError(f"{address}: gives no answer ({first_line(error):.200})") from None
+            raise PolyencoderError(f"{address}: no answer ({first_line(error):.200})") from None
         if not answer.ok:
             kind = InputError if answer.status_code in (400, 422) else PolyencoderError
             raise kind(f"{address}: {answer.status_code}, {_reason(answer):.300}")
         try:
             found = [(int(one["index"]), float(one["relevance_score"])) for one in answer.json()["results"]]
         except (ValueError, KeyError, TypeError):
-            raise PolyencoderError(f"{address}: answers with no ranking, but {answer.text:.200}") from None
+            raise PolyencoderError(f"{address}: the answer is not a ranking: {answer.text:.200}") from None
         if not all(0 <= place < len(documents) for place, _ in found):
             raise PolyencoderError(f"{address}: ranks a document that was not sent")
         return found
 
 
 def _reason(answer: requests.Response) -> str:
-    """Why a server refuses, wherever it says so: `message`, `detail`, `error`; else all that it says."""
+    """A server's reason for refusing: `message`, `detail` or `error`, else its whole answer."""
     try:
         said = answer.json()
     except ValueError:
@@ -90,7 +90,7 @@ def _reason(answer: requests.Response) -> str:
 
 
 def relevance_of(model: Ranker | str, *, api_key: str | None = None, served_model: str | None = None) -> Relevance:
-    """The relevance of a ranker, which may be given by its folder or hub id, or of a server, given by its URL.
+    """Relevance by a ranker (also by folder or hub id), or by a server (URL).
 
     Raises:
         ConfigError: a key or a model's name without a server.
@@ -100,5 +100,5 @@ def relevance_of(model: Ranker | str, *, api_key: str | None = None, served_mode
         return OfServer(model, api_key, served_model)
     for name, value in {"api_key": api_key, "served_model": served_model}.items():
         if value is not None:
-            raise ConfigError(f"{name} is for a server, and the model is none: leave it out", argument=name)
+            raise ConfigError(f"{name} is only for a server: leave it out", argument=name)
     return InProcess(model if isinstance(model, Ranker) else Ranker.from_pretrained(model))

@@ -1,4 +1,4 @@
-"""Scores as probabilities (`probability`), fitted (`fitting`) to what a model says of examples (`observations`)."""
+"""Calibration: maps scores to probabilities, fitted to a model's scores of held-out examples."""
 
 from __future__ import annotations
 

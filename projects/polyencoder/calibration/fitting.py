@@ -1,7 +1,7 @@
 """Fits a calibration to the scores of held-out examples, and measures how reliable it is.
 
-Each example is used twice: with its right candidate and without it, because a model has to know both when it knows the
-answer and when there is none. The fit is by maximum likelihood over temperature and "none", a convex problem in two
+Each example is used twice: with its right candidate and without it, so that both answerable and unanswerable contexts
+are covered. The fit is by maximum likelihood over temperature and "none", a convex problem in two
 numbers (1 / T and b). The reliability is measured out of fold: of each fifth of the examples by the fit to the others.
 """
 
@@ -27,12 +27,12 @@ _FEWEST_ANSWERS = 10  # for a precision
 
 
 class Bin(NamedTuple):
-    """A bin of the reliability diagram: answers of about the same probability."""
+    """A bin of the reliability diagram: answers of similar probability."""
 
     probability: float
     """Their mean."""
     right: float
-    """The share of them that is right."""
+    """The share of right ones."""
     share: float
     """Of all answers."""
 
@@ -55,9 +55,9 @@ class Fit(NamedTuple):
     """Of the softmax of the scores."""
     after: Reliability
     accuracy: float
-    """The share of contexts whose first candidate is right, where the right one is among them."""
+    """The share of contexts whose first candidate is right, among answerable ones."""
     coverage: float
-    """The share of contexts that get an answer at the threshold; 0 if there is none."""
+    """The share of contexts answered at the threshold; 0 without one."""
 
 
 def fit(
@@ -150,7 +150,7 @@ def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str
     real = asked.scores.isfinite()
     mean, deviation = asked.scores[real].mean(), asked.scores[real].std()
     if not deviation > 0:
-        raise InputError("all scores are the same: they cannot say which candidate is right")
+        raise InputError("all scores are equal: they do not separate right from wrong candidates")
     z = ((asked.scores - mean) / deviation).masked_fill(~real, 0)
     offset = asked.among.log().unsqueeze(1)
     column = asked.right.where(asked.right >= 0, z.size(1)).unsqueeze(1)  # "none" is the last
@@ -168,7 +168,7 @@ def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str
     slope, none = minimize(with_gradient, np.zeros(2), jac=True, method="BFGS", options={"gtol": 1e-9}).x.tolist()
     if slope <= 0:
         raise InputError(
-            "the scores are no better than chance at saying which candidate is right: is it this model's data?"
+            "the scores are no better than chance at finding the right candidate: is it this model's data?"
         )
     return Calibration(float(deviation) / slope, none + slope * float(mean / deviation), fingerprint)
 

@@ -1,4 +1,4 @@
-"""The scores that a ranker gives held-out examples: those of the best candidates, and which one is right."""
+"""Observations for calibration: a ranker's best scores on held-out examples, and which candidate is right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polyencoder.scoring import check_scores
 
 __all__ = ["Observations", "observe", "observe_search"]
 
-_AT_ONCE = 32  # contexts that are searched for together
+_AT_ONCE = 32  # contexts per search
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Observations:
     right: Tensor
     """int64 [examples], the column of the right candidate, -1 if it is not one of them."""
     among: Tensor
-    """[examples], the number of candidates that were ranked."""
+    """[examples], the number of ranked candidates."""
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -47,7 +47,7 @@ class Observations:
 
 
 def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
-    """Ranks each example's own candidates; equal ones are one."""
+    """Ranks each example's own candidates, deduplicated."""
     found: list[_Ranked] = [([], -1, 0)] * len(examples)
     for i, scores in example_scores(ranker, examples):
         of = dict(zip(examples[i].choices, scores.tolist(), strict=True))
@@ -63,7 +63,7 @@ class ContextSearch(Protocol):
 
     @property
     def among(self) -> int:
-        """The number of different candidates in the index."""
+        """The number of distinct candidates in the index."""
         ...
 
     def __call__(self, contexts: Sequence[Context]) -> Sequence[Sequence[Any]]:

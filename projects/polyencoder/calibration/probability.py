@@ -1,4 +1,4 @@
-"""Scores as probabilities: how likely it is that a candidate is the right one, and that none of them is.
+"""Maps scores to the probability that a candidate is right, and that none is (temperature scaling).
 
 Of N candidates of which at most one is right, candidate i with the score s_i is it with the probability
 
@@ -9,7 +9,7 @@ and none of them is with what is missing to 1. That is temperature scaling (Guo 
 log p(i | context) / p(i), which the loss of training drives it to, up to a constant, this is Bayes' rule.) So a
 calibration that was fitted with some candidates is of use among more of them, or fewer.
 
-The sum is over the best `DEPTH` candidates, which is all that a search knows of.
+The sum is over the best `DEPTH` candidates, as a search returns no others.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LeastProbability = float | str
 
 @dataclass(frozen=True)
 class FittedOn:
-    """The data of a fit: for people, and to tell a calibration for an index from one for ranking."""
+    """The data of a fit; distinguishes a calibration for an index from one for ranking."""
 
     data: str
     examples: int
@@ -63,7 +63,7 @@ class FittedOn:
     """Their mean number, the right one included."""
     date: str
     index: str | None = None
-    """The index that was searched; None where the examples' own candidates were ranked."""
+    """The searched index; None if the examples' own candidates were ranked."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Calibration:
     """The probability above which that share of the answers was right; None if it was not reached."""
     fitted_on: FittedOn | None = None
     index: Calibration | None = None
-    """The calibration for searches of an index, if it was fitted apart from this one for ranking."""
+    """A separate calibration for searches of an index, if fitted."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -95,7 +95,7 @@ class Calibration:
         return self.index or self
 
     def beside(self, other: Calibration | None) -> Calibration:
-        """Adds what another calibration of the same weights has for the other use, ranking or searching an index."""
+        """Combines this calibration with another one of the same weights for the other use (ranking, search)."""
 
         def is_of_index(one: Calibration) -> bool:
             return one.fitted_on is not None and one.fitted_on.index is not None
@@ -107,7 +107,7 @@ class Calibration:
         return self
 
     def of_model(self, fingerprint: str) -> Calibration:
-        """The same for a model with another fingerprint, such as the same weights in 16 bits."""
+        """A copy for another fingerprint, such as that of the same weights in 16 bits."""
         return replace(self, fingerprint=fingerprint, index=self.index and self.index.of_model(fingerprint))
 
     def probabilities(self, scores: Tensor, *, among: Tensor | int) -> Tensor:
@@ -139,7 +139,7 @@ class Calibration:
         return [known[text] for text in texts]
 
     def save(self, model: str | os.PathLike[str], *, of: TextRanker | None = None) -> None:
-        """Writes it beside the model on disk, where `read_calibration` finds it, whole or not at all.
+        """Writes it atomically beside the model, for `read_calibration`.
 
         `of` is the ranker whose scores it is for: int8 graphs have a calibration of their own.
         """
@@ -165,7 +165,7 @@ def calibration_file(model: str | os.PathLike[str], *, of: TextRanker | None = N
 
 
 def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calibration | None:
-    """The calibration beside a model on disk, for the ranker that was loaded from there.
+    """Reads the calibration beside a model, for the ranker loaded from there.
 
     None if there is none, and, with a warning, if it was fitted to other scores: a model that was trained again must
     be calibrated again, and int8 graphs by themselves. Raises CheckpointError if it is damaged or of another version.
@@ -222,7 +222,7 @@ def _other_calibration(model: Path, ranker: TextRanker) -> Path | None:
 def least_probability(
     calibration: Calibration | None, wanted: LeastProbability | None, *, of: CalibratedRanker
 ) -> float | None:
-    """`min_probability` as a number; None for none. ConfigError if it is no probability, or nothing gives any.
+    """Resolves `min_probability` to a number; ConfigError if invalid, or without a calibration.
 
     `of` is the ranker whose calibration this is.
     """
@@ -233,7 +233,7 @@ def least_probability(
         other = None if of.source is None else _other_calibration(of.source, of)
         remedy = f"copy {other}, which is of the same weights, to {calibration_file(model)}, or " if other else ""
         raise ConfigError(
-            "a least probability needs a calibrated model, and this one is not, or was trained again since: "
+            "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
             f"{remedy}calibrate {model} with `polyencoder calibrate`",
             argument="min_probability",
         )

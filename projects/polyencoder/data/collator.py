@@ -1,4 +1,4 @@
-"""From examples to the tensors of one batch: contexts, the pool of their candidates, and its tokens."""
+"""Collates examples into a batch: tokenized contexts, the candidate pool and its tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from polyencoder.text import TextEncoder, TokenBatch
 __all__ = ["OWN_CANDIDATES", "Batch", "Collator"]
 
 OWN_CANDIDATES = ("inline", "batch-all-cands")
-"""Sources that take the candidates of each example."""
+"""Candidate sources that use each example's own candidates."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Batch:
 
 
 class Collator:
-    """Tokenizes the examples of a batch and pools their candidates, before the training step needs them.
+    """Tokenizes the examples of a batch and pools their candidates.
 
     Args:
         text: the model's tokenizer and lengths.
@@ -54,7 +54,7 @@ class Collator:
         self.text, self.candidates, self._with_turns = text, candidates, with_turns
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
-        """The batch of these examples, on the CPU.
+        """Collates examples, on the CPU.
 
         Raises:
             InputError: an example lacks what its source of candidates takes from it.

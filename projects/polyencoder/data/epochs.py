@@ -1,4 +1,4 @@
-"""Sources of examples, in memory or streamed from files, and their seeded epochs, which several readers share.
+"""Sources of examples, in memory or streamed, with seeded epochs sharded among readers.
 
 What an epoch holds depends on its number and the seed alone, so every reader, in whichever process, sees the same
 order, takes every n-th item of it, and together they see each one exactly once.
@@ -22,9 +22,9 @@ __all__ = ["Counts", "InMemory", "Reader", "Source", "Streamed", "endless", "est
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-SAMPLE = 2000  # items from which the number of a file's is estimated, or more
+SAMPLE = 2000  # minimum number of items to estimate a file's number of items from
 LONG = 1 << 19  # bytes on disk that are read at least: much more than the pieces that decompressors ask for
-FILES = 16  # of a kind that are sampled
+FILES = 16  # sampled files of a kind
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ class Counts(NamedTuple):
 
 
 class Source(Protocol[T_co]):
-    """A source of items (examples, or dialogues of several): memory, or files that are read anew in each epoch."""
+    """A source of items (examples, or dialogues of several), in memory or read from files in each epoch."""
 
     def items(self, rng: SeededRandom | None = None, *, reader: Reader = ALONE) -> Iterator[T_co]:
         """A reader's items of one epoch: in order without rng, else shuffled."""
         ...
 
     def counts(self) -> Counts:
-        """Their number, perhaps estimated."""
+        """The number of items and examples, possibly estimated."""
         ...
 
 
 class InMemory(Generic[T]):
-    """All items, read once. An epoch is a true permutation of them. `size`: of an item, in examples."""
+    """Items in memory; an epoch is a permutation of them. `size`: of an item, in examples."""
 
     def __init__(self, items: Iterator[T] | Sequence[T], *, size: Callable[[T], int] = lambda _: 1) -> None:
         self._items = items if isinstance(items, Sequence) else list(items)
@@ -75,7 +75,7 @@ class InMemory(Generic[T]):
 
 
 class Streamed(Generic[T]):
-    """Files that are read anew in each epoch, at most `buffer` items in memory.
+    """Files read in each epoch, with at most `buffer` items in memory.
 
     An epoch takes the files in random order, and from a buffer that is filled from them one item at random. Every
     reader reads all files, and keeps its share. How much there is in them is estimated, when it is asked for.
@@ -94,9 +94,9 @@ class Streamed(Generic[T]):
 
 
 def endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int = 0) -> Iterator[T]:
-    """A reader's items of one epoch after another, without the `seen` ones that an earlier part of the run has had.
+    """A reader's items of consecutive epochs, after the `seen` ones of an interrupted run.
 
-    Ends where the reader has no item in an epoch.
+    Ends if the reader has no items in an epoch.
     """
     epoch = 0
     while True:
@@ -111,7 +111,7 @@ def endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int =
 
 
 def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequence[str]) -> Counts:
-    """About how much the files hold, from the beginnings of some: exact where these are all of it.
+    """Estimates the number of items in files from the beginnings of some; exact for small files.
 
     Of each kind of file, by its suffix, since compressed ones hold more in a byte.
 
@@ -133,7 +133,7 @@ def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequenc
 
 
 def _estimated(read: Callable[[DataFile], Iterator[Sized]], path: str) -> tuple[float, float]:
-    """About how many items and examples a file holds.
+    """Estimates the number of items and examples in a file.
 
     A reader reads ahead, a block at a time. Where the next block has been read, the items before it are those of the
     blocks before.

@@ -1,4 +1,4 @@
-"""`Example`: a context, the right response to it and its candidates, from a file's record to a batch's row."""
+"""`Example`: a context, its response (the label) and candidates, in every loop and evaluation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Example"]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A context, the right response to it and, where the data has any, the candidates of which the label is one.
+    """A context, the right response and optionally candidates, which include it.
 
     turns: of the context, oldest first. label: the response. where: its file and line, for error messages.
 
@@ -37,5 +37,5 @@ class Example:
 
     @property
     def choices(self) -> Sequence[str]:
-        """The candidates; empty where the data has none."""
+        """The candidates; empty if the data has none."""
         return self.candidates or ()

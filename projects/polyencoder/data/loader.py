@@ -16,8 +16,8 @@ __all__ = ["batches_of", "prefetched"]
 
 T = TypeVar("T")
 
-DEPTH = 2  # batches that are made while the model is busy with another one
-LEAVING = 30.0  # seconds in which a batch that is under way is finished; a source that hangs keeps no process alive
+DEPTH = 2  # prefetched batches
+LEAVING = 30.0  # seconds to wait for the thread at the end: a hanging source must not keep the process alive
 
 
 def batches_of(
@@ -29,7 +29,7 @@ def batches_of(
     reader: Reader = ALONE,
     seen: int = 0,
 ) -> Iterator[list[Example]]:
-    """Batches of examples without end, in an order that the seed decides, another one in each epoch.
+    """Endless batches of examples, in a seeded order that differs in each epoch.
 
     Args:
         source: the examples.
@@ -48,7 +48,7 @@ def batches_of(
 
 
 def prefetched(items: Iterable[T]) -> Generator[T, None, None]:
-    """The items, made by a thread of their own, at most `DEPTH` before they are asked for. Its errors come out here.
+    """Prefetches up to `DEPTH` items in a thread; its errors are raised here.
 
     The thread has ended when this has: torch ends a process with an error if Python ends while a thread is inside it.
     """

@@ -1,6 +1,6 @@
-"""Negative sampling: candidates for data that has none, drawn from the training labels, always the same ones.
+"""Negative sampling: seeded candidates from the training labels, for data without candidates.
 
-This is the one place where the project's tasks make candidates up.
+All tasks sample candidates here.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from polyencoder.errors import ConfigError, InputError
 __all__ = ["SAMPLED_FROM", "NegativeSampler", "normalized"]
 
 SAMPLED_FROM = 100_000
-"""Labels at the beginning of streamed data that negatives are sampled from."""
+"""The number of labels at the start of streamed data to sample negatives from."""
 
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation, " "))
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 
 def normalized(text: str) -> str:
-    """A text without case, punctuation and articles: answers that count as equal in ParlAI's hits@k."""
+    """Removes case, punctuation and articles, as ParlAI's hits@k does to compare answers."""
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 class NegativeSampler:
-    """Draws candidates for one example: its label and `count` labels of other examples, in random order.
+    """Samples candidates for an example: its label and `count` other labels, in random order.
 
     A drawn text never equals one of the example's labels, nor another drawn text, once case, punctuation and
     articles are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative. No tokenizer

@@ -1,4 +1,4 @@
-"""One's own data: a context and the right response to it in each record of a file or of a Hugging Face dataset.
+"""Reads pairs of context and response from files and Hugging Face datasets.
 
 A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; the candidates may be
 missing, and the columns have other names. Or the context has a column for each turn, as in PolyAI's datasets:
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 MESSAGES = "messages"
-"""Where records that have no context may have the messages of a chat, `[{"role": "user", "content": "hi"}]`."""
+"""The column of chat messages, `[{"role": "user", "content": "hi"}]`, in records without a context."""
 HUB = "hf:"
-"""What the name of a "file" begins with that is a dataset of the hub: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
+"""Prefix of a hub dataset: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Columns:
 def read_pairs(
     source: str | Path | DataFile, *, columns: Columns | None = None, add_response: bool = False, bad: OnBad = raise_it
 ) -> Iterator[Example]:
-    """The pairs of a file or dataset, one at a time.
+    """Reads the pairs of a file or dataset, one at a time.
 
     Args:
         source: a path, an open file, or a name that begins with `HUB`.
@@ -74,7 +74,7 @@ def read_pairs(
 def pairs_and_records(
     source: str | Path | DataFile, *, columns: Columns | None = None, add_response: bool = False, bad: OnBad = raise_it
 ) -> Iterator[tuple[Example, dict[str, Any]]]:
-    """The pairs of `read_pairs`, each with all that the file has of it."""
+    """The pairs of `read_pairs`, each with its record."""
     columns = columns or Columns()
     rows: Iterator[tuple[str, Any]]
     if isinstance(source, str) and source.startswith(HUB):
@@ -92,7 +92,7 @@ def pairs_and_records(
 
 
 def data_files(names: str) -> list[str]:
-    """The files that paths and patterns name, a comma between them, or one dataset of the hub."""
+    """Expands comma-separated paths and patterns, or a hub dataset, to files."""
     return [names] if names.startswith(HUB) else expand(names)
 
 
@@ -103,7 +103,7 @@ def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = r
 
 
 def pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Counts:
-    """About how many pairs there are in files, or in a dataset of the hub, each of them an example."""
+    """Estimates the number of pairs in files or a hub dataset."""
     if files[0].startswith(HUB):
         _, split, dataset = _hub(files[0].removeprefix(HUB))
         known = (dataset.info.splits or {}).get(split)
@@ -114,7 +114,7 @@ def pair_counts(files: Sequence[str], *, columns: Columns | None = None) -> Coun
 
 
 def examples_to_rank(pairs: Iterable[Example], sampler: NegativeSampler) -> list[Example]:
-    """Pairs as examples of an evaluation: with candidates of their own, else with drawn ones, always the same."""
+    """Adds fixed sampled candidates to pairs without their own, for evaluation."""
     return [sampler.complete(pair, key=f"{pair.text}\n{pair.label}") for pair in pairs]
 
 
@@ -127,7 +127,7 @@ def read_examples(
     negatives: str | None = None,
     seed: int = 0,
 ) -> tuple[list[Example], int]:
-    """The examples of a file to calibrate with or to check a model by, and for how many candidates were drawn.
+    """Reads the examples of a file for calibration or checks, and the number with sampled candidates.
 
     A response that is no candidate becomes one.
 
@@ -146,7 +146,7 @@ def read_examples(
     """
     pairs = list(read_pairs(source, columns=columns, add_response=True))
     if not pairs:
-        raise InputError(f"{source}: no example in it")
+        raise InputError(f"{source}: has no examples")
     if not with_candidates:
         return [replace(pair, candidates=[pair.label]) for pair in pairs], 0
     drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
@@ -167,10 +167,10 @@ def read_examples(
 
 
 def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
-    """The pair in a record; InputError for one that cannot be used, which names `where` it is from."""
+    """Reads the pair of a record; InputError names `where` an invalid one is from."""
     record = _of_messages(record, columns, where=where)
     names = {"context": columns.context, "response": columns.response}
-    if columns.candidates != Columns.candidates:  # data may have none, but then nobody names their column
+    if columns.candidates != Columns.candidates:  # a named column must exist
         names["candidates"] = columns.candidates
     for part, name in names.items():
         if name not in record:
@@ -194,7 +194,7 @@ def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_respons
 
 
 def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
-    """A record of `messages` with the columns of a pair: without a response the assistant's last message is it."""
+    """Converts a record of `messages` to the columns of a pair; the default response is the assistant's last one."""
     messages = record.get(MESSAGES) if columns.context == Columns.context else None
     messages = record.get(columns.context, messages)
     if not are_messages(messages):

@@ -1,4 +1,4 @@
-"""The candidates of a batch, whatever their source: in-batch, inline or fixed, each different text once."""
+"""The candidate pool of a batch: in-batch, inline or fixed candidates, deduplicated."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class FixedCandidates(Protocol):
 
 @dataclass(frozen=True)
 class CandidatePool:
-    """A pool in which each text is once: encoded once, and never a negative of an example whose label it is."""
+    """Distinct candidate texts: each is encoded once, and never a negative of its own example."""
 
     texts: Sequence[str]
     labels: Tensor | None = None
-    """[batch], the column of each example's label; None when there are no labels."""
+    """[batch], the column of each example's label; None without labels."""
     own: Sequence[Sequence[str]] | None = None
-    """Each example's candidates; None when the whole pool serves every example."""
+    """Each example's candidates; None if all examples share the pool."""
     index: Tensor | None = None
     """[batch, n], the rows of `own` in the pool, -1 where an example has fewer than n; None with `own`."""
     mask: Tensor | None = None
-    """[batch, n], False on what is no candidate of the example; None when all are."""
+    """[batch, n], False for texts that are no candidates of the example; None if all are."""
     given: Sequence[int] | None = None
-    """The number of candidates that each example brought, repeated ones counted twice."""
+    """The number of candidates of each example, with duplicates."""
 
     @property
     def has_negatives(self) -> bool:
-        """Whether any example has more than one candidate: else there is nothing to train on or to measure."""
+        """Whether any example has more than one candidate."""
         return len(self.texts) > 1 if self.own is None else any(len(texts) > 1 for texts in self.own)
 
     def to(self, device: torch.device) -> CandidatePool:
@@ -45,7 +45,7 @@ class CandidatePool:
         return replace(self, labels=labels, index=index, mask=mask)
 
     def masked(self, scores: Tensor) -> Tensor:
-        """These scores in float32, -inf where an example has no candidate."""
+        """Masks scores, in float32, with -inf where an example has no candidate."""
         scores = scores.float()
         return scores if self.mask is None else scores.masked_fill(~self.mask, -torch.inf)
 
@@ -61,7 +61,7 @@ class CandidatePool:
 
 
 def shared_pool(texts: Sequence[str], labels: Sequence[str] | None) -> CandidatePool:
-    """All of `texts` are candidates of every example. Equal labels are one candidate, not each other's negative."""
+    """A pool shared by all examples. Equal labels are one candidate, not negatives of each other."""
     pool = list(dict.fromkeys(texts))
     if labels is None:
         return CandidatePool(pool)
@@ -70,7 +70,7 @@ def shared_pool(texts: Sequence[str], labels: Sequence[str] | None) -> Candidate
 
 
 def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | None) -> CandidatePool:
-    """Each example brings its own candidates, of any number. One that it brings twice is ranked once."""
+    """A pool of each example's own candidates, deduplicated."""
     own = [list(dict.fromkeys(texts)) for texts in candidates]
     pool: dict[str, int] = {}
     for texts in own:
@@ -89,7 +89,7 @@ def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | Non
 def fixed_pool(
     fixed: Sequence[str], place: dict[str, int], labels: Sequence[str] | None, *, add: bool
 ) -> CandidatePool:
-    """The fixed candidates for every example and, with `add`, its own label beside them where they lack it.
+    """A pool of fixed candidates and, with `add`, each example's label if it is not among them.
 
     `place` gives each fixed candidate's row.
     """
@@ -113,7 +113,7 @@ def fixed_pool(
 
 
 def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePool:
-    """The pool with texts of equal keys as one candidate, the first of them; the pool itself if all keys differ.
+    """Merges texts with equal keys into the first of them.
 
     With a model's tokens as `keys`, texts between which it cannot tell ("Yes." and "yes.") are not each other's
     negatives.

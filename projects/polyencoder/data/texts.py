@@ -14,7 +14,7 @@ from polyencoder.errors import InputError
 __all__ = ["TEXT_COLUMNS", "read_records", "read_texts", "sampled"]
 
 TEXT_COLUMNS = ("text", "turns", "context", "response")
-"""Where records have their texts, each a text or a list of texts, unless other columns are named."""
+"""Default columns with texts or lists of texts."""
 
 
 def read_texts(files: Iterable[str], *, columns: Sequence[str] = ()) -> Iterator[str]:

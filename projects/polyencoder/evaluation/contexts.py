@@ -15,7 +15,7 @@ __all__ = ["choose_context_vector", "reads_earlier_turns", "with_contexts"]
 
 
 def choose_context_vector(model: RankerModel, vector: str) -> None:
-    """Have a model give this one of its `CONTEXT_VECTORS`. Raises ConfigError as `with_contexts` does."""
+    """Selects one of a model's `CONTEXT_VECTORS`. Raises ConfigError as `with_contexts` does."""
     multi_context = _multi_context(model)
     if vector not in CONTEXT_VECTORS:
         raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(CONTEXT_VECTORS)}")
@@ -23,7 +23,7 @@ def choose_context_vector(model: RankerModel, vector: str) -> None:
 
 
 def reads_earlier_turns(ranker: TextRanker, context: Context) -> bool:
-    """Whether a multi-context ConveRT reads anything before the context's last turn.
+    """Whether a multi-context ConveRT reads turns before the last one in this context.
 
     If not, its vector `extra` is 0, and so are the scores of all candidates by it, which rank nothing.
 
@@ -41,9 +41,9 @@ def _multi_context(model: RankerModel) -> RankerModel:
 
 
 def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vector: str | None = None) -> Scorer:
-    """The ranker with `extra_contexts` turns before the last one and one of its `CONTEXT_VECTORS`; None keeps its own.
+    """A ranker that reads `extra_contexts` turns before the last one, or scores by another of `CONTEXT_VECTORS`.
 
-    The model is shared: it keeps the vector that it was given last.
+    None keeps the ranker's own. The model is shared: the vector selected last applies.
 
     Raises:
         ConfigError: it is another kind of ranker, or there is no such vector or number.

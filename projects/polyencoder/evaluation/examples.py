@@ -1,4 +1,4 @@
-"""A ranker's scores of examples, and the metrics of them."""
+"""Evaluates a ranker on examples: scores and metrics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOGETHER = 32  # examples of a model that reads the tokens of both texts
 def evaluate(
     ranker: TextRanker, examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT, at_least: int = 2
 ) -> Tally:
-    """The metrics of a ranker over examples, each ranked among its own candidates; one that it has twice is one.
+    """Evaluates a ranker on examples, each with its own candidates, deduplicated.
 
     Raises:
         InputError: there is no example, or one whose label is not among its candidates, or of fewer than `at_least`.
@@ -36,7 +36,7 @@ def evaluate(
 
 
 def of_scores(scores: Tensor, example: Example, *, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
-    """The metrics of one example from the scores of its candidates, [candidates]; one that it has twice is one."""
+    """The metrics of an example from its candidates' scores [candidates], deduplicated."""
     label, candidates = example.label, example.choices
     columns: dict[str, int] = {}
     for column, text in enumerate(candidates):
@@ -48,14 +48,14 @@ def of_scores(scores: Tensor, example: Example, *, hits_at: Sequence[int] = HITS
 
 
 def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
-    """R@1 (0 to 1) of a ranker over examples, which may have one candidate alone; errors as in `evaluate`."""
+    """R@1 (0 to 1) of a ranker on examples, which may have a single candidate; errors as in `evaluate`."""
     return evaluate(ranker, examples, at_least=1).report()["hits@1"]
 
 
 def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
-    """The scores of each example's candidates, [candidates], with the example's place, in whichever order is quickest.
+    """Yields (example's position, scores of its candidates), in the fastest order.
 
-    A bi- or poly-encoder encodes each different candidate once, and contexts of like length together.
+    Models with vectors encode each distinct candidate once, and batch contexts by length.
     """
     if ranker.model.reads_pairs:
         yield from _pair_scores(ranker, examples)
@@ -88,7 +88,7 @@ def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tu
 
 
 def check_examples(examples: Sequence[Example], *, at_least: int = 2) -> None:
-    """Raise InputError unless each label is among its candidates, of which there are `at_least` different ones."""
+    """Raises InputError unless each label is among its candidates, `at_least` distinct ones."""
     if not examples:
         raise InputError("no example to evaluate the ranker on")
     for number, example in enumerate(examples, start=1):

@@ -1,4 +1,4 @@
-"""Metrics of rankings, computed here for everyone who asks: recall, hits, mean reciprocal rank, loss."""
+"""Ranking metrics: recall, hits, mean reciprocal rank, loss."""
 
 from __future__ import annotations
 

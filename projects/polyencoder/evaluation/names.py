@@ -1,4 +1,4 @@
-"""Names of metrics in reports (`R20@1`, `hits@1`, `mrr`), and the few of a report that sum it up."""
+"""Metric names in reports (`R20@1`, `hits@1`, `mrr`), and the main metrics of a report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def recall_name(k: int, n: int) -> str:
 
 
 def current_name(name: str) -> str:
-    """`R@1/20`, `task/R@1/20`, as reports had it once -> `R20@1`, `task/R20@1`. Other names stay."""
+    """Converts older names: `R@1/20`, `task/R@1/20` -> `R20@1`, `task/R20@1`. Other names are unchanged."""
     match = _EARLIER_RECALL.fullmatch(name)
     return f"{match[1] or ''}{recall_name(int(match[2]), int(match[3]))}" if match else name
 

@@ -1,4 +1,4 @@
-"""The keyword baseline: cosines of TF-IDF vectors, whose weights are fitted to responses and kept in a file."""
+"""TF-IDF baseline: cosines of TF-IDF vectors, fitted to responses and stored in a file."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Tfidf:
 
     @classmethod
     def fit(cls, responses: Iterable[str], *, ngrams: int = 1, task: str = "train") -> Tfidf:
-        """Count the words of responses. Raises InputError where there is none."""
+        """Fits the weights to responses. Raises InputError if they have no words."""
         texts = list(responses)
         vectorizer = _vectorizer(ngram_range=(1, ngrams))
         if not any(map(vectorizer.build_analyzer(), texts)):
-            raise InputError(f"task {task}: there is no word in its {len(texts)} training labels to fit tfidf on")
+            raise InputError(f"task {task}: no words in its {len(texts)} training labels to fit tfidf on")
         vectorizer.fit(texts)
         terms = vectorizer.get_feature_names_out().tolist()
         return cls(terms=terms, idf=vectorizer.idf_.tolist(), ngrams=ngrams, responses=len(texts), task=task)
@@ -72,7 +72,7 @@ class Tfidf:
                 return cls(**{name: content[name] for name in FIELDS})
         except (ValueError, KeyError, TypeError):
             pass
-        raise CheckpointError(f"{path}: is no model file of -m tfidf ({FORMAT}); give another -mf, or delete it")
+        raise CheckpointError(f"{path}: not a model file of -m tfidf ({FORMAT}); give another -mf, or delete it")
 
     def cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Cosines [contexts, candidates], in float32; 0 where no term is shared."""
@@ -110,7 +110,7 @@ class Tfidf:
 def evaluate_tfidf(
     responses: Iterable[str], examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT
 ) -> dict[str, float]:
-    """The metrics of the baseline, which reads the last turn of each context. It has no loss.
+    """Evaluates the baseline, which reads the last turn of each context. It has no loss.
 
     Args:
         responses: those of the training data, which its weights are fitted to.
@@ -135,7 +135,7 @@ def _size(row: Row) -> int:
 
 
 def _vectorizer(**options: Any) -> Any:
-    """scikit-learn's, which takes a second to import: only those who ask for the baseline wait."""
+    """scikit-learn's vectorizer; imported here because that takes a second."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     return TfidfVectorizer(**options)

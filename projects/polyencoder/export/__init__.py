@@ -1,1 +1,1 @@
-"""A trained ranker for production: a folder with its card, ONNX graphs."""
+"""Exports a trained ranker for production: a model folder with its card, ONNX graphs."""

@@ -1,4 +1,4 @@
-"""The model card of an exported ranker: what it is, how it was trained, how well it did, how to use it.
+"""The model card of an exported ranker: architecture, training, results, usage.
 
 Facts alone, from the model and from what ParlAI keeps beside a model file (`X.opt`, `X.valid`, `X.test` and
 `X.trainstats`). What is not known is left out. Paths of the machine that trained it are cut to their last part.
@@ -64,7 +64,7 @@ class TrainingRun:
 
 
 def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
-    """What ParlAI keeps of a training beside the model file. Files that are missing or damaged are left out."""
+    """Reads ParlAI's files beside a model file; missing or damaged ones are skipped."""
     opt = _read(f"{os.fspath(model_file)}.opt")
     shown = _FLAGS_OF_CONVERT if opt.get("model") == "convert" else _FLAGS
     given = opt.get("override") or {name: opt.get(name) for name in shown}
@@ -226,7 +226,7 @@ def _last_report(path: str) -> dict[str, Any] | None:
 
 
 def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
-    """The validation that gave the model which was kept."""
+    """The validation report of the saved model."""
     reports = stats.get("valid_reports") or []
     best = stats.get("best_valid")
     return next((one for one in reports if best in (one.get(metric), one.get(current_name(str(metric))))), None)

@@ -1,6 +1,6 @@
-"""A trained ranker as a folder for production: weights, configuration, tokenizer, model card, perhaps ONNX graphs.
+"""Exports a trained ranker as a folder: weights, configuration, tokenizer, model card, optionally ONNX graphs.
 
-Everything is made in a folder of its own beside the wanted one and takes its place when it is complete and checked.
+Everything is written to a temporary folder beside the target, and renamed when it is complete and checked.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dty
 
 
 class RecallChange(NamedTuple):
-    """R@1 (0 to 1) of a ranker before and after it was quantized."""
+    """R@1 (0 to 1) of a ranker before and after quantization."""
 
     before: float
     after: float
@@ -131,7 +131,7 @@ def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[E
 
 
 def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Raise CheckpointError where a new model would be among other files, ConfigError where one is there already."""
+    """Raises CheckpointError if the folder holds other files, ConfigError if it holds a model."""
     if _holds_model(Path(folder)) and not overwrite:
         raise ConfigError(
             f"{folder}: holds a model already; give another folder, or overwrite it", argument="overwrite"
@@ -139,7 +139,7 @@ def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
 
 
 def _holds_model(target: Path) -> bool:
-    """Whether a model is in a folder already; CheckpointError where one would be among other files."""
+    """Whether a folder holds a model; CheckpointError if it holds other files."""
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target}: is a file; give a folder to write the model in")
     if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
@@ -151,7 +151,7 @@ def _holds_model(target: Path) -> bool:
 
 @contextmanager
 def placing(target: Path) -> Iterator[Path]:
-    """Give a folder whose files become those of `target` when the block ends well; else nothing of it stays.
+    """Yields a temporary folder whose files are moved to `target` if the block succeeds.
 
     A kill leaves the old model or the new one, as in `save_folder`, perhaps without graphs. The other files of a model
     that was there, its card, graphs and calibration, are removed.

@@ -1,4 +1,4 @@
-"""A ranker onto the Hugging Face hub."""
+"""Uploads a ranker to the Hugging Face hub."""
 
 from __future__ import annotations
 

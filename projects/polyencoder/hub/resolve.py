@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 SECONDS = 5.0
-"""The timeout of a server's answer, in seconds."""
-_FOR = 10.0  # seconds that an answer is good for
+"""The timeout for a server's answer, in seconds."""
+_FOR = 10.0  # seconds an answer is cached
 
 _OF_FILES = re.compile(r"\.(jsonl?|safetensors|bin|pth?|ckpt|onnx|opt|dict|checkpoint|txt|[ct]sv|parquet)$", re.I)
 _HUB_ID = re.compile(r"(?=.{1,96}$)([\w.-]+/)?[\w.-]+", re.ASCII)
@@ -40,14 +40,14 @@ _asked: dict[str, tuple[float, str | None]] = {}
 
 
 def is_path(name: str | os.PathLike[str]) -> bool:
-    """Whether this can only be a path, whether there is anything at it or not: no hub has a model of such a name."""
+    """Whether a name can only be a path, existing or not, and not a hub id."""
     text = os.fspath(name)
     looks_so = text.startswith((".", "/", "~")) or text.count("/") > 1 or text.endswith("/") or "\\" in text
     return isinstance(name, os.PathLike) or looks_so or bool(_OF_FILES.search(text)) or there(text)
 
 
 def there(name: str | os.PathLike[str]) -> bool:
-    """Whether there is a file or a folder of this name, which may be one that no file can have."""
+    """Whether a file or folder of this name exists; False for invalid file names."""
     try:
         return os.path.exists(name)
     except (OSError, ValueError):
@@ -55,7 +55,7 @@ def there(name: str | os.PathLike[str]) -> bool:
 
 
 def hub_id_problem(name: str | os.PathLike[str]) -> str | None:
-    """Why there is nothing of this name on the hub, nor in what was downloaded; None where it is worth a look."""
+    """Why a name cannot be a hub id; None if it can."""
     text = os.fspath(name)
     if is_path(name):
         hint = f"; did you mean {home}?" if text.startswith("~") and there(home := os.path.expanduser(text)) else ""
@@ -66,12 +66,12 @@ def hub_id_problem(name: str | os.PathLike[str]) -> str | None:
 
 
 def was_downloaded(name: str | os.PathLike[str]) -> bool:
-    """Whether a model of the hub is in the cache of downloads, by its `config.json`."""
+    """Whether a hub model is in the download cache, by its `config.json`."""
     return isinstance(try_to_load_from_cache(os.fspath(name), "config.json"), str)
 
 
 def why_no_hub() -> str | None:
-    """Why the hub cannot be asked, within `SECONDS`; None where it can."""
+    """Why the hub cannot be reached within `SECONDS`; None if it can."""
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     url = constants.ENDPOINT
@@ -80,7 +80,7 @@ def why_no_hub() -> str | None:
 
 
 def why_no_answer(url: str, ask: Callable[[], object]) -> str | None:
-    """Why a server says nothing, within `SECONDS`; None where it says anything. Its answer is good for a while.
+    """Why a server does not answer within `SECONDS`; None if it does. Answers are cached for a few seconds.
 
     In a thread of its own: the look-up of a name knows no time-out.
     """
@@ -105,7 +105,7 @@ def why_no_answer(url: str, ask: Callable[[], object]) -> str | None:
 
 
 def downloaded(name: str | os.PathLike[str], patterns: list[str]) -> Path:
-    """The folder where these files of a hub repository are kept, fetched if they are not there yet.
+    """Downloads these files of a hub repository, unless cached; returns their folder.
 
     Raises:
         CheckpointError: there is no such repository, or it cannot be reached and was not fetched before.

@@ -24,7 +24,7 @@ PAPER = "Humeau et al., Poly-encoders, ICLR 2020 (https://arxiv.org/abs/1905.019
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a model: an archive of ParlAI's with several models, or a repository of the Hugging Face hub."""
+    """The source of a model: a ParlAI archive with several models, or a Hugging Face repository."""
 
     url: str
     licence: str
@@ -40,7 +40,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Result:
-    """A figure of the paper for models that were made from this one."""
+    """The paper's result for models fine-tuned from this one."""
 
     measure: str
     value: float
@@ -51,7 +51,7 @@ class Result:
 
 @dataclass(frozen=True)
 class ZooModel:
-    """A published model under its name of ours: `zoo:polyencoder/NAME/model` in ParlAI's commands."""
+    """A published model: `zoo:polyencoder/NAME/model` in ParlAI's commands."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Models that ParlAI itself trained, read without ParlAI."""
+"""Imports models of other projects: ParlAI's rankers, fairseq's RoBERTa, XLM's encoders."""
 
 from polyencoder.importing.parlai_dictionary import read_parlai_dictionary
 from polyencoder.importing.parlai_model import (

@@ -1,4 +1,4 @@
-"""Byte-pair vocabularies of other projects: their files, and what the `tokenizers` library wants beyond them."""
+"""Reads BPE vocabularies of other projects, for the `tokenizers` library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERSION = "#version: 0.2"
 
 
 def read_lines(path: str | os.PathLike[str], *, holds: str = "text") -> list[str]:
-    """The lines of a UTF-8 file, split at line feeds alone: tokens may hold other line separators.
+    """The lines of a UTF-8 file, split only at line feeds: tokens may contain other line separators.
 
     `holds` says in errors what the file is for.
     """
@@ -30,7 +30,7 @@ def read_lines(path: str | os.PathLike[str], *, holds: str = "text") -> list[str
 
 
 def read_numbers(path: str | os.PathLike[str], *, kind: str) -> dict[str, int]:
-    """A vocabulary in JSON, token -> number; `kind` says in errors which file it must be."""
+    """Reads a JSON vocabulary, token -> number; `kind` names the file in errors."""
     try:
         numbers = json.loads("\n".join(read_lines(path, holds=kind)))
     except ValueError as error:
@@ -62,7 +62,7 @@ def read_merges(path: str | os.PathLike[str], *, versioned: bool = False) -> lis
 
 
 def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) -> dict[str, int]:
-    """The vocabulary with all that its merges take and give; what is new is numbered from `size`.
+    """Completes a vocabulary with all inputs and outputs of its merges; new tokens are numbered from `size`.
 
     A text reaches its tokens through others, some of which never remain in training text and so are in no
     dictionary. The `tokenizers` library wants them numbered all the same; `names.with_unknown_rows` gives them the

@@ -1,4 +1,4 @@
-"""Names of tensors: one table for each format, from its names to those of a Hugging Face encoder."""
+"""Maps tensor names of other formats to those of Hugging Face encoders."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def names_of(table: Mapping[str, str], *, n_layers: int = 1) -> dict[str, str]:
 def check_names(
     state: Iterable[str], wanted: Iterable[str], known: Iterable[str] = (), *, others: Iterable[str] = (), origin: str
 ) -> None:
-    """Raise CheckpointError, which names the first problem, where a checkpoint's tensors are not those of a model.
+    """Raises CheckpointError, naming the first problem, if a checkpoint's tensors do not match the model.
 
     `wanted` must be there, `known` may be; `others` are problems that were found before.
     """
@@ -58,7 +58,7 @@ def rename(
 def config_fields(
     weights: Mapping[str, Tensor], options: Mapping[str, Any], *, layers: str, heads: str, origin: str
 ) -> dict[str, Any]:
-    """The fields of an encoder's configuration that its renamed tensors and its options tell.
+    """Configuration fields of an encoder from its renamed tensors and options.
 
     `layers` and `heads` are the names of these options. Raises CheckpointError for an option that is missing.
     """

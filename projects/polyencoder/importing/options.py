@@ -1,4 +1,4 @@
-"""Reads ParlAI's option files, `X.opt` beside a model file X, as JSON alone, and finds the code that they name.
+"""Reads ParlAI's option files, `X.opt`, as JSON only, and checks the code that they name.
 
 ParlAI takes an option file that is not UTF-8 for a pickle and runs what is in it, and it imports the modules that
 options name. So options that came from elsewhere are looked at, by `check_options`, before ParlAI reads them.
@@ -49,7 +49,7 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) -> dict[str, Any]:
-    """Read a `.opt` file, and make sure that it has ParlAI import nothing but what is ParlAI's, ours, or `named`.
+    """Reads a `.opt` file and checks that it makes ParlAI import only ParlAI's modules, ours, or `named` ones.
 
     Raises:
         CheckpointError: it cannot be read, or it names another module.

@@ -1,4 +1,4 @@
-"""Reads a model that ParlAI trained, the files `X`, `X.opt`, `X.dict` and `X.dict.codecs`, as one of our rankers.
+"""Imports a ranker trained with ParlAI from its files `X`, `X.opt`, `X.dict` and `X.dict.codecs`.
 
 Only transformer/ranker, /biencoder, /polyencoder and /crossencoder are read; our own agents' files, of the same layout,
 are not meant here (`polyencoder.storage.checkpoint` reads them). Nothing is unpickled that could run code.
@@ -47,7 +47,7 @@ def is_parlai_model(model_file: str | os.PathLike[str]) -> bool:
 
 
 def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
-    """Read a model that ParlAI trained. Texts get the tokens and the scores that they get there.
+    """Imports a ranker trained with ParlAI, with the same tokens and scores.
 
     Raises:
         CheckpointError: if a file is missing or damaged, or if the model is not one of ParlAI's rankers.

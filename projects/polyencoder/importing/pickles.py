@@ -1,4 +1,4 @@
-"""Reads checkpoints of other projects as plain data: none of their code runs, none of their packages is imported.
+"""Reads checkpoints of other projects as plain data, without running their code or importing their packages.
 
 Beside its weights such a file holds whatever its trainer kept: options, meters, random states. `torch.load` with
 `weights_only=True` refuses every class that is not allowed, so those that are known to occur are replaced by a
@@ -33,7 +33,7 @@ _KINDS: dict[type, str] = {
 
 
 class Record:
-    """An object of a class that is not here: its state as it was saved, and nothing of what it could do."""
+    """Stand-in for an object of an unavailable class: its saved state, without behaviour."""
 
     state: Any = None
 

@@ -1,4 +1,4 @@
-"""Models on disk: the exported folder, and the model file that training writes.
+"""Saves and loads models: exported folders, and model files written by training.
 
 A folder holds `config.json`, `model.safetensors` and `tokenizer.json`. A model file X, in ParlAI's layout, holds the
 weights with their configuration; `X.tokenizer.json` is beside it. Neither is ever unpickled with code execution.
@@ -31,8 +31,8 @@ from polyencoder.storage.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-CALIBRATION = "calibration.json"  # which a folder may have too: see polyencoder.calibration
-CALIBRATION_INT8 = "calibration.int8.json"  # that of its int8 graphs
+CALIBRATION = "calibration.json"  # optional: see polyencoder.calibration
+CALIBRATION_INT8 = "calibration.int8.json"  # of its int8 graphs
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 DIGESTS = "polyencoder"  # where the weights of a folder keep digests of its files
 
@@ -40,10 +40,10 @@ DIGESTS = "polyencoder"  # where the weights of a folder keep digests of its fil
 def save_folder(
     folder: str | os.PathLike[str], model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32"
 ) -> None:
-    """Write a model folder. An error or a kill leaves the old model, or the new one.
+    """Writes a model folder. An error or a kill leaves either the old model or the new one.
 
-    The weights are renamed first, and hold digests of the other two files: where a kill comes before these have their
-    names, `load_folder` reads the ones that were written for the weights.
+    The weights are renamed first, and hold digests of the other two files: after a kill before these are renamed,
+    `load_folder` reads the temporary ones that belong to the weights.
     """
     target = Path(folder)
     if target.exists() and not target.is_dir():
@@ -61,12 +61,12 @@ def save_folder(
 
 
 def save_weights(weights: dict[str, Tensor], path: Path, *, beside: Mapping[str, Path]) -> None:
-    """Write weights with digests of theirs and of the files that belong to them, by the names these will get."""
+    """Writes weights, with digests of them and of the files that belong to them, by their final names."""
     digests = {name: file_digest(file) for name, file in beside.items()}
     for file in beside.values():
-        fsync(file)  # before the weights have their name
+        fsync(file)  # before the weights are renamed
     digests[WEIGHTS] = weights_fingerprint(weights)
-    # one key: safetensors writes several in a random order, and equal models are to be equal files
+    # one key: safetensors writes several in a random order, and equal models shall be equal files
     safetensors.torch.save_file(weights, path, metadata={DIGESTS: json.dumps(digests)})
 
 
@@ -75,7 +75,7 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
     if dtype not in get_args(WeightDtype):
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
     if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
-        raise InputError("these weights were rounded when they were loaded: load the ranker without dtype to save it")
+        raise InputError("these weights were loaded in low precision: load the ranker without dtype to save it")
     own = model.state_dict()
     weights = {name: tensor.contiguous().cpu() for name, tensor in model.kept_weights(getattr(torch, dtype)).items()}
     for name, tensor in weights.items():
@@ -90,7 +90,7 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
 def weights_fingerprint(
     weights: Mapping[str, Tensor], *, dtype: WeightDtype = "float32", progress: Callable[[int], object] | None = None
 ) -> str:
-    """A digest of a model's weights, the same in whichever dtype the same numbers are kept.
+    """Digest of a model's weights, independent of the dtype they are stored in.
 
     `dtype`: as they will be when they have been saved so. `progress` is called with the bytes of each tensor.
     """
@@ -108,7 +108,7 @@ def weights_fingerprint(
 
 
 def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
-    """A digest of all that decides a model's scores: weights, settings, tokenizer. ONNX graphs have their model's.
+    """Digest of everything a model's scores depend on: weights, settings, tokenizer. ONNX graphs have their model's.
 
     `dtype`: as the weights will be when they have been saved so.
     """
@@ -122,18 +122,18 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
 
 
 def holds_ranker(name: str | os.PathLike[str]) -> bool:
-    """Whether a folder, model file or hub id has a ranker in it, which an encoder's folder has not."""
+    """Whether a folder, model file or hub id holds a ranker (not an encoder)."""
     return Path(name).is_file() or _config_of(name).get("architecture") in [*FAMILIES]  # it may be any JSON
 
 
 def holds_encoder(name: str | os.PathLike[str]) -> bool:
-    """Whether a folder or hub id has a Hugging Face encoder in it, by its `config.json`."""
+    """Whether a folder or hub id holds a Hugging Face encoder, by its `config.json`."""
     config = _config_of(name)
     return "model_type" in config and "architecture" not in config
 
 
 def _config_of(name: str | os.PathLike[str]) -> dict[str, Any]:
-    """The `config.json` of a folder or hub id; empty where there is none, or it is no JSON object."""
+    """The `config.json` of a folder or hub id; empty if missing or not a JSON object."""
     try:
         folder = Path(name) if there(name) else downloaded(name, [CONFIG])
         config = json.loads((folder / CONFIG).read_bytes())
@@ -143,7 +143,7 @@ def _config_of(name: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def stored_architecture(name: str | os.PathLike[str]) -> Architecture | None:
-    """The architecture of the ranker in a folder, model file or hub id; None where there is none that can be read."""
+    """The architecture of the ranker in a folder, model file or hub id; None if there is no readable one."""
     path = Path(name)
     try:
         if not there(name):
@@ -178,7 +178,7 @@ def _read_weights(source: Path) -> dict[str, Tensor]:
 
 
 def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
-    """The configuration of a model folder, the path of its tokenizer, and the digests that both were compared with."""
+    """The configuration of a model folder, its tokenizer's path, and the verified digests."""
     digests = read_digests(source / WEIGHTS) if (source / WEIGHTS).is_file() else {}
     files = {name: saved_with_weights(source / name, digests.get(name)) for name in (CONFIG, TOKENIZER)}
     for name, file in {**files, WEIGHTS: source / WEIGHTS}.items():
@@ -195,7 +195,7 @@ def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
 
 
 def read_config(text: str | bytes, *, origin: str) -> RankerConfig:
-    """A configuration of which a model can be built; else ConfigError, which names the `origin`."""
+    """Reads and validates a configuration; ConfigError names the `origin`."""
     config = RankerConfig.from_json(text, origin=origin)
     try:
         family(config.architecture).check(config)
@@ -205,13 +205,13 @@ def read_config(text: str | bytes, *, origin: str) -> RankerConfig:
 
 
 def saved_with_weights(path: Path, digest: str | None) -> Path:
-    """The file that was written with the weights: this one, or the one that a kill kept from taking its place."""
+    """The file written with the weights: this one, or the temporary one if a kill prevented its renaming."""
     written = (found for found in (path, *leftovers(path)) if found.is_file() and file_digest(found) == digest)
     return next(written, path) if digest else path
 
 
 def read_digests(path: Path) -> dict[str, str]:
-    """The digests that `save_weights` wrote into the weights' file, by the files' names.
+    """Reads the digests in a weights file (`save_weights`), by file name.
 
     Of configuration and tokenizer it is `file_digest`, of the weights `weights_fingerprint`. Empty for weights that
     another program wrote.
@@ -242,7 +242,7 @@ def file_digest(path: str | os.PathLike[str], *, progress: Callable[[int], objec
 
 
 def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> None:
-    """Compare all files of a model folder with the digests that were saved with its weights.
+    """Verifies all files of a model folder against the digests stored with its weights.
 
     `progress` is called with numbers of bytes that were read. Raises CheckpointError for a file that is missing or
     damaged, and for a folder without digests, whose damage nobody can see.
@@ -262,7 +262,7 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
 
 
 def check_archive(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> bool:
-    """Compare what `torch.save` wrote with its checksums; whether there are any, as files before torch 1.6 have none.
+    """Verifies the checksums of a `torch.save` file; False if it has none (before torch 1.6).
 
     `progress` is called with numbers of bytes that were read. Raises CheckpointError for a damaged file.
     """
@@ -282,7 +282,7 @@ def check_archive(path: str | os.PathLike[str], *, progress: Callable[[int], obj
 
 
 def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """All states (`model`, `optimizer`, ...) that training saved in a file, mapped into memory where that can be."""
+    """Reads all states (`model`, `optimizer`, ...) of a training checkpoint, memory-mapped if possible."""
     name = os.fspath(path)
     try:  # files from before torch 1.6 are no zip archives, and cannot be mapped
         states = load_states(name, mmap=zipfile.is_zipfile(name))
@@ -298,7 +298,7 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:
-    """The configuration and all states (`model`, `optimizer`, ...) of a model file, mapped into memory, not copied."""
+    """Reads the configuration and all states (`model`, `optimizer`, ...) of a model file, memory-mapped."""
     name = os.fspath(path)
     states = read_states(path)
     if not isinstance(states.get(CONFIG_KEY), str):
@@ -316,9 +316,9 @@ def load_model_file(path: str | os.PathLike[str]) -> tuple[RankerModel, TextEnco
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> None:
-    """Copy weights into the model; a missing, unexpected or wrongly shaped tensor is an error that names it.
+    """Copies weights into the model; missing, unexpected or wrongly shaped tensors are an error that names them.
 
-    So is one with numbers that are not finite.
+    So are non-finite numbers.
     """
     _check_shapes(model.state_dict(), weights, origin=origin)
     check_finite(weights.items(), origin=origin)
@@ -356,5 +356,5 @@ def _assemble(
     # drawing initial weights takes longer than reading those of the file
     model = model.to_empty(device="cpu") if model.is_all_weights else build_model(config)
     load_weights(model, weights, origin=origin)
-    model.for_inference()  # a model file has the weights that were trained
+    model.for_inference()  # a model file holds the training form of the weights
     return model.eval(), text

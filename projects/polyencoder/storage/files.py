@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their final name, then renamed."""
+"""Atomic writes: a temporary file beside the target, then renamed."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 
 ABANDONED = 3600.0
-"""Seconds without a change, after which nobody is writing a temporary file any more."""
+"""Seconds without a change after which a temporary file counts as abandoned."""
 _LONGEST_NAME = 200  # bytes of a file's name in those of its temporary files; file systems have room for 255
 
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path in the folder of `path`; when the block ends well, the file there becomes `path`.
+    """Yields a temporary path in the folder of `path`, renamed to `path` if the block succeeds.
 
     A kill, an error or a loss of power in between leaves the old file unchanged, and an error no temporary file. What
     killed processes left is removed once it is an hour old. A symbolic link stays one: the file that it points to is
@@ -68,7 +68,7 @@ def reporting_write_errors(
 
 
 def check_writable(path: str | os.PathLike[str], *, argument: str, overwrite: bool) -> None:
-    """Raise ConfigError where no file can be written, or one is there already: before work that would be lost.
+    """Raises ConfigError if a file cannot be written or exists already, before work that would be lost.
 
     `argument` is what is said to name it.
     """
@@ -77,12 +77,12 @@ def check_writable(path: str | os.PathLike[str], *, argument: str, overwrite: bo
     if target.exists() and not target.is_file():
         raise ConfigError(f"{target}: is a folder or a device; give the name of a file", argument=argument)
     if target.exists() and not overwrite:
-        raise ConfigError(f"{target}: is there already; give another name, or overwrite it", argument="overwrite")
+        raise ConfigError(f"{target}: exists already; give another name, or overwrite it", argument="overwrite")
     _check_folder_of(target)
 
 
 def check_writable_folder(path: str | os.PathLike[str], *, argument: str) -> None:
-    """Raise ConfigError where no folder can be written: before work that would be lost."""
+    """Raises ConfigError if a folder cannot be written, before work that would be lost."""
     check_place(argument, path)
     target = Path(path)
     if target.exists() and not target.is_dir():
@@ -91,19 +91,19 @@ def check_writable_folder(path: str | os.PathLike[str], *, argument: str) -> Non
 
 
 def _check_folder_of(target: Path, *, shown: Path | None = None) -> None:
-    """Try a file in the folder that there is above it. It makes no folder."""
+    """Tries to create a file in the nearest existing parent folder."""
     folder = next(parent for parent in target.absolute().parents if parent.exists())
     with reporting_write_errors(shown or target, ConfigError), tempfile.NamedTemporaryFile(dir=folder):
         pass
 
 
 def discard_leftovers(path: str | os.PathLike[str]) -> None:
-    """Remove what killed processes left when they were writing `path`. Nobody else may be writing it now."""
+    """Removes temporary files of killed writers of `path`. No other process may be writing it."""
     _discard(Path(os.path.realpath(path)))
 
 
 def leftovers(path: str | os.PathLike[str]) -> list[Path]:
-    """The temporary files of `path` that are being written, or were when a process was killed."""
+    """The temporary files of `path`, of current or killed writers."""
     target = Path(os.path.realpath(path))
     return sorted(target.parent.glob(f"{glob.escape(_part_prefix(target))}????????.part"))
 
@@ -121,13 +121,13 @@ def _part_prefix(target: Path) -> str:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write UTF-8 text to `path`, whole or not at all."""
+    """Writes UTF-8 text to `path`, atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def fsync(path: str | os.PathLike[str]) -> None:
-    """Wait until what was written to a file, or the names in a folder, would outlast a loss of power."""
+    """Flushes a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -139,7 +139,7 @@ def fsync(path: str | os.PathLike[str]) -> None:
 
 
 def fingerprint(parts: Iterable[bytes | memoryview | str]) -> str:
-    """A hex digest of the parts; where one part ends and the next begins counts."""
+    """Hex digest of the parts, with their boundaries."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         data = memoryview(part.encode() if isinstance(part, str) else part).cast("B")

@@ -1,6 +1,6 @@
-"""Reads files of `torch.save` without running code that they name.
+"""Loads `torch.save` files without running code from them.
 
-`torch.load` with `weights_only=True` refuses every class that is not on its list. Numbers of numpy's are added to it.
+`torch.load` with `weights_only=True`, with numpy scalars added to its allowed classes.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:
 
 @contextmanager
 def allowing(classes: Sequence[Allowed]) -> Iterator[None]:
-    """torch's `safe_globals`, for one thread at a time: the end of one would take away what another still needs."""
+    """torch's `safe_globals`, for one thread at a time, since it is process-wide."""
     with _lock, safe_globals(list(classes)):
         yield
 
 
 def plain_numbers(states: Any) -> Any:
-    """Nested dictionaries, lists and tuples with Python's numbers in the place of numpy's. All else stays itself."""
+    """Converts numpy scalars in nested containers to Python numbers."""
     if isinstance(states, np.generic):
         return states.item()
     if type(states) is dict:

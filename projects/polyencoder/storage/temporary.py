@@ -1,4 +1,4 @@
-"""Temporary folders that do not outlive their process for long, however it ends.
+"""Temporary folders that are cleaned up even after a kill.
 
 A folder is removed when it is no longer used, and when SIGTERM ends its process. What a killed process left, the next
 temporary folder removes: the lock in it is free then.

@@ -255,13 +255,13 @@ def test_settings_that_cannot_be_are_one_line_errors(make_weights, make_tfidf, t
 @pytest.mark.parametrize("content", [b"", b"\x80\x04", b"[]", b'{"format": "tfidf-1"}', b'{"format": "other"}'])
 def test_another_file_is_no_model(content, make_tfidf, tmp_path):
     (tmp_path / "model").write_bytes(content)
-    with pytest.raises(CheckpointError, match="is no model file of -m tfidf"):
+    with pytest.raises(CheckpointError, match="not a model file of -m tfidf"):
         make_tfidf(model_file=str(tmp_path / "model"))
 
 
 def test_labels_without_a_word_cannot_be_learnt_from(make_task, make_tfidf, tmp_path):
     options = make_task(tmp_path, train=[[{"text": "hello", "labels": "? !"}]])
-    with pytest.raises(InputError, match="there is no word in its 1 training labels"):
+    with pytest.raises(InputError, match="no words in its 1 training labels"):
         make_tfidf(**options)
 
 

@@ -119,7 +119,7 @@ def test_whoever_orders_the_hits_says_how_likely_they_are(make_ranker, sentences
     index = ranker.index(sentences)
     hits = ranker.search(CONTEXT, index, rerank=cross, rerank_k=4)
     assert {hit.probability for hit in hits} == {None}
-    with pytest.raises(ConfigError, match="a least probability needs a calibrated model"):
+    with pytest.raises(ConfigError, match="a minimum probability needs a calibrated model"):
         ranker.search(CONTEXT, index, rerank=cross, min_probability=0.1)
     calibrated(cross)
     hits = ranker.search(CONTEXT, index, rerank=cross, rerank_k=4)
@@ -203,7 +203,7 @@ def test_a_model_that_was_trained_again_is_not_calibrated(make_ranker, sentences
     with pytest.warns(UserWarning, match="not used, as it was fitted to other weights .*; calibrate"):
         loaded = Ranker.from_pretrained(tmp_path / "other", device="cpu")
     assert loaded.rank(CONTEXT, sentences)[0].probability is None
-    with pytest.raises(ConfigError, match="or was trained again since"):
+    with pytest.raises(ConfigError, match="or was trained since"):
         loaded.rank(CONTEXT, sentences, min_probability=0.1)
 
 

@@ -151,7 +151,7 @@ def test_options_that_cannot_be_used(model_file, examples, tmp_path, error, mess
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "no example in it"),
+        ("", "has no examples"),
         ('{"context": "hi", "response": "ho"}', r"bad.jsonl: has no 'candidates', and no second response"),
         ('{"context": [], "response": "ho", "candidates": ["ho"]}', r"line 1: the context is empty"),
         ('{"context": "hi", "response": ["ho"], "candidates": ["ho"]}', r"line 1: the response is list, not a text"),

@@ -94,7 +94,7 @@ def test_no_file_takes_the_place_of_something_else(where, refused):
 
 def test_a_file_that_is_there(refused, place, monkeypatch, capsys):
     command = instead(MINE, "out.jsonl", "there.jsonl")
-    assert "there.jsonl: is there already; give another name, or overwrite it (flag --overwrite)" in refused(command)
+    assert "there.jsonl: exists already; give another name, or overwrite it (flag --overwrite)" in refused(command)
     monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(command, "model"), "--overwrite"])
     main()
     assert "not to be lost" not in (place / "there.jsonl").read_text()

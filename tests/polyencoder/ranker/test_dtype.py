@@ -69,14 +69,14 @@ def test_with_a_map_it_is_another_model(make_ranker, tmp_path):
 
 
 def test_rounded_weights_are_not_saved(folder, tmp_path):
-    with pytest.raises(InputError, match="rounded when they were loaded: load the ranker without dtype"):
+    with pytest.raises(InputError, match="loaded in low precision: load the ranker without dtype"):
         Ranker.from_pretrained(folder, dtype="bfloat16").save_pretrained(tmp_path / "again")
     assert not (tmp_path / "again").exists() or not list((tmp_path / "again").iterdir())
 
 
 def test_rounded_weights_are_not_trained(folder):
     """Updates would be lost in their rounding, and what was learnt could not be saved."""
-    with pytest.raises(ConfigError, match="rounded when they were loaded: load the ranker without dtype to train it"):
+    with pytest.raises(ConfigError, match="loaded in low precision: load the ranker without dtype to train it"):
         Trainer(Ranker.from_pretrained(folder, dtype="bfloat16"))
 
 

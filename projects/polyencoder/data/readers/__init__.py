@@ -1,4 +1,4 @@
-"""Records of the data files that users have, one at a time, with errors that name the file and the line.
+"""Readers of users' data files: one record at a time, with errors that name file and line.
 
 Every reader takes a path or an open `DataFile`, and `bad`: what to do with a record that cannot be used.
 """

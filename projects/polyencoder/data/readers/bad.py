@@ -19,7 +19,7 @@ def raise_it(error: InputError) -> None:
 
 
 class BadExamples:
-    """Counts the records that cannot be used, and remembers the first: `records(path, bad=BadExamples(skip=True))`.
+    """Counts invalid records and keeps the first error: `records(path, bad=BadExamples(skip=True))`.
 
     A record counts once, however often its file is read: in every epoch, and for its labels.
 
@@ -45,7 +45,7 @@ class BadExamples:
             raise_it(error)
 
     def summary(self) -> str | None:
-        """One line for a log: how many were left out, and what was wrong with the first; None when all were good."""
+        """One line for the log: the number of skipped records and the first error; None without any."""
         if not self.count:
             return None
         what = "1 bad record was" if self.count == 1 else f"{self.count:,} bad records were"

@@ -1,4 +1,4 @@
-"""Rows of comma- or tab-separated files with a header row, as Python's csv module reads them."""
+"""Reads CSV and TSV files with a header row, with Python's csv module."""
 
 from __future__ import annotations
 

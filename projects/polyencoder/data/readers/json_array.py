@@ -1,4 +1,4 @@
-"""The objects of one long JSON array, such as the DSTC7 files, without the array ever being in memory."""
+"""Streams the objects of a large JSON array, such as the DSTC7 files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of text with their numbers, which error messages need."""
+"""Reads lines of text with their numbers, for error messages."""
 
 from __future__ import annotations
 

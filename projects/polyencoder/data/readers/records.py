@@ -1,4 +1,4 @@
-"""Records of any file that users have: its name says which format it is in."""
+"""Reads the records of a file, in the format of its file name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of data as streams of bytes, plain or compressed, and standard input; which files paths and patterns name."""
+"""Opens data files, plain or compressed, and standard input, as byte streams; expands paths and patterns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from polyencoder.packages import require
 __all__ = ["DamagedFile", "DataFile", "Source", "expand", "is_compressed", "open_bytes", "opened"]
 
 BUFFER = 1 << 17
-ZSTD_WINDOW = 1 << 31  # bytes: dumps are written with `zstd --long=31`, which nobody reads without saying so
+ZSTD_WINDOW = 1 << 31  # bytes: dumps are written with `zstd --long=31`, which needs it
 # Decompressors get the file in small pieces, whatever they ask for: `DataFile.fraction` is as fine as these.
 PIECE = 1 << 14
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)

@@ -1,4 +1,4 @@
-"""Rankers as ONNX graphs: exported and checked, quantized to int8, run by onnxruntime in place of torch.
+"""ONNX graphs of rankers: exported, checked, quantized to int8, run by onnxruntime.
 
 export_onnx(Ranker.from_pretrained("model"), "folder")
 quantize_int8("folder")

@@ -1,4 +1,4 @@
-"""A ranker's transformers as ONNX graphs, each checked against torch before it takes its place.
+"""Exports a ranker's transformers as ONNX graphs, each checked against torch.
 
 What an exporter could get wrong (a length or a batch size frozen into the graph, a mask taken for all true) the check
 would see: it runs texts of other lengths and batches of other sizes than the exporter did.
@@ -51,7 +51,7 @@ CHECK_TEXTS = (
 def export_onnx(
     ranker: TextRanker, folder: str | os.PathLike[str], *, check_texts: Sequence[str] | None = None
 ) -> None:
-    """Write a ranker as ONNX graphs, with all that `Ranker.from_pretrained(folder, backend="onnx")` needs.
+    """Exports a ranker as ONNX graphs, for `Ranker.from_pretrained(folder, backend="onnx")`.
 
     A bi- or poly-encoder becomes `context.onnx` and `candidates.onnx`, a cross-encoder `scorer.onnx`; their inputs and
     outputs are those of `polyencoder.modeling.export_steps`. `model.safetensors` is neither needed nor written.
@@ -99,7 +99,7 @@ def export_onnx(
 
 
 def _check_model_there(target: Path, model: RankerModel, text: TextEncoder, weights: str) -> None:
-    """Raise CheckpointError when the folder holds another model in torch's form."""
+    """Raises CheckpointError if the folder holds another torch model."""
     remedy = "export to another folder, or save this ranker there first"
     check_weights(target, weights, remedy=remedy)
     if (target / WEIGHTS).is_file() and (
@@ -115,9 +115,7 @@ def _plain(model: RankerModel) -> RankerModel:
     model = model.as_kept()  # of a quantized one what it is rounded to
     for tower in model.backbones:
         if tower.rounded:
-            raise InputError(
-                "these weights were rounded when they were loaded: load the ranker without dtype to export it"
-            )
+            raise InputError("these weights were loaded in low precision: load the ranker without dtype to export it")
         if sum(parameter.numel() * 4 for parameter in tower.parameters()) > LARGEST:
             raise ConfigError(
                 "the model is too large for ONNX: a file holds at most 2 GiB, 536 million float32 weights"
@@ -165,7 +163,7 @@ def _inputs(step: Step, tokens: TokenBatch) -> tuple[Tensor, ...]:
 
 
 def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> float:
-    """How far the graph deviates from torch, relative to the largest value; an error when that is too far."""
+    """The graph's deviation from torch, relative to the largest value; an error if it is too large."""
     graph = Graph(path, device="cpu", separator=step.separator)
     deviations, largest = [], 0.0
     for tokens in batches:
@@ -193,7 +191,7 @@ def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> f
 
 
 def _real(outputs: Sequence[Tensor], names: Sequence[str]) -> Tensor:
-    """What means something in a step's outputs, in one row: of what has a mask that which is not masked."""
+    """The unmasked values of a step's outputs, flattened."""
     named = dict(zip(names, outputs, strict=True))
     mask = named.pop("codes_mask", None)
     return torch.cat([(tensor if mask is None else tensor[mask]).flatten() for tensor in named.values()])
@@ -201,7 +199,7 @@ def _real(outputs: Sequence[Tensor], names: Sequence[str]) -> Tensor:
 
 @contextmanager
 def _no_empty_folder(target: Path) -> Iterator[None]:
-    """Take a folder that was made for an export away again when that fails."""
+    """Removes a newly created folder if the export fails."""
     was_there = target.exists()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Writes a step as an ONNX graph, by the exporter of the torch that is installed.
+"""Writes a step as an ONNX graph, with the installed torch's exporter.
 
 From torch 2.9 on, whose own default it is, `torch.export` follows the step with sizes that stand for any. An older
 torch traces it: what it does with one batch is written down, so that batch must be large enough
@@ -68,7 +68,7 @@ def write_graph(step: Step, inputs: tuple[Tensor, ...], path: Path) -> None:
 
 
 def _exported(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bool:
-    """Write the graph by torch.export. False, with a word in the log, where it cannot follow what an encoder does."""
+    """Writes the graph with torch.export; False, with a warning, if it cannot export the model."""
     require("onnxscript", extra="onnx")
     try:
         with _no_advice():
@@ -93,7 +93,7 @@ def _exported(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bool:
 
 @contextmanager
 def _no_advice() -> Iterator[None]:
-    """Without what the exporter logs of packages that it could make use of."""
+    """Silences the exporter's advice on optional packages."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -104,7 +104,7 @@ def _no_advice() -> Iterator[None]:
 
 
 def for_graphs(model: RankerModel) -> RankerModel:
-    """The ranker with the same weights (no copies of them), whose encoders compute attention so.
+    """A ranker that shares the weights, with encoders that use this attention.
 
     An encoder that computes it in another way than the rankers do, by itself or `eager`, keeps that.
     """

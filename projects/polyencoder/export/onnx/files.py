@@ -1,4 +1,4 @@
-"""The files of an exported ranker, and whether they belong together.
+"""The files of an ONNX export, and checks that they belong together.
 
 Beside `config.json` and `tokenizer.json` there are the graphs (`context.onnx` and `candidates.onnx`, or a
 cross-encoder's `scorer.onnx`), perhaps each again as `*.int8.onnx`, and `onnx.json`, which says what they were made
@@ -51,14 +51,14 @@ def download_patterns(precision: Precision) -> list[str]:
 
 @dataclass(frozen=True)
 class Description:
-    """What `onnx.json` says."""
+    """The contents of `onnx.json`."""
 
     weights: str
-    """Fingerprint of the torch weights that the graphs were made from."""
+    """Fingerprint of the exported torch weights."""
     candidates: str | None
-    """Fingerprint of all that decides a candidate's vector, as of the torch ranker; None for a cross-encoder."""
+    """The torch ranker's candidate fingerprint; None for a cross-encoder."""
     differences: dict[str, float]
-    """Of each float32 graph what the check found: its largest deviation from torch, relative to the largest value."""
+    """Each float32 graph's largest deviation from torch, relative to the largest value."""
     graphs: dict[str, str] = field(default_factory=dict)
     """The SHA-256 of each graph's file, by its name."""
     format_version: int = FORMAT_VERSION
@@ -85,7 +85,7 @@ def read_description(folder: Path) -> Description:
 
 
 def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = None) -> list[str]:
-    """Compare the graphs of a folder with their digests; gives their names.
+    """Verifies the graphs of a folder against their digests; returns their names.
 
     `progress` is called with numbers of bytes that were read. Raises CheckpointError for a graph that is missing or
     damaged, and for a folder without digests.
@@ -106,7 +106,7 @@ def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = Non
 
 
 def check_weights(folder: Path, expected: str, *, remedy: str) -> None:
-    """Raise CheckpointError when the folder holds torch weights other than those with this fingerprint."""
+    """Raises CheckpointError if the folder's torch weights have another fingerprint."""
     path = folder / WEIGHTS
     if path.is_file() and weights_fingerprint(safetensors.torch.load_file(path)) != expected:
         raise CheckpointError(f"{path}: not the weights of these graphs; {remedy}")

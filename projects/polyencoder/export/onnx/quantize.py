@@ -20,7 +20,7 @@ from polyencoder.storage.files import atomic_write
 
 
 def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:
-    """Write each float32 graph of a folder again as `*.int8.onnx`, for `backend="onnx-int8"`.
+    """Quantizes each float32 graph of a folder to `*.int8.onnx`, for `backend="onnx-int8"`.
 
     The weights of the linear layers become int8, with a scale for each of their outputs, and so do embeddings, with a
     scale for each token. What computes in int8 are the linear layers, except the second of each feed-forward block:
@@ -81,7 +81,7 @@ def _read_graph(path: Path, onnx: Any) -> Any:
 
 
 def _unshare(graph: Any) -> None:
-    """Give each Gemm weights of its own: onnxruntime turns those in place, once for each node that has them."""
+    """Copies shared Gemm weights: onnxruntime transposes them in place, once for each node that uses them."""
     weights = {weight.name: weight for weight in graph.graph.initializer}
     seen: set[str] = set()
     for node in graph.graph.node:
@@ -137,7 +137,7 @@ def _store_in_int8(graph: Any, layers: list[str], onnx: Any) -> None:
 
 
 def _looked_up(node: Any, names: dict[str, str], onnx: Any) -> list[Any]:
-    """What gives the same as this Gather: the rows of both, multiplied."""
+    """Replaces a Gather: gathers int8 rows and scales, and multiplies them."""
     rows = {kind: f"{node.output[0]} {kind}" for kind in names}
     make = onnx.helper.make_node
     return [
@@ -148,7 +148,7 @@ def _looked_up(node: Any, names: dict[str, str], onnx: Any) -> list[Any]:
 
 
 def _whole(node: Any, names: dict[str, str], onnx: Any) -> list[Any]:
-    """What makes the weights of this MatMul, which is given them."""
+    """Dequantizes the weights of a MatMul."""
     make, cast = onnx.helper.make_node, f"{names['int8']} float"
     node.input[1] = f"{names['int8']} scaled"
     return [

@@ -1,6 +1,6 @@
-"""Exported graphs in place of a torch model: the same methods, the transformers run by onnxruntime.
+"""Runs exported graphs with onnxruntime, behind the interface of a torch model.
 
-The scores are `polyencoder.scoring`'s, from the vectors that the graphs give. Nothing here learns.
+Scores are computed by `polyencoder.scoring` from the graphs' vectors. For inference only.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ CPU = "CPUExecutionProvider"
 NO_WEIGHTS = (
     "a ranker of ONNX graphs has no torch weights to save: copy its folder, or save the ranker it was made from"
 )
-GROUP = 16  # sequences that go through a graph together on a CPU: enough to keep it busy
+GROUP = 16  # sequences per graph call on a CPU: enough to keep it busy
 
 
 def inputs_of(tokens: TokenBatch, *, separator: int | None = None) -> dict[str, Tensor]:
-    """All that graphs may ask for of a batch, by the names of their inputs.
+    """A batch's tensors for all possible graph inputs, by name.
 
     `separator` is a multi-context ConveRT's, whose graph is given two texts of each context.
     """
@@ -101,7 +101,7 @@ class Graph:
 
     @property
     def takes_both_texts(self) -> bool:
-        """Whether it is given the two texts of each context apart, as that of a multi-context ConveRT."""
+        """Whether it takes the two texts of a context separately (multi-context ConveRT)."""
         return "extra_ids" in self._inputs
 
     def __call__(self, tokens: TokenBatch) -> list[Tensor]:
@@ -124,7 +124,7 @@ class Graph:
 
 
 class _Exported(RankerModel):
-    """What exported rankers share: they are on a device like any module, but hold no weights."""
+    """Base of exported rankers: modules on a device, without weights."""
 
     precision: Precision = "float32"
 
@@ -136,7 +136,7 @@ class _Exported(RankerModel):
         self.place = nn.Parameter(torch.empty(0), requires_grad=False)
 
     def export_steps(self) -> NoReturn:
-        raise InputError("this ranker is one of ONNX graphs already: export the ranker that they were made from")
+        raise InputError("this ranker is already ONNX graphs: export the original ranker")
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError(NO_WEIGHTS)
@@ -158,7 +158,7 @@ class OnnxSeparable(_Exported):
         return int(self._candidates.dim)
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        """The vectors of each context: [batch, codes, dim] with their mask."""
+        """Encodes contexts: [batch, codes, dim] with their mask."""
         outputs = [output.to(self.place.device) for output in self._context(tokens)]
         named = dict(zip(self._context.outputs, outputs, strict=True))
         keys = None
@@ -174,7 +174,7 @@ class OnnxSeparable(_Exported):
         )
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
-        """One vector for each candidate: [n, dim]."""
+        """Encodes candidates: [n, dim]."""
         return self._candidates(tokens)[0].to(self.place.device)
 
 
