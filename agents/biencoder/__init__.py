@@ -1,1 +1,1 @@
-"""`-m biencoder`: candidates and contexts encoded apart, one vector each."""
+"""`-m biencoder`: encodes candidates and contexts separately, one vector each."""

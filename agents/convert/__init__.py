@@ -1,1 +1,1 @@
-"""ConveRT: contexts and responses through one small encoder, which people can train anew."""
+"""`-m convert`: ConveRT, a small encoder shared by contexts and responses, trained from scratch."""

@@ -14,11 +14,11 @@ from polyencoder.settings.train import TrainSettings
 
 __all__ = ["add_convert_args"]
 
-OF_TRAINING = ("batchsize", "max_train_steps")  # which ParlAI's training scripts alone have
+OF_TRAINING = ("batchsize", "max_train_steps")  # only in ParlAI's training scripts
 
 
 def add_convert_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
-    """Add the flags, with the defaults of a new model or, where there is an `--init-model`, of fine-tuning."""
+    """Adds the flags, with the defaults of a new model or, with `--init-model`, of fine-tuning."""
     TorchRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
     add_ranker_args(parser, "convert", without=["backbone"])
     add_settings(parser, EvaluateSettings, without=["hits_at"], panel="ConveRT")

@@ -1,4 +1,4 @@
-"""Which flags `-m convert` follows and refuses where a model is loaded: see `agents/ranker/flags.py`."""
+"""Checks of `-m convert`'s flags, with and without a checkpoint; see `agents/ranker/flags.py`."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "delimiter": ((None,), _TEXTS),
     "fp16": ((False,), _FP16),
     "fp16_impl": ((None,), _FP16),
-    "embedding_type": (("random",), "a ConveRT learns its own embeddings"),
-    "embedding_projection": (("random",), "a ConveRT learns its own embeddings"),
+    "embedding_type": (("random",), "a ConveRT trains its own embeddings"),
+    "embedding_projection": (("random",), "a ConveRT trains its own embeddings"),
 }
 """The values that mean "not used", and why others cannot be."""
 
 
 def check_flags(opt: Opt) -> None:
-    """Before anything is built: raise ConfigError for a flag that a ConveRT cannot follow."""
+    """Raises ConfigError for a flag that ConveRT does not support, before anything is built."""
     flags.check_unsupported(flags.given_flags(opt), UNSUPPORTED)
     if opt.get("context_vector") and is_training_script(opt):
         raise ConfigError(f"--context-vector {opt['context_vector']}: is of evaluation; leave it out in training")
 
 
 def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
-    """The sizes of the model that comes from `origin`. CheckpointError if it is not a ConveRT."""
+    """The sizes of the model from `origin`. CheckpointError if it is not a ConveRT."""
     if config.convert is None:
         raise CheckpointError(
             f"{origin}: holds no ConveRT's sizes (`convert`): an earlier version wrote it; use it with that "
@@ -73,7 +73,7 @@ def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
 
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
-    """Raise CheckpointError for what the model that is loaded was trained without."""
+    """Raises CheckpointError for flags that contradict the loaded model."""
     given, own = flags.given_flags(opt), sizes_of(start.config, origin=str(start.origin))
     kept = shown_sizes(own, OF_THE_MODEL)
     if not start.origin.is_finetune:  # which may change these

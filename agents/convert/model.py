@@ -1,4 +1,4 @@
-"""From ParlAI's options to a ConveRT's configuration and subwords, of `--vocabulary` or trained on the task."""
+"""ConveRT's `ModelFamily`: configuration and subword vocabulary from ParlAI's options."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["ConvertDictionary", "ConvertFamily"]
 
 
 SIZE = 31_476  # Section 2.1 of the paper
-LEAST_COUNT = 2  # of a subword, where the number of subwords is what is asked for
+LEAST_COUNT = 2  # of a subword, if the number of subwords is given
 
 
 class ConvertFamily(ModelFamily):
@@ -114,7 +114,7 @@ class ConvertDictionary(RankerDictionary):
 
 
 def _sizes(opt: Opt) -> dict[str, Any]:
-    """Those that were given."""
+    """The given sizes."""
     return parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
 
 

@@ -1,1 +1,1 @@
-"""`-m crossencoder`: context and candidate read together."""
+"""`-m crossencoder`: encodes context and candidate together."""

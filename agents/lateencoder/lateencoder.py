@@ -6,6 +6,6 @@ from parlai.agents.ranker.agent import RankerAgent
 
 
 class LateencoderAgent(RankerAgent):
-    """Late-interaction encoder: more accurate than a bi-encoder; what an index finds, it reads again and orders."""
+    """Late-interaction encoder: more accurate than a bi-encoder; reranks what its index finds."""
 
     architecture = "late"

@@ -1,1 +1,1 @@
-"""Pre-training in ParlAI's loop: masked words and next utterances of any task, for an encoder to make rankers of."""
+"""`-m pretrain_ranker`: pre-trains an encoder for rankers on any ParlAI task."""

@@ -1,4 +1,4 @@
-"""The command line of `-m pretrain_ranker`: flags of `polyencoder pretrain`, under ParlAI's names where it has them."""
+"""The command line of `-m pretrain_ranker`: flags of `polyencoder pretrain`, with ParlAI's names if it has them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PAPER_DEFAULTS = {
 
 
 def add_pretraining_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
-    """Add the flags, with the paper's numbers as their defaults."""
+    """Adds the flags, with the paper's values as defaults."""
     TorchRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
     add_settings(parser, PretrainingSettings)
     add_settings(parser, OptimizerConfig)
@@ -48,7 +48,7 @@ def add_pretraining_args(parser: ParlaiParser, partial_opt: Opt | None = None) -
 
 
 def settle_schedule(opt: Opt) -> None:
-    """Write into the options what the schedule's flags mean that say nothing: a warm-up of 6% of the run's steps."""
+    """Sets the default schedule in the options: a warm-up of 6% of the run's steps."""
     given, steps = given_flags(opt), opt.get("max_train_steps") or -1
     if "warmup_updates" not in given and steps > 0:
         opt["warmup_updates"] = max(1, round(WARMUP_SHARE * steps))

@@ -1,4 +1,4 @@
-"""ParlAI's examples as pairs of a context and a response, and the responses of others, of which one does not follow."""
+"""Converts ParlAI's examples to pairs of context and response, with negatives from other conversations."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ __all__ = ["ResponseBuffer", "Turn", "beginning_of"]
 
 @dataclass(frozen=True, slots=True)
 class Turn(Example):
-    """An example of a task, and which conversation it is of."""
+    """A task's example and its conversation."""
 
     episode: int = 0
 
 
 class ResponseBuffer(Callback):
-    """The last responses, of all conversations: what does not follow is one of those of others.
+    """A buffer of recent responses to draw negatives from: responses of other conversations.
 
-    They are in no random order, as a task gives them. Each takes the place of one of `WINDOW`, by chance.
+    Tasks are not shuffled, so each response replaces a random one of `WINDOW`.
     """
 
     name = "said"
@@ -37,7 +37,7 @@ class ResponseBuffer(Callback):
         self._window: list[tuple[int, str]] = []
 
     def add(self, turns: Sequence[Turn], draws: SeededRandom) -> None:
-        """Remember the responses of these turns."""
+        """Adds the responses of these turns."""
         for one in turns:
             if len(self._window) < WINDOW:
                 self._window.append((one.episode, one.label))
@@ -45,7 +45,7 @@ class ResponseBuffer(Callback):
                 self._window[draws.below(WINDOW)] = one.episode, one.label
 
     def pair(self, one: Turn, draws: SeededRandom) -> PairExample:
-        """A turn that was heard as an example, with a response of another conversation."""
+        """Pairs a turn with a response of another conversation."""
         key = draws.below(2**53)  # first, as it would else depend on what else was said
         other = other_response(one.episode, one.label, self._window, draws)
         return PairExample(one.turns, one.label, other=other, key=key)
@@ -61,6 +61,6 @@ class ResponseBuffer(Callback):
 
 
 def beginning_of(obs: Message) -> int:
-    """A number for the conversation that begins with this message: the same in each epoch, and where a run goes on."""
+    """A number for the conversation that begins with this message, the same in each epoch and in a resumed run."""
     first = next(iter(obs.get(EARLIER, ())), obs)
     return zlib.crc32(str(first.get("text", "")).encode("utf-8", "replace"))

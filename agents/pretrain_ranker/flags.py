@@ -1,4 +1,4 @@
-"""Which flags `-m pretrain_ranker` follows and refuses: see `agents/ranker/flags.py`."""
+"""Checks of `-m pretrain_ranker`'s flags; see `agents/ranker/flags.py`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OF_THE_OBJECTIVE = ("next", "reduction_type")
 _RANKS = "pre-training ranks no candidates"
 _WHOLE = "a response is kept whole where that leaves a quarter of --n-positions for its context"
 _TOKENIZER = "the tokenizer is that of --vocabulary or --backbone"
-_EMBEDDINGS = "a new encoder learns its own embeddings, and a --backbone has its own"
+_EMBEDDINGS = "a new encoder trains its own embeddings, and a --backbone has its own"
 _TURNS = "turns are separated by the newline token, or as the --backbone's tokenizer separates texts"
 
 _OF_CANDIDATES = """
@@ -52,7 +52,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def check_flags(opt: Opt) -> None:
-    """Before anything is built: raise ConfigError for a flag that a pre-training cannot follow."""
+    """Raises ConfigError for a flag that pre-training does not support, before anything is built."""
     given = flags.given_flags(opt)
     flags.check_unsupported(given, UNSUPPORTED)
     if opt.get("interactive_mode"):

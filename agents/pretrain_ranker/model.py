@@ -1,4 +1,4 @@
-"""From ParlAI's options to the encoder that is pre-trained, and to its tokenizer."""
+"""The pre-training `ModelFamily`: encoder and tokenizer from ParlAI's options."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class PretrainingFamily(ModelFamily):
         return starting_tokenizer(vocabulary=vocabulary, backbone=backbone)
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
-        raise ConfigError("the vocabulary of a pre-training is --vocabulary, which `polyencoder vocab` learns")
+        raise ConfigError("the vocabulary of pre-training is --vocabulary, which `polyencoder vocab` trains")
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
         """Contexts may be as long as a sequence: what the response leaves is decided for each."""
         if not isinstance(tokenizer, Tokenizer):
             raise ConfigError("the tokenizer is ConveRT's subwords: its dictionary or model is that of another agent")
-        add_mask(tokenizer)  # which a ranker that goes on (--init-model) may lack
+        add_mask(tokenizer)  # an --init-model's tokenizer may lack it
         longest = opt.get("n_positions") or POSITIONS
         return TextConfig(
             **fields,

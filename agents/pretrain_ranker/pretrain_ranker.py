@@ -1,4 +1,4 @@
-"""`-m pretrain_ranker`: an encoder learns masked words and next utterances of a task (Humeau et al., Section 4.1)."""
+"""`-m pretrain_ranker`: pre-trains an encoder with masked words and next utterances (Humeau et al., Section 4.1)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ MASKED_WORDS = "masked_words"  # where a model file has this head; what is in it
 
 
 class PretrainRankerAgent(RankerModelAgent):
-    """Learns from contexts and labels in alternating batches, one of masked words, one of next utterances."""
+    """Pre-trains on contexts and labels, in alternating batches of masked words and next utterances."""
 
     architecture = "cross"
     ranks = False
@@ -139,7 +139,7 @@ class PretrainRankerAgent(RankerModelAgent):
         return {**states, "model": self.ranker.state_dict(), MASKED_WORDS: self.model.masked_words.state_dict()}
 
     def save(self, path: str | None = None) -> None:
-        """Write a checkpoint; and beside the model file the folder that `--backbone` takes."""
+        """Writes a checkpoint and, beside the model file, the encoder's folder for `--backbone`."""
         path = path or self.opt.get("model_file")
         super().save(path)
         if not path or path != self.opt.get("model_file"):
@@ -152,7 +152,7 @@ class PretrainRankerAgent(RankerModelAgent):
             logging.error(f"{error}. Training goes on; {path} itself is written")
 
     def _write_encoder(self, folder: str) -> None:
-        """Write the folder that `--backbone` takes: encoder, tokenizer, heads, and a card; CheckpointError if not."""
+        """Writes the folder for `--backbone`: encoder, tokenizer, heads and card."""
         opt, given, report = self.opt, given_flags(self.opt), self._validation
         shown = {*flag_defaults(type(self)), *LOOP} - {*NOT_ON_THE_CARD, *UNSUPPORTED}
         write_encoder(
@@ -180,7 +180,7 @@ class PretrainRankerAgent(RankerModelAgent):
             obs.force_set("episode", self._episode)
             try:
                 obs.force_set("text_vec", self.dict.text.context_ids(obs["turns"]))
-            except InputError:  # a text that cannot be read: `Examples` says what is wrong with it
+            except InputError:  # an invalid text: `Examples` reports it
                 obs.force_set("text_vec", [])
         if obs.get("episode_done"):
             self._episode = None
@@ -195,7 +195,7 @@ class PretrainRankerAgent(RankerModelAgent):
         return self._examples.is_usable(obs, "response")
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
-        """The valid examples of a batch, as text: what is masked in them is chosen when they are learnt from."""
+        """The valid examples of a batch, as text; masking happens in the training step."""
         valid = [(place, obs) for place, obs in enumerate(obs_batch) if self.is_valid(obs)]
         return Batch(
             batchsize=len(valid),
@@ -204,7 +204,7 @@ class PretrainRankerAgent(RankerModelAgent):
             examples=[Turn(obs["turns"], obs["label_choice"], episode=obs["episode"]) for _, obs in valid],
         )
 
-    # ---- learning
+    # ---- training
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
         self._learnt = TrainedWordsReport(self)
@@ -222,7 +222,7 @@ class PretrainRankerAgent(RankerModelAgent):
         )
 
     def train_step(self, batch: Batch) -> Output | None:
-        """Give the batch to the library's trainer, as one of its steps: every other one is of masked words."""
+        """One step of the library's trainer; objectives alternate."""
         if not self.begin_batch(is_empty=not batch.examples):
             return None
         assert self.trainer is not None
@@ -258,7 +258,7 @@ class PretrainRankerAgent(RankerModelAgent):
     # ---- evaluation
 
     def eval_step(self, batch: Batch) -> Output | None:
-        """Ask for masked words and next utterances of each example, the same ones each time."""
+        """Evaluates both objectives on each example, deterministically."""
         if not batch.examples:
             return None
         keys = [SeededRandom(f"{one.episode}:{len(one.turns)}:{one.label}") for one in batch.examples]
@@ -276,7 +276,7 @@ class PretrainRankerAgent(RankerModelAgent):
         return Output(said, metrics=metrics)
 
     def _shows(self) -> bool:
-        """Whether anybody reads what the model says: else ParlAI would compare it with the labels."""
+        """Whether predictions are shown; ParlAI would otherwise compare them with the labels."""
         return "display_add_fields" in self.opt or bool(self.opt.get("display_examples"))
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:

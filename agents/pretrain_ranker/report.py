@@ -1,4 +1,4 @@
-"""What is reported of pre-training: ParlAI's metrics of both objectives, and what the model says of an example."""
+"""Reports of pre-training: ParlAI metrics of both objectives, and rendered predictions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def example_metrics(
 
 
 class TrainedWordsReport(Report):
-    """Adds what was learnt from a batch to ParlAI's metrics: `masked_loss`, `next_accuracy`, ..., and tokens.
+    """Adds a training batch's results to ParlAI's metrics: `masked_loss`, `next_accuracy`, ..., and tokens.
 
     Attributes:
         tokens: of this process, padding not counted; of those that ran before too.
@@ -106,14 +106,14 @@ class TrainedWordsReport(Report):
 
 
 def main_measures(report: Mapping[str, float]) -> dict[str, float]:
-    """What of a report is shown."""
+    """The main metrics of a report."""
     names = ("loss", "ppl", f"{MASKED}_accuracy", f"{NEXT}_accuracy")
     return {name: report[name] for name in names if name in report}
 
 
 @torch.no_grad()
 def render_prediction(pretrained: Pretrained, inputs: PairInputs, pair: PairExample) -> str:
-    """The words that it finds for those that are asked for, and how likely its response and another one follow."""
+    """Renders an example's predicted words, and the probability of its response and of another one."""
     model, text = pretrained.model, pretrained.text
     asked = _batch(pretrained, [inputs.masked(pair, np.random.default_rng(pair.key))])
     assert asked.targets is not None

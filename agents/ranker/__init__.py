@@ -1,4 +1,4 @@
-"""What our agents share: their base classes and parts. Importing it checks that ParlAI is installed.
+"""Base classes and shared parts of the agents. Importing it checks that ParlAI is installed.
 
 ParlAI cannot be an ordinary requirement (its own pins no longer work together), so pip does not bring it. Without it
 `parlai` is still importable, as a namespace that holds our packages alone, and the first import of `parlai.core` fails
@@ -14,7 +14,7 @@ PARLAI_VERSION = "1.7.2"
 
 
 def require_parlai() -> None:
-    """Raise `ImportError` with one line that says what to do, unless ParlAI is installed at `PARLAI_VERSION`."""
+    """Raises `ImportError`, with a remedy, unless ParlAI is installed at `PARLAI_VERSION`."""
     try:
         found = version("parlai")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""`RankerAgent`, the dialogue half of our agents: observing, batching, training steps, answering."""
+"""`RankerAgent`, the dialogue half of the agents: observing, batching, training steps, answering."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from polyencoder.text import TokenBatch, same
 
 
 class RankerAgent(RankerModelAgent):
-    """Base of our agents, which name their architecture: scores listed candidates, or searches an index of them.
+    """Base of the agents: scores listed candidates, or searches an index of them.
 
-    A candidate that has vectors of its own is encoded once for as long as the model stays the same.
+    Fixed candidates are encoded once, until the model changes.
     """
 
     fixed: FixedCandidates | None = None
@@ -67,38 +67,38 @@ class RankerAgent(RankerModelAgent):
         check_sources(opt, in_loop=self._run.is_in_loop)
 
     def _calibration(self) -> Calibration | None:
-        """That of the model whose scores an answer has."""
+        """The calibration of the model that scores answers."""
         if self._search is not None:
             return self._search.calibration
         model_file = self.opt.get("model_file")
         return read_calibration(model_file, self._library_ranker()) if model_file else None
 
     def forget_vectors(self) -> None:
-        """The model has changed: whatever was computed with it is stale."""
+        """Drops cached vectors after the model has changed."""
         self._vectors.clear()
         self._search = None
         if self.fixed is not None:
             self.fixed.clear()
 
     def _library_ranker(self) -> Ranker:
-        """The model as it is now, as the library's `Ranker`."""
+        """The current model as the library's `Ranker`."""
         ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
         ranker.source = Path(self.opt["model_file"]) if self.opt.get("model_file") else None
         return ranker
 
     def reads_turns(self) -> bool:
-        """Whether batches need the contexts as text: for another model, and to know what was said in a search."""
+        """Whether batches need the contexts as text: for a teacher or reranker, and for searches."""
         return bool(self.opt.get("index")) or (self._training.distillation.has_teacher and trains(self.opt))
 
     # ---- observing
 
     def vectorize(self, obs: Message, history: RankerHistory, **_: Any) -> Message:
-        """Add the context's token ids and the chosen label. Candidates stay text until their batch is known."""
+        """Adds the context's token ids and the chosen label. Candidates stay text until the batch is built."""
         if "text" in obs:
             obs.force_set("full_text", history.get_history_str())
             try:
                 obs.force_set("text_vec", history.get_history_vec())
-            except InputError:  # a text that cannot be read: `Examples` says what is wrong with it
+            except InputError:  # an invalid text: `Examples` reports it
                 obs.force_set("text_vec", [])
             if self.reads_turns():
                 obs.force_set("turns", history.turns())
@@ -139,10 +139,10 @@ class RankerAgent(RankerModelAgent):
             observations=list(examples) if self.is_debug else None,
         )
 
-    # ---- learning
+    # ---- training
 
     def train_step(self, batch: Batch) -> Output | None:
-        """Give the batch to the library's trainer, as one of its steps."""
+        """One step of the library's trainer."""
         is_usable = batch.text_vec is not None
         if not self.begin_batch(is_empty=not is_usable):
             return None
@@ -170,7 +170,7 @@ class RankerAgent(RankerModelAgent):
         return None if ranked is None else self._answer(*ranked, batch)
 
     def rank(self, batch: Batch) -> Ranked | None:
-        """The best candidates of each example, and the metrics of its label; None where there is nothing to choose."""
+        """The best candidates of each example, and its label's metrics; None without candidates to choose from."""
         if self.eval_candidates == INDEX:
             return self._searched(batch)
         pool = self._examples.exam(self.eval_candidates, labels=batch.labels, candidates=batch.candidates)
@@ -191,7 +191,7 @@ class RankerAgent(RankerModelAgent):
 
     def _searched(self, batch: Batch) -> Ranked:
         if self._search is None:
-            raise ConfigError("--index was made by the model as it was before it learnt: leave it out in training")
+            raise ConfigError("--index was made by the model before this training: leave it out in training")
         with self.autocast():
             contexts = self.ranker.encode_context(contexts_of(batch))
         least = 0.0 if self._confidence is None else self._confidence.least
@@ -210,7 +210,7 @@ class RankerAgent(RankerModelAgent):
         return scores
 
     def _ordered(self, scores: Tensor, pool: CandidatePool, said: list[set[str]]) -> list[Scored]:
-        """Each example's best candidates with their scores, best first: as many as an answer may need."""
+        """Each example's best candidates with scores, best first, as many as an answer may need."""
         spare = max(map(len, said)) if self._blocks_repeats() else 0
         wanted = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
         values, columns = best(scores, wanted)
@@ -247,7 +247,7 @@ class RankerAgent(RankerModelAgent):
         )
 
     def _wanted(self) -> int:
-        """How many candidates an answer lists."""
+        """The number of candidates that an answer lists."""
         return int(self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"])
 
     def _blocks_repeats(self) -> bool:
@@ -256,7 +256,7 @@ class RankerAgent(RankerModelAgent):
     # ---- scores of listed candidates
 
     def _scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
-        """Scores [batch, n] of each example's candidates, anything at what is none."""
+        """Scores [batch, n] of each example's candidates; undefined at padding."""
         model = self.ranker
         if model.reads_pairs:
             scores: Tensor = model(contexts, self.dict.text.candidates(pool.texts).to(contexts.ids.device), pool.index)
@@ -265,7 +265,7 @@ class RankerAgent(RankerModelAgent):
         return torch.cat([model.score(encoded, part) for part in self._parts(pool)], dim=1)
 
     def _parts(self, pool: CandidatePool) -> list[Tensor]:
-        """The vectors of the candidates in pieces, each [n, dim] for all examples or [batch, n, dim]."""
+        """The candidates' vectors in chunks, each [n, dim] for all examples or [batch, n, dim]."""
         if self.fixed is None or pool.index is not None or self.eval_candidates != "fixed":
             vectors = self._vectors.get(pool.texts, self._encode)
             return [vectors if pool.index is None else vectors[pool.index]]
@@ -285,7 +285,7 @@ class RankerAgent(RankerModelAgent):
     # ---- fixed candidates, and those of an index
 
     def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
-        """Read the fixed candidates, if any source of candidates is `fixed`, or open the index in their place.
+        """Reads the fixed candidates, if a source of candidates is `fixed`, or opens the index instead.
 
         Fixed candidates are encoded when first needed.
         """

@@ -80,7 +80,7 @@ NOTES = {
     "vocabulary": "Default: the vocabulary is learned from the training task: subwords that occur at least "
     "--dict-minfreq times if given (250 in the paper), else about --dict-maxtokens of them (31476).",
 }
-"""Additions to the help that hold in ParlAI's loop alone."""
+"""Additions to the help that apply only in ParlAI's loop."""
 
 LOG_EVERY = 20.0  # seconds
 BATCH_SIZE = 32  # of training; a cross-encoder, which reads each candidate with its context, has the paper's 16
@@ -99,7 +99,7 @@ def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defau
 
 
 def fill_in_defaults(agent: type[Agent], opt: dict[str, Any]) -> None:
-    """Put the defaults of an agent's flags into options that lack them.
+    """Sets missing options to the defaults of an agent's flags.
 
     Options made in Python, by ParlAI's own agents, or before a flag was added lack some.
     """
@@ -116,7 +116,7 @@ def flag_defaults(agent: type[Agent]) -> dict[str, Any]:
 
 
 def add_hits_at(parser: ParlaiParser) -> None:
-    """Add the flags of agents that report recalls."""
+    """Adds the flags of agents that report recalls."""
     add_settings(parser, EvaluateSettings, without=["context_vector"], panel="Evaluation")
 
 
@@ -163,7 +163,7 @@ def _add_index_args(parser: ParlaiParser) -> None:
 
 
 def add_encoder_args(parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None = None) -> None:
-    """Add what the bi-, poly- and cross-encoder have, with the paper's numbers as their defaults."""
+    """Adds the flags of rankers with a backbone, with the paper's values as defaults."""
     TransformerRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
     add_ranker_args(parser, architecture)
     parser.set_defaults(**PAPER_DEFAULTS | OF_AN_ARCHITECTURE.get(architecture, {}))

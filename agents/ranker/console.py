@@ -1,4 +1,4 @@
-"""What ParlAI's commands show of us: an error in one line, and the options where somebody asks for them."""
+"""Console output under ParlAI's commands: one-line errors, options on request, the library's log."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def hide_options() -> None:
 
 
 def show_library_log() -> None:
-    """What the library has to say goes into ParlAI's log; the bars of loading weights to a terminal alone."""
+    """Passes the library's log to ParlAI's; progress bars of loading weights only in a terminal."""
     if _is_command() and not sys.stderr.isatty():
         transformers_log.disable_progress_bar()
     log = standard_logging.getLogger("polyencoder")
@@ -103,7 +103,7 @@ def _show_error(
 
 
 def _in_one_line(error: BaseException, parser: ParlaiParser | None) -> str | None:
-    """What to say of an error of ours, or of two of ParlAI's that most typing errors end in; None for others."""
+    """The one-line message of a library error, or of ParlAI's errors for mistyped names; None for others."""
     if isinstance(error, PolyencoderError):
         flag = flag_of(error.argument, parser)
         return f"{error} (flag {flag})" if flag else str(error)
@@ -123,7 +123,7 @@ def _without_options(record: standard_logging.LogRecord) -> bool:
 
 
 def _explain_parsing(parser: ParlaiParser) -> None:
-    """Have a parser say in one line what is wrong, without all of its help before.
+    """Makes a parser report errors in one line, without its help.
 
     Flags that nobody knows are found by the parser of `parlai` itself, which is out of our reach. This one, of its
     command, is asked before, and ends with the error.
@@ -155,6 +155,6 @@ def _meant(parser: ParlaiParser, unknown: list[str]) -> str:
 
 
 def did_you_mean(name: str, names: Mapping[str, str]) -> str:
-    """The end of a message about an unknown name: that of the known ones which is most like it, if any is."""
+    """A "did you mean" suggestion for an unknown name, if a known one is similar."""
     close = get_close_matches(name, names, n=1)
     return f". Did you mean {names[close[0]]}?" if close else ""

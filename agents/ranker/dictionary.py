@@ -1,4 +1,4 @@
-"""ParlAI's dictionary over a fast tokenizer: learnt from the task, or taken from the pre-trained encoder."""
+"""ParlAI's dictionary over a fast tokenizer: trained on the task, or the pre-trained encoder's."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COUNTED_AT_ONCE = 10_000  # texts
 
 
 class RankerDictionary(DictionaryAgent):
-    """The dictionary of our agents. `X.dict` lists its tokens for ParlAI; `X.tokenizer.json` beside it is the truth.
+    """The agents' dictionary. `X.dict` lists its tokens for ParlAI; `X.tokenizer.json` is authoritative.
 
     The options beside a model name this class by its module, which therefore keeps its place.
 
@@ -68,11 +68,11 @@ class RankerDictionary(DictionaryAgent):
         self._use(self._text_encoder(*found))
 
     def is_prebuilt(self) -> bool:
-        """Whether the vocabulary is there already: nothing is to be learnt from the task."""
+        """Whether the vocabulary exists, so that none is trained on the task."""
         return self.text is not None
 
     def act(self) -> dict[str, str]:
-        """Remember the texts of the last observation, to learn the vocabulary from."""
+        """Spools the texts of the last observation, to train the vocabulary on."""
         with _explained_spool():
             if self._spool is None:
                 self._spool = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115, read in save()
@@ -80,12 +80,12 @@ class RankerDictionary(DictionaryAgent):
                 source = self.observation.get(field)
                 for text in [source] if isinstance(source, str) else source or []:
                     if unencodable(text):
-                        continue  # nothing to learn from; training says what is wrong with its example
+                        continue  # invalid text: training reports it
                     self._spool.write(text.replace("\r", " ") + "\n")
         return {"id": "Dictionary"}
 
     def save(self, filename: str | None = None, append: bool = False, sort: bool = True) -> None:
-        """Write `filename` for ParlAI and the tokenizer beside it; learn the vocabulary first if it was not yet."""
+        """Writes `filename` for ParlAI and the tokenizer beside it; trains the vocabulary first if needed."""
         filename = filename or self.opt["dict_file"]
         if self.text is None:
             self._learn(self._spooled())
@@ -99,7 +99,7 @@ class RankerDictionary(DictionaryAgent):
         self._use(self._text_encoder(self.family.train_tokenizer(texts, self.opt), self.family.trained_fields))
 
     def write(self, filename: str) -> None:
-        """As `save`, of a vocabulary that is there; OSError if it cannot be. A dictionary of ParlAI's stays."""
+        """Writes an existing vocabulary; OSError if it cannot. A ParlAI dictionary is unchanged."""
         is_parlais = os.path.exists(filename) and not self.is_written(filename)
         write_text(_tokenizer_path(filename), self._ready().tokenizer.to_str(pretty=True))
         if is_parlais:
@@ -109,7 +109,7 @@ class RankerDictionary(DictionaryAgent):
 
     @staticmethod
     def is_written(filename: str) -> bool:
-        """Whether both files are there."""
+        """Whether both files exist."""
         return os.path.exists(filename) and os.path.exists(_tokenizer_path(filename))
 
     def _in_order(self) -> list[str]:
@@ -118,7 +118,7 @@ class RankerDictionary(DictionaryAgent):
 
     @cached_property
     def freq(self) -> Counter[str]:
-        """How often each token is in the texts that the vocabulary was learnt from, for ParlAI's word statistics.
+        """Each token's frequency in the vocabulary's training texts, for ParlAI's word statistics.
 
         Zero of a tokenizer that others have learnt, and of dictionaries that hold ranks, as they once did.
         """
@@ -132,7 +132,7 @@ class RankerDictionary(DictionaryAgent):
         return Counter(dict(zip(self._in_order(), counts, strict=False)))
 
     def sort(self, trim: bool = True) -> list[tuple[str, int]]:
-        """The tokens with their counts, most frequent first. Their places stay: they are the tokenizer's."""
+        """The tokens with their counts, most frequent first. Ids are unchanged."""
         return sorted(((token, self.freq[token]) for token in self.tok2ind), key=lambda pair: (-pair[1], pair[0]))
 
     def special_tokens_opt(self) -> dict[str, str]:
@@ -158,7 +158,7 @@ class RankerDictionary(DictionaryAgent):
         return [self.ind2tok.get(i, self.unk_token) for i in self._ready().ids([text])[0]]
 
     def add_additional_special_tokens(self, additional_special_tokens: list[str]) -> None:
-        """Add tokens that are never split (`--special-tok-lst`); the model's embeddings grow with them."""
+        """Adds tokens that are never split (`--special-tok-lst`); the model's embeddings are resized."""
         self.additional_special_tokens = additional_special_tokens
         text = self._ready()
         text.tokenizer.add_tokens(additional_special_tokens)

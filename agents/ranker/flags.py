@@ -30,7 +30,7 @@ from polyencoder.importing.parlai_dictionary import END_OF_WORD
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.text import turn_separator
 
-# What of its TextConfig a model keeps; lengths may change at any time
+# Fields of its TextConfig that a model keeps; lengths may change
 OF_THE_TEXT = ("turn_separator",)
 
 # Flags for an encoder from scratch, and the keys that they have in the configurations of Hugging Face's families
@@ -109,7 +109,7 @@ def given_flags(opt: Opt) -> dict[str, Any]:
 
 
 def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:
-    """Raise ConfigError for a flag that has another value than one which means that it is not used."""
+    """Raises ConfigError for a flag with a value that is not supported."""
     for name, (allowed, why) in unsupported.items():
         value = values.get(name, allowed[0])
         if value not in allowed:
@@ -165,7 +165,7 @@ def check_origin(
 
 
 def stored_options(origin: CheckpointSource) -> dict[str, Any] | None:
-    """The options that the model at `origin` was trained with; None if they are not beside it."""
+    """The options that the model at `origin` was trained with; None if missing."""
     path = f"{origin.path}.opt"
     return read_options(path) if os.path.exists(path) else None
 
@@ -184,7 +184,7 @@ def check_encoder(
 
 
 def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
-    """Raise CheckpointError for a flag that contradicts how the resumed model at `origin` was trained."""
+    """Raises CheckpointError for a flag that contradicts the resumed model at `origin`."""
     given = given_flags(opt)
     if given.get("output_scaling") == "auto":
         del given["output_scaling"]  # it was measured when the training of this file began

@@ -109,11 +109,11 @@ class GroupTrainLoop(TrainLoop):
 
 
 class GroupTraining(TrainModel):
-    """`train_model`: what a process does once it is one of the group."""
+    """ParlAI's `train_model` within the process group."""
 
     def run(self) -> Any:
         self.train_loop = GroupTrainLoop(self.opt)
-        # the weights are the first process's; what is drawn from now on is each one's own
+        # weights are the first process's; random numbers differ from now on
         if self.opt["seed"] is None:
             torch.manual_seed(torch.initial_seed() + get_rank())
         else:
@@ -170,7 +170,7 @@ SCRIPTS: dict[str, type[ParlaiScript]] = {
 
 
 def launch(arguments: Sequence[str]) -> Any:
-    """Run one of ParlAI's commands as one of the processes that torchrun started; gives what the command gives.
+    """Runs a ParlAI command as one of torchrun's processes; returns its result.
 
     Raises:
         ConfigError: torchrun did not start this process, the command is another one, or the processes do not fit.
@@ -205,7 +205,7 @@ def add_group_arguments(parser: ParlaiParser) -> None:
 
 @contextmanager
 def process_group(opt: Opt, place: Place) -> Iterator[Opt]:
-    """Join the others; gives the options for this process. Raises as the library's `process_group` does."""
+    """Joins the process group; yields the options for this process. Raises as the library's `process_group`."""
     given = {name: value for name, value in opt.get("override", {}).items() if name not in OF_THE_HOST}
     with joined(place, given, timeout=opt["group_timeout"], on_cpu=bool(opt.get("no_cuda"))) as device:
         logging.info(f"{place.count} processes, {dist.get_backend()}")
@@ -226,7 +226,7 @@ def _print_suppressed(suppress: bool) -> Iterator[None]:
 
 
 def _build_dictionary(opt: Opt) -> None:
-    """ParlAI does not learn a vocabulary in a group, of which each process reads a part of the task."""
+    """Builds the dictionary in the first process, since in a group each process reads a part of the task."""
     dict_file = opt.get("dict_file") or (f"{opt['model_file']}.dict" if opt.get("model_file") else None)
     if dict_file:
         build_dict(Opt({**opt, "dict_file": dict_file}), skip_if_built=True)

@@ -64,7 +64,7 @@ def add_settings(
 
 
 def given_in(opt: Opt, cls: type) -> dict[str, Any]:
-    """The settings of a class that the agents' options give, by their names.
+    """The settings of a class from the agents' options, by name.
 
     A setting is left out where the one that it needs is not given.
     """

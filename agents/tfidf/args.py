@@ -7,7 +7,7 @@ from parlai.core.params import ParlaiParser
 
 
 def add_tfidf_args(parser: ParlaiParser) -> None:
-    """Add the flags: those of our other rankers that have a meaning here, under their names, and three of its own."""
+    """Adds the flags that apply from the other rankers, and three of its own."""
     group = parser.add_argument_group("TF-IDF arguments")
     group.add_argument(
         "--tfidf-context",

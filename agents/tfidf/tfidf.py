@@ -223,7 +223,7 @@ def _fitted(opt: Opt) -> Tfidf:
 
 
 def training_responses(opt: Opt) -> Iterator[str]:
-    """The labels of the task's training examples, each example once and in order.
+    """The labels of the task's training examples, in order.
 
     Raises:
         ConfigError: there is no task, or one without data.

@@ -23,7 +23,7 @@ FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each 
 
 
 def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
-    """The label to rank: of several one of the example's candidates, or `among` the fixed, if any is."""
+    """The label to rank: of several, one among the example's candidates or the fixed ones, if any."""
     labels = obs.get("labels") or obs.get("eval_labels")
     if not labels:
         return None
@@ -34,7 +34,7 @@ def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None =
 
 
 class Examples:
-    """The examples of an agent, with candidates from the sources that it names.
+    """An agent's examples, with candidates from its sources.
 
     One that cannot be used is an error, or skipped and counted as `bad_examples` (`--ignore-bad-candidates`); in a
     conversation it is always an error, since an answer is expected.
@@ -75,7 +75,7 @@ class Examples:
     def pool(
         self, source: str, *, labels: Sequence[str] | None, candidates: Sequence[Sequence[str]] | None
     ) -> CandidatePool:
-        """The candidates of a batch, whose labels and own candidates these are."""
+        """The candidate pool of a batch, from its labels and own candidates."""
         return batch_pool(source, labels=labels, candidates=candidates, fixed=self._fixed, add_label=self._add_label)
 
     def exam(

@@ -26,7 +26,7 @@ __all__ = ["FixedCandidates", "IndexPlace", "VectorCache", "index_place", "read_
 
 
 def read_candidates(path: str) -> list[str]:
-    """The different lines of a candidates file, in its order."""
+    """The distinct lines of a candidates file, in order."""
     flag = "--fixed-candidates-path"
     try:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
@@ -46,12 +46,12 @@ class IndexPlace:
 
     folder: str
     is_named: bool
-    """Whether `--fixed-candidate-vecs` names it: then what is in it is the user's, and nothing of it is replaced."""
+    """Whether `--fixed-candidate-vecs` names a user's folder, which is never overwritten."""
     reuse: bool = True
 
 
 def index_place(opt: Opt, candidates_path: str) -> IndexPlace | None:
-    """What `--fixed-candidate-vecs` names, else a folder beside the model; None without either."""
+    """The folder of `--fixed-candidate-vecs`, else one beside the model; None without either."""
     setting, model_file = opt.get("fixed_candidate_vecs") or "reuse", opt.get("model_file")
     if setting not in ("reuse", "replace"):
         return IndexPlace(setting, is_named=True)
@@ -76,7 +76,7 @@ class FixedCandidates:
         self._vectors: list[Tensor] | None = None
 
     def clear(self) -> None:
-        """Forget the vectors: the model has changed. The index, of the model as it was, is not touched."""
+        """Drops the vectors after the model has changed; the index on disk is unchanged."""
         self._vectors = None
 
     def vectors(
@@ -127,7 +127,7 @@ class FixedCandidates:
         return self._existing(ranker, folder)
 
     def _existing(self, ranker: Ranker, folder: str) -> FolderIndex:
-        """The index in the folder. CheckpointError without one, or if it is of another model or other candidates."""
+        """The index in the folder. CheckpointError if missing, or of another model or other candidates."""
         index = FolderIndex.open(folder, ranker)
         if index.meta.candidates != candidates_digest(self._records()):
             raise CheckpointError(f"{folder}: an index of other candidates")
@@ -163,7 +163,7 @@ class VectorCache:
         self._memory: TextMemory[Tensor] = TextMemory(_size, limit=CAPACITY)
 
     def get(self, texts: Sequence[str], encode: Encode) -> Tensor:
-        """Vectors [len(texts), dim] of different texts; `encode` is asked for those that are not known."""
+        """Vectors [len(texts), dim] of distinct texts; unknown ones are encoded."""
         known = {text: self._memory.get(text) for text in texts}
         missing = [text for text, vector in known.items() if vector is None]
         if len(missing) == len(texts):

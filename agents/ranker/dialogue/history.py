@@ -1,4 +1,4 @@
-"""The dialogue so far as turns, and what messages of our tasks say besides."""
+"""The dialogue history as turns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RankerHistory(History):
             super().update_history(message)
             if self._keeps_replies:
                 self.add_reply(message["labels"][0])
-        if self._interactive and obs.get("text"):  # what a person types is answered, whatever a terminal makes of it
+        if self._interactive and obs.get("text"):  # typed text may hold half characters of a terminal
             obs = Message({**obs, "text": LONE_SURROGATES.sub("\ufffd", obs["text"])})
         super().update_history(obs, temp_history)
 
@@ -66,7 +66,7 @@ class RankerHistory(History):
         return self.dict.text.context_ids(turns) if turns else None
 
     def lines(self) -> set[str]:
-        """Every line that was said, as `same` gives it: what repeat blocking does not say again."""
+        """All earlier lines, normalized by `same`, for repeat blocking."""
         return lines_of(self.history_raw_strings)
 
 

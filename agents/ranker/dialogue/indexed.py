@@ -98,5 +98,5 @@ def distinct(hits: Sequence[Hit], *, least: float = 0.0) -> list[tuple[str, floa
 
 
 def place_of(label: str, pairs: Sequence[tuple[str, float]]) -> int | None:
-    """The rank of a label among the texts that were found, from 1; None if it is not among them."""
+    """The rank of a label among the hits, from 1; None if it is not among them."""
     return next((rank for rank, (text, _) in enumerate(pairs, start=1) if text == label), None)

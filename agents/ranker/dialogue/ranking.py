@@ -1,4 +1,4 @@
-"""ParlAI's metrics of a ranking; and `--min-probability`: an agent says nothing rather than nonsense."""
+"""ParlAI's metrics of a ranking, and the confidence threshold `--min-probability`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Scored = list[tuple[str, float]]
 Ranked = tuple[list[Scored], list[dict[str, Metric]] | None]
 """Those of a batch, and the metrics of each label, if there are labels."""
 
-# ParlAI's teachers count these from the reply's text_candidates; the agent adds the others that were asked for
+# ParlAI's teachers count these from the reply's text_candidates; the agent adds other requested ones
 TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))
 
 
@@ -30,7 +30,7 @@ def parlai_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
 
 @dataclass(frozen=True)
 class Confidence:
-    """How likely an answer must be the right one, and what says how likely it is."""
+    """The minimum probability of an answer, and the calibration that computes it."""
 
     calibration: Calibration
     least: float

@@ -9,10 +9,10 @@ from parlai.utils.distributed import num_workers
 from polyencoder.errors import ConfigError, InputError
 
 INDEX = "index"
-"""What `eval_candidates` is where `--index` takes the place of fixed candidates."""
+"""The value of `eval_candidates` with `--index`, which replaces fixed candidates."""
 DRAWN = ("inline", "batch-all-cands")  # sources for which a task draws candidates that its data lacks
 WITHOUT_NEGATIVES = "without_negatives"
-"""The metric that counts examples which are left out, since their batch has no candidate beside their label."""
+"""The metric that counts skipped examples, whose label is the only candidate of their batch."""
 _ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 leaves none: give {flag} 2 or more"
 
 

@@ -55,11 +55,11 @@ from polyencoder.training.precision import Precision, PrecisionName
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.updates import OptimizerUpdates
 
-TRAINING_KEY = "training"  # where a checkpoint has what only its own run needs
+TRAINING_KEY = "training"  # the key of a run's state in a checkpoint
 
 
 class RankerModelAgent(TorchRankerAgent):
-    """ParlAI's ranker agent around a model of the library, and around the library's `Trainer` if the agent learns."""
+    """ParlAI's ranker agent around a model of the library and, in training, the library's `Trainer`."""
 
     architecture: ClassVar[Architecture]
     family: ClassVar[ModelFamily] = ModelFamily()
@@ -109,7 +109,7 @@ class RankerModelAgent(TorchRankerAgent):
         self._epochs: dict[str, int] = {}  # examples in one, by task, once it has said so
         super().__init__(opt, shared)
         if self._run.is_in_loop:
-            gather_objects(None)  # nobody reads the counters before the first process has restored them
+            gather_objects(None)  # a barrier: the first process restores the counters
         # gradients of several processes are summed without DistributedDataParallel
         self.model = getattr(self.model, "module", self.model)
         if opt.get("seed") is not None:
@@ -124,7 +124,7 @@ class RankerModelAgent(TorchRankerAgent):
         """Before ParlAI reads the options: say in them where candidates come from."""
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
-        """The trainer of an agent that learns; `restored` is what a checkpoint has of its run, if there is one."""
+        """Builds the trainer; `restored` is the run's state from a checkpoint, if any."""
         return build_trainer(self, self._training, run=self._run, restored=restored)
 
     def _say_what_precision_gains(self) -> None:
@@ -139,7 +139,7 @@ class RankerModelAgent(TorchRankerAgent):
 
     @property
     def ranker(self) -> RankerModel:
-        """The model itself, without what distributed training wraps around it."""
+        """The model without distributed training's wrapper."""
         model: RankerModel = getattr(self.model, "module", self.model)
         return model
 
@@ -204,7 +204,7 @@ class RankerModelAgent(TorchRankerAgent):
     # ---- files
 
     def refuse_to_overwrite(self) -> None:
-        """Raise CheckpointError if what is learnt would be saved over a model that ParlAI's own agents trained."""
+        """Raises CheckpointError if training would overwrite a model of ParlAI's own agents."""
         path = self.opt.get("model_file")
         if path and is_parlai_model(path):
             raise CheckpointError(
@@ -213,7 +213,7 @@ class RankerModelAgent(TorchRankerAgent):
             )
 
     def load(self, path: str) -> dict[str, Any]:
-        """Load a checkpoint's weights, read without running any code that it might hold, and give all its states."""
+        """Loads a checkpoint's weights without running code from it; returns all its states."""
         _, states = self._checkpoint or read_ranker_file(path)
         self._checkpoint = None
         if self._is_finetune:
@@ -262,7 +262,7 @@ class RankerModelAgent(TorchRankerAgent):
         return states
 
     def save(self, path: str | None = None) -> None:
-        """Write a checkpoint beside its name and rename it. If it cannot be written, training goes on all the same."""
+        """Writes a checkpoint atomically. If it cannot be written, training continues."""
         path, run = path or self.opt.get("model_file"), self._run
         if not path:
             return
@@ -289,14 +289,14 @@ class RankerModelAgent(TorchRankerAgent):
         run.say_what_was_made(self.what_next())
 
     def what_next(self) -> list[str]:
-        """What may be done with the model, each in one line with its command."""
+        """Next steps with the model, one line each with its command."""
         path = quote(str(self.opt.get("model_file")))
         return [
             f"talk to it: parlai interactive -mf {path}",
             f"use it without ParlAI: polyencoder export {path} FOLDER",
         ]
 
-    # ---- learning
+    # ---- training
 
     def batch_act(self, observations: list[Message] | Batch) -> list[Message]:
         if self.trainer is not None and isinstance(observations, list):

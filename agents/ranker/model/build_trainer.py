@@ -52,7 +52,7 @@ def training_config(opt: Opt) -> TrainingConfig:
 def build_trainer(
     agent: TorchRankerAgent, config: TrainingConfig, *, run: LoopRun, restored: Mapping[str, Any] | None
 ) -> Trainer:
-    """The trainer that an agent holds, of a run that goes on where it was if there is something to restore."""
+    """An agent's trainer, resumed if there is a state to restore."""
     opt, model = agent.opt, agent.ranker
     ranker = Ranker(model, agent.dict.text, device=next(model.parameters()).device)
     callbacks: list[Callback] = [Report(agent)]
@@ -76,7 +76,7 @@ def trainer_of(
     restored: Mapping[str, Any] | None,
     curve: type[LearningCurve] = LearningCurve,
 ) -> Trainer:
-    """A trainer of these parts, which ParlAI's loop has begun; where a run goes on, it is where that was."""
+    """A started trainer of these parts for ParlAI's loop, resumed if there is a state to restore."""
     opt = agent.opt
     watched = _watched(opt, curve) if run.is_in_loop and is_primary_worker() else []
     trainer = Trainer(learner, config, callbacks=[*callbacks, *watched], objective=objective, updates=agent.updates)
@@ -89,7 +89,7 @@ def trainer_of(
 
 
 def _watched(opt: Opt, curve: type[LearningCurve]) -> list[Callback]:
-    """What the first process of ParlAI's loop shows and leaves behind: a progress line, a curve, a record."""
+    """Callbacks of the first process in ParlAI's loop: progress line, curve, record."""
     parts: list[Callback] = []
     if ProgressLine.is_wanted():
         parts.append(ProgressLine(handlers=[logging.logger.streamHandler]))
@@ -112,7 +112,7 @@ def goal_of(opt: Opt, *, epoch: int | None) -> Goal:
 
 
 class Report(Callback):
-    """Adds what was learnt from a batch, and of an update, to the agent's metrics."""
+    """Adds the results of batches and updates to the agent's metrics."""
 
     def __init__(self, agent: TorchRankerAgent) -> None:
         self._agent, self._metrics, self._updates = agent, agent.global_metrics, agent.updates

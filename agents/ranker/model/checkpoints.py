@@ -41,7 +41,7 @@ def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = Fa
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
         try:
             torch.save(states, file)
-        except RuntimeError as error:  # torch reports a full disk as an error of its own
+        except RuntimeError as error:  # torch reports a full disk as a RuntimeError
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise

@@ -73,7 +73,7 @@ MODEL_NAMES: dict[str, str] = {
 
 
 class ModelFamily:
-    """What differs between agents of different kinds of models: flags, vocabulary, how a model is configured.
+    """What differs between agents of different models: flags, vocabulary, configuration.
 
     This one is of the bi-, poly- and cross-encoder, around a backbone, pre-trained or new. Its methods raise
     ConfigError, or CheckpointError where a loaded model contradicts the flags.
@@ -83,7 +83,7 @@ class ModelFamily:
     """The fields of `TextConfig` of a tokenizer that was trained on the task."""
 
     def add_args(self, parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None) -> None:
-        """Add all flags that such agents share."""
+        """Adds the flags of such agents."""
         add_encoder_args(parser, architecture, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
@@ -98,7 +98,7 @@ class ModelFamily:
     # ---- the vocabulary, and how it lays out texts
 
     def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
-        """The tokenizer that a flag names, here that of a pre-trained `--backbone`; None if it is to be trained."""
+        """The tokenizer given by a flag, here that of a pre-trained `--backbone`; None if it is to be trained."""
         return load_tokenizer(opt["backbone"]) if opt.get("backbone") else None
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
@@ -109,12 +109,12 @@ class ModelFamily:
         )
 
     def kept_fields(self, config: TextConfig) -> Fields:
-        """The fields that a model keeps, whatever the options say."""
+        """The fields that a model keeps regardless of the options."""
         names = (*LEARNT_SPECIAL_TOKENS, "truncation", "surround", "empty_token", *PERSON_TOKENS)
         return {name: getattr(config, name) for name in names}
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
-        """How text becomes tokens, as the options say; `is_new`: there is no model yet that says how."""
+        """The text layout of the options; `is_new`: without a model."""
         special, given = dict(fields), given_flags(opt)
         if opt.get("dict_endtoken") and opt.get("dict_endtoken") == opt.get("dict_starttoken"):
             special["end_token"] = special["start_token"]  # the paper's [S] on both sides
@@ -166,7 +166,7 @@ class ModelFamily:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
         if start is not None and not start.origin.is_finetune:
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
-        else:  # a length that nobody gave is no reason for an error
+        else:  # default lengths are fitted, not an error
             text.config = fitting(text.config, backbone, architecture, given=given_lengths(opt))
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
             config = family(architecture).model.completed(config, text)
@@ -174,7 +174,7 @@ class ModelFamily:
         return config, pretrained
 
     def describe_in_opt(self, opt: Opt, config: RankerConfig) -> None:
-        """Write into the options what the model truly is, so that the saved `.opt` file says so."""
+        """Updates the options to the model's actual values, for the saved `.opt` file."""
         for name, dest in OF_THE_RANKER.items():
             if dest in opt:
                 opt[dest] = getattr(config, name)
@@ -190,7 +190,7 @@ LENGTHS = ("text_truncate", "label_truncate", "history_size")
 
 
 def given_lengths(opt: Opt) -> set[str]:
-    """Those of `LENGTHS` that the command line says."""
+    """The `LENGTHS` given on the command line."""
     given = given_flags(opt)
     truncated = {"text_truncate", "label_truncate"} if (given.get("truncate") or 0) > 0 else set()
     return {name for name in LENGTHS if name in given} | truncated
@@ -250,7 +250,7 @@ def check_family(architecture: Architecture, origin: CheckpointSource | None) ->
 
 
 def check_architecture(architecture: Architecture, start: LoadedModel) -> None:
-    """Raise CheckpointError when the model file, which goes on, holds another kind of ranker."""
+    """Raises CheckpointError if the resumed model file holds another architecture."""
     stored, ours = MODEL_NAMES[start.config.architecture], MODEL_NAMES[architecture]
     if stored != ours and not start.origin.is_finetune:
         start_anew = f", or start a new model from its weights with --init-model {start.origin.path}"
@@ -258,7 +258,7 @@ def check_architecture(architecture: Architecture, start: LoadedModel) -> None:
 
 
 def fine_tuned_part(opt: Opt) -> str:
-    """What of the encoders learns: `--type-optimization`, or by default all but the embeddings of a pre-trained one."""
+    """The trained part of the encoders: `--type-optimization`, by default all but a pre-trained one's embeddings."""
     if opt.get("type_optimization"):
         return str(opt["type_optimization"])
     learns = given_flags(opt).get("learn_embeddings", opt.get("learn_embeddings", True) and not opt.get("backbone"))

@@ -32,7 +32,7 @@ __all__ = ["LoopRun", "current_loop", "own_checkpoint", "trains"]
 
 
 def trains(opt: Opt) -> bool:
-    """Whether an agent with these options learns."""
+    """Whether an agent with these options trains."""
     datatype = opt.get("datatype") or ""
     return "train" in datatype and "evalmode" not in datatype and not opt.get("interactive_mode")
 
@@ -44,7 +44,7 @@ def current_loop() -> TrainLoop | None:
 
 
 def own_checkpoint(opt: Opt) -> str:
-    """The path of the checkpoints of the model that is trained."""
+    """The path of the trained model's checkpoints."""
     return f"{opt.get('model_file')}.checkpoint"
 
 
@@ -164,7 +164,7 @@ class LoopRun:
 
 
 def _counters(loop: TrainLoop) -> dict[str, Any]:
-    """What ParlAI's loop knows of a run, under the names that it reads."""
+    """The counters of ParlAI's loop, under its names."""
     return {
         "parleys": loop.parleys,
         "train_time": loop.train_time.time(),

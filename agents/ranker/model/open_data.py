@@ -33,7 +33,7 @@ __all__ = ["check_evaluation_data", "check_metric", "planned_updates"]
 
 REHEARSED = 1000  # examples of each task
 OF_EVERY_AGENT = ("lr", "total_train_updates", "gpu_mem", "exps", "ups", "tpb", "tps", "ctpb", "ctps", "ltpb", "ltps")
-"""Numbers that ParlAI adds to the reports of all agents that learn."""
+"""Numbers that ParlAI adds to the reports of training agents."""
 
 
 class Rehearsal(Agent):

@@ -22,7 +22,7 @@ __all__ = ["build_schedule", "check_optimizer", "check_schedule", "limit_warmup"
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
 
 
-# What `--optimizer` offers, as everything in torch.optim, and no ranker can learn with
+# Optimizers of torch.optim that cannot train a ranker
 _UNUSABLE = {
     "lbfgs": "it computes the loss several times for each update, which ParlAI's training loop does not",
     "muon": "it takes matrices alone, and a ranker has biases and layer norms too",
@@ -32,7 +32,7 @@ _UNUSABLE = {
 
 
 def check_optimizer(opt: Opt) -> None:
-    """Raise ConfigError for an optimizer, or a learning rate, that cannot train a ranker."""
+    """Raises ConfigError for an optimizer, or a learning rate, that cannot train a ranker."""
     name, rate = opt["optimizer"], opt["learningrate"]
     if not 0 < rate < math.inf:
         raise ConfigError(f"--learningrate {rate}: give one above 0")
@@ -41,7 +41,7 @@ def check_optimizer(opt: Opt) -> None:
 
 
 def parameter_groups(model: nn.Module, opt: Opt) -> list[dict[str, Any]]:
-    """The parameters that learn, in groups for the optimizer: with weight decay, without, and clipped embeddings."""
+    """Parameter groups: with weight decay, without, and clipped embeddings."""
     decay = opt.get("weight_decay")
     if decay is None:
         decay = ADAMW_DECAY if opt["optimizer"] == "adamw" else 0.0
@@ -69,14 +69,14 @@ NAMES: dict[str, ScheduleName] = {
 
 
 def check_schedule(opt: Opt) -> None:
-    """Raise ConfigError for a schedule of ParlAI's that the library does not have."""
+    """Raises ConfigError for a ParlAI schedule that the library does not have."""
     name = opt.get("lr_scheduler") or "none"
     if name not in NAMES:
         raise ConfigError(f"--lr-scheduler {name} is not supported; use one of {', '.join(NAMES)}")
 
 
 def needs_length(opt: Opt) -> bool:
-    """Whether the schedule depends on how many updates the run has."""
+    """Whether the schedule depends on the number of updates of the run."""
     return opt.get("lr_scheduler") in UNTIL_THE_END or _warms_up(opt)
 
 

@@ -22,7 +22,7 @@ class CheckpointSource:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """The model that is loaded, and where from."""
+    """The loaded model, and its source."""
 
     config: RankerConfig
     origin: CheckpointSource

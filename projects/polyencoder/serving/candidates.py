@@ -54,7 +54,7 @@ async def put(request: PutRequest, service: Serving) -> Changed:
     ids = Counter(one.id for one in records if one.id is not None)
     for id_, times in ids.items():
         if times > 1:
-            raise InputError(f"candidates: the id {id_!r:.60} is there twice", argument="candidates")
+            raise InputError(f"candidates: duplicate id {id_!r:.60}", argument="candidates")
     return Changed(candidates=await service.writer.change(lambda index: index.put(records)))
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Engine:
-    """One thread that tokenizes, and one for the model.
+    """One tokenizer thread and one model thread.
 
     A coroutine that is cancelled while it waits for either drops the work that has not begun.
     """

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers that several contracts share, and the messages of a chat as turns of a context."""
+"""Request and response schemas shared by several routes, and conversion of chat messages to turns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Answer", "Asked", "Body", "KnownFields", "Message", "Usage", "answer
 
 
 class Body(BaseModel):
-    """The body of a request: every text in it can be encoded, in whichever field, and it is not nested too deep."""
+    """A request body; checks that its texts can be encoded and its nesting is not too deep."""
 
     @model_validator(mode="before")
     @classmethod
@@ -29,7 +29,7 @@ class Body(BaseModel):
 
 
 class KnownFields(BaseModel):
-    """A part of a request in which a field that is not known is an error, with the one that may be meant."""
+    """A part of a request in which unknown fields are an error, with a suggestion."""
 
     model_config = ConfigDict(extra="forbid")  # of the schema in /docs; the error below comes first
 
@@ -40,7 +40,7 @@ class KnownFields(BaseModel):
             if name not in cls.model_fields:
                 close = get_close_matches(str(name), cls.model_fields, n=1)
                 hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(cls.model_fields)}"
-                raise InputError(f"{name!r:.60} is no field of this request; {hint}", argument=f"{name:.60}")
+                raise InputError(f"{name!r:.60} is not a field of this request; {hint}", argument=f"{name:.60}")
         return value
 
 

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["SHARED", "Counted", "Metrics"]
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment variable with the folder in which workers keep what they count, so that each can give the sum."""
+"""The environment variable with the folder where workers store their counts, so that each can report the sum."""
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -32,7 +32,7 @@ def problem(
 
 
 def _place(error: Mapping[str, Any], body: Any) -> list[str]:
-    """The place in the body of a value that FastAPI refuses, such as `documents`, `0`; or the name in the path.
+    """The position in the body of a value that FastAPI rejects, such as `documents`, `0`; or the path parameter.
 
     Its own place also has the types that it tried, as in `documents.0.str`, which no client has sent.
     """

@@ -68,7 +68,7 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
     [
         ([NEW, {"id": "x", "text": " "}], "candidates.1"),
         ([NEW, NEW], "there twice"),
-        ([NEW, {"id": "x", "text": "a", "more": 1}], "'more' is no field of this request"),
+        ([NEW, {"id": "x", "text": "a", "more": 1}], "'more' is not a field of this request"),
         ([NEW, {"id": "", "text": "a"}], "candidates.1.id"),
         ([NEW, {"id": 3, "text": "a"}], "candidates.1.id"),
         ([], "candidates is empty"),
@@ -89,7 +89,7 @@ def test_what_cannot_be_put_changes_nothing(shared, candidates, says):
 
 def test_a_field_that_is_not_known_is_said_with_its_place(shared):
     answer = shared.put("/v1/candidates", json={"candidates": [NEW, {"id": "x", "txt": "a"}]})
-    assert answer.json()["message"] == "'txt' is no field of this request; did you mean text?"
+    assert answer.json()["message"] == "'txt' is not a field of this request; did you mean text?"
     assert answer.json()["error"]["param"] == "candidates.1.txt"
 
 

@@ -1,4 +1,4 @@
-"""`/`: a page to talk to the server, which needs nothing from anywhere else."""
+"""`/`: a self-contained web page to try the server."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ async def page() -> Response:
 async def part(name: str) -> Response:
     """A file of the page."""
     if name not in _KINDS:
-        raise HTTPException(404, "there is no such part of the page")
+        raise HTTPException(404, "no such part of the page")
     content = (_PAGE / name).read_bytes()
     return Response(content, media_type=f"{_KINDS[name]}; charset=utf-8", headers=_HEADERS)
