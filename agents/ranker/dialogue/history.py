@@ -49,7 +49,7 @@ class RankerHistory(History):
             super().update_history(message)
             if self._keeps_replies:
                 self.add_reply(message["labels"][0])
-        if self._interactive and obs.get("text"):  # typed text may hold half characters of a terminal
+        if self._interactive and obs.get("text"):  # typed text may hold lone surrogates
             obs = Message({**obs, "text": LONE_SURROGATES.sub("\ufffd", obs["text"])})
         super().update_history(obs, temp_history)
 
