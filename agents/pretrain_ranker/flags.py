@@ -31,7 +31,7 @@ _OF_CANDIDATES = """
     fixed_candidate_vecs encode_candidate_vecs encode_candidate_vecs_batchsize train_predict cap_num_predictions
     rank_top_k inference topk return_cand_scores
 """
-_OF_LEARNT_DICTIONARIES = """
+_OF_TRAINED_DICTIONARIES = """
     dict_tokenizer dict_lower dict_maxtokens dict_minfreq dict_textfields dict_maxexs dict_include_valid
     dict_include_test dict_initpath dict_language dict_max_ngram_size bpe_debug bpe_vocab bpe_merge
     bpe_add_prefix_space bpe_dropout
@@ -39,7 +39,7 @@ _OF_LEARNT_DICTIONARIES = """
 
 UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     **dict.fromkeys(_OF_CANDIDATES.split(), ((None,), _RANKS)),
-    **dict.fromkeys(_OF_LEARNT_DICTIONARIES.split(), ((None,), _TOKENIZER)),
+    **dict.fromkeys(_OF_TRAINED_DICTIONARIES.split(), ((None,), _TOKENIZER)),
     **{name: flags.UNSUPPORTED[name] for name in ("history_reversed", "history_add_global_end_token")},
     "force_fp16_tokens": flags.UNSUPPORTED["force_fp16_tokens"],
     "fp16_impl": flags.UNSUPPORTED["fp16_impl"],

@@ -72,7 +72,7 @@ class PretrainRankerAgent(RankerModelAgent):
         self._episode: int | None = None
         self._cross: CrossEncoder | None = shared["cross"] if shared else None
         self._validation: dict[str, float] = {}  # the last one's main measures
-        self._learnt: TrainedWordsReport | None = None
+        self._trained_words: TrainedWordsReport | None = None
         if not shared:
             settle_schedule(opt)
         super().__init__(opt, shared)
@@ -149,7 +149,7 @@ class PretrainRankerAgent(RankerModelAgent):
         except CheckpointError as error:
             if not self._run.trains or self._run.has_ended:
                 raise
-            logging.error(f"{error}. Training goes on; {path} itself is written")
+            logging.error(f"{error}. Training continues; {path} itself is written")
 
     def _write_encoder(self, folder: str) -> None:
         """Writes the folder for `--backbone`: encoder, tokenizer, heads and card."""
@@ -164,7 +164,7 @@ class PretrainRankerAgent(RankerModelAgent):
             flags={name: given[name] for name in sorted(given) if name in shown},
             seed=opt.get("seed"),
             updates=self._number_training_updates,
-            tokens=self._learnt.tokens * num_workers() if self._learnt else 0,
+            tokens=self._trained_words.tokens * num_workers() if self._trained_words else 0,
         )
 
     # ---- observing
@@ -207,8 +207,8 @@ class PretrainRankerAgent(RankerModelAgent):
     # ---- training
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
-        self._learnt = TrainedWordsReport(self)
-        callbacks = [self._learnt, self._said]
+        self._trained_words = TrainedWordsReport(self)
+        callbacks = [self._trained_words, self._said]
         objective = Pretraining(self.model)
         return trainer_of(
             self,

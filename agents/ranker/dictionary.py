@@ -42,8 +42,8 @@ class RankerDictionary(DictionaryAgent):
 
     The options beside a model name this class by its module, which therefore keeps its place.
 
-    Unless a flag names one (`--backbone`, or a `--dict-file` of ParlAI's with merges), its vocabulary is learnt from
-    the training task, as ParlAI's dictionaries are: texts are spooled to a temporary file, and it is learnt from them
+    Unless a flag names one (`--backbone`, or a `--dict-file` of ParlAI's with merges), its vocabulary is trained on
+    the training task, as ParlAI's dictionaries are: texts are spooled to a temporary file, and it is trained on them
     when it is saved.
     """
 
@@ -120,7 +120,7 @@ class RankerDictionary(DictionaryAgent):
     def freq(self) -> Counter[str]:
         """Each token's frequency in the vocabulary's training texts, for ParlAI's word statistics.
 
-        Zero of a tokenizer that others have learnt, and of dictionaries that hold ranks, as they once did.
+        Zero for a pre-trained tokenizer, and for older dictionaries, which hold ranks.
         """
         try:
             lines = Path(self.opt.get("dict_file") or "").read_text(encoding="utf-8").splitlines()
@@ -212,7 +212,7 @@ class RankerDictionary(DictionaryAgent):
 def _tokenizer_that_is_there(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fields] | None:
     """The tokenizer, and the fields of `TextConfig` that belong to it, of the model or the dictionary of the options.
 
-    None if there is neither: it is to be learnt. CheckpointError where another agent's files are in its place.
+    None if there is neither: it is to be trained. CheckpointError for another agent's files.
     """
     weights = _weights_file(opt)
     if not weights and (named := family.named_tokenizer(opt)) is not None:

@@ -127,7 +127,7 @@ class GroupEvaluation(EvalModel):
     def run(self) -> dict[str, Metric]:
         opt = self.opt
         if "train" in opt["datatype"] and "evalmode" not in opt["datatype"]:
-            raise ConfigError(f"-dt {opt['datatype']}: the model would learn; evaluate training data as train:evalmode")
+            raise ConfigError(f"-dt {opt['datatype']}: this would train; evaluate training data as train:evalmode")
         random.seed(42)  # as ParlAI does: what a task draws is the same each time
         agent = create_agent(opt, requireModelExists=True)
         reports = {task: self._evaluated(Opt({**opt, "task": task}), agent) for task in opt["task"].split(",")}

@@ -21,7 +21,7 @@ def add_tfidf_args(parser: ParlaiParser) -> None:
         "--tfidf-max-examples",
         type=int,
         default=1_000_000,
-        help="Learn word weights from this many labels, the first of the training data.",
+        help="Fit word weights to this many labels, the first of the training data.",
     )
     group.add_argument(
         "-ecands",

@@ -229,7 +229,7 @@ def training_responses(opt: Opt) -> Iterator[str]:
         ConfigError: there is no task, or one without data.
     """
     if opt.get("task") in (None, "", "interactive"):
-        raise ConfigError("tfidf has no task to learn from: give -mf a file that `parlai train_model -m tfidf` wrote")
+        raise ConfigError("tfidf has no task to fit to: give -mf a file that `parlai train_model -m tfidf` wrote")
     opt = copy.deepcopy(opt)
     # a teacher need not look for candidates
     opt.update(datatype="train:ordered:stream", batchsize=1, candidates="batch", image_mode="no_image_model")

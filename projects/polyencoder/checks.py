@@ -28,8 +28,8 @@ __all__ = [
     "checked_list",
     "checked_text",
     "checked_texts",
-    "half_characters",
     "json_problem",
+    "lone_surrogates",
     "shown",
     "unencodable",
     "without_password",
@@ -136,7 +136,7 @@ def unencodable(text: str) -> str | None:
     return None
 
 
-def half_characters(value: Any) -> str | None:
+def lone_surrogates(value: Any) -> str | None:
     """What is wrong with the texts in what JSON gave, keys too; None if nothing."""
     found = json_problem(value)
     return None if found is None else found[1]

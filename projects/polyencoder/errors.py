@@ -43,7 +43,7 @@ class CheckpointError(PolyencoderError):
 
 
 class TrainingError(PolyencoderError):
-    """Training that cannot go on: its losses are no numbers, or another process is training the same model."""
+    """Training that cannot continue: it diverged, or another process is training the same model."""
 
 
 def one_line(error: BaseException) -> str:

@@ -21,8 +21,8 @@ from polyencoder.checks import (
     checked_device,
     checked_text,
     checked_texts,
-    half_characters,
     json_problem,
+    lone_surrogates,
     unencodable,
 )
 from polyencoder.config import RankerConfig, TextConfig
@@ -96,8 +96,8 @@ def test_what_are_no_contexts(contexts, ranker):
 def test_half_a_character_says_where():
     assert unencodable("fine \U0001f600") is None
     assert unencodable(HALF).startswith(r"character 5 of 'bad \ud83d' is half of one (a lone surrogate, '\ud83d')")
-    assert half_characters({"a": ["b", {HALF: 1}]}) == half_characters([HALF]) == unencodable(HALF)
-    assert half_characters({"a": ["b", 1, None, "é"]}) is None
+    assert lone_surrogates({"a": ["b", {HALF: 1}]}) == lone_surrogates([HALF]) == unencodable(HALF)
+    assert lone_surrogates({"a": ["b", 1, None, "é"]}) is None
 
 
 def test_half_a_character_never_reaches_a_tokenizer(text):
@@ -231,7 +231,7 @@ def test_json_from_outside_has_its_problems_named_by_their_place():
     assert json_problem([deep]) == ("0.0.0", "is nested more than 100 levels deep: keep fewer")
     assert json_problem({"a": ["b", {"c": "\ud83d"}]})[0] == "a.1.c"
     assert json_problem({"a": {"\ud83d": 1}})[0] == "a"
-    assert half_characters(["fine", {"\ud83d": 1}]).startswith("character 1 of")
+    assert lone_surrogates(["fine", {"\ud83d": 1}]).startswith("character 1 of")
 
 
 def test_an_empty_candidate_is_named():

@@ -12,7 +12,7 @@ from parlai.core.message import Message
 from parlai.core.metrics import Metrics, SumMetric
 from parlai.core.opt import Opt
 
-from polyencoder.checks import half_characters
+from polyencoder.checks import lone_surrogates
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
 
@@ -99,12 +99,12 @@ class Examples:
         """What makes an example unusable, or None. One without token ids, `text_vec`, is asked about candidates."""
         label, fixed = obs.get("label_choice"), self._fixed
         own = obs.get("label_candidates") or () if source in FROM_EXAMPLE else ()
-        if problem := half_characters([obs.get("full_text") or "", label or "", *own]):
+        if problem := lone_surrogates([obs.get("full_text") or "", label or "", *own]):
             return f"{_describe(obs)} cannot be read: {problem}"
         if "text_vec" in obs and len(obs["text_vec"]) <= self._surrounding and not self._interactive:
             return f"{_describe(obs)} has no text: a context needs at least one word"
         if "labels" in obs and not (label or "").strip():
-            return f"{_describe(obs)} has no label to learn from"
+            return f"{_describe(obs)} has no label to train on"
         if source == "response" and label is None:
             return f"{_describe(obs)} has no label, which is the response that pre-training needs"
         flag = "--candidates" if "labels" in obs else "--eval-candidates"

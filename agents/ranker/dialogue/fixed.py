@@ -110,7 +110,7 @@ class FixedCandidates:
                         "exist yet"
                     ) from error
                 if os.path.exists(folder):
-                    logging.info(f"built anew: {error}")
+                    logging.info(f"rebuilding: {error}")
         if not is_primary_worker():
             return None
         try:

@@ -67,7 +67,7 @@ class RankerModelAgent(TorchRankerAgent):
     """Whether it answers with candidates, as an agent that pre-trains an encoder does not."""
     trainer: Trainer | None = None
     updates: OptimizerUpdates
-    """Of an agent that learns."""
+    """Of a training agent."""
     fp16 = property(lambda self: False, lambda self, _: None)
     """ParlAI's own half precision, of which the library's takes the place."""
 
@@ -84,7 +84,7 @@ class RankerModelAgent(TorchRankerAgent):
         return RankerDictionary
 
     def __new__(cls, opt: Opt, shared: dict[str, Any] | None = None) -> RankerModelAgent:
-        """Whoever makes an agent in Python need not know all of its flags; no `__init__` has read them yet."""
+        """Sets missing options to their defaults, for agents made in Python, before any `__init__` reads them."""
         if not shared:
             fill_in_defaults(cls, opt)
             limit_shape_cache()
@@ -153,7 +153,7 @@ class RankerModelAgent(TorchRankerAgent):
     def _get_init_model(self, opt: Opt, shared: dict[str, Any] | None) -> tuple[str | None, bool]:
         is_resumed = opt.get("init_model") == own_checkpoint(opt) and not self._run.evaluates_the_best
         if opt.get("load_from_checkpoint") and not is_resumed:
-            # else ParlAI would load it in the place of the best model, or resume the run of another model's checkpoint
+            # else ParlAI would load it instead of the best model, or resume the run of another model's checkpoint
             opt["load_from_checkpoint"] = False
         path, is_finetune = super()._get_init_model(opt, shared)
         return path, is_finetune

@@ -31,7 +31,7 @@ from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.modeling.sentence_encoder import own_fields
 from polyencoder.modeling.transfer import inherited_fields
 from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_turns, train_tokenizer, turn_separator
-from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
+from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
 Fields = Mapping[str, Any]
 """The fields of `TextConfig` that belong to a tokenizer or a model, not to options."""
@@ -79,7 +79,7 @@ class ModelFamily:
     ConfigError, or CheckpointError where a loaded model contradicts the flags.
     """
 
-    trained_fields: Fields = LEARNT_SPECIAL_TOKENS
+    trained_fields: Fields = TRAINED_SPECIAL_TOKENS
     """The fields of `TextConfig` of a tokenizer that was trained on the task."""
 
     def add_args(self, parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None) -> None:
@@ -110,7 +110,7 @@ class ModelFamily:
 
     def kept_fields(self, config: TextConfig) -> Fields:
         """The fields that a model keeps regardless of the options."""
-        names = (*LEARNT_SPECIAL_TOKENS, "truncation", "surround", "empty_token", *PERSON_TOKENS)
+        names = (*TRAINED_SPECIAL_TOKENS, "truncation", "surround", "empty_token", *PERSON_TOKENS)
         return {name: getattr(config, name) for name in names}
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
@@ -156,7 +156,7 @@ class ModelFamily:
             pretrained = load_pretrained(opt["backbone"], **dropout)
             if pretrained.resize(len(text)) and fine_tuned_part(opt) != "all":
                 logging.warning(
-                    "the embeddings of added tokens do not learn: set --type-optimization all if they should"
+                    "the embeddings of added tokens are not trained: set --type-optimization all to train them"
                 )
             backbone = backbone_config(pretrained.model)
             measured = {"normalize": False} if is_measured else {}  # nothing to measure of vectors of length 1

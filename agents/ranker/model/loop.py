@@ -56,7 +56,7 @@ class LoopRun:
 
     Args:
         opt: of the agent, which get a shorter warm-up if the run is short.
-        shared: whether this is a copy of an agent, which does not learn by itself.
+        shared: whether this is a copy of an agent, which is not trained itself.
         ranks: whether the agent ranks candidates: then its evaluations are rehearsed.
 
     Attributes:

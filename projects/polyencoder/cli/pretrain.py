@@ -21,9 +21,9 @@ def pretrain_encoder(settings: PretrainingSettings) -> None:
         report = pretrain(settings)
         if first:
             say(_summary(report))
-            if report.not_learnt:
+            if report.at_chance:
                 advice = "train longer, or with another learning rate"
-                say(f"warning: the classifier learned little: {'; '.join(report.not_learnt)}. {advice}", err=True)
+                say(f"warning: the classifier learned little: {'; '.join(report.at_chance)}. {advice}", err=True)
 
 
 def _summary(report: PretrainingReport) -> str:

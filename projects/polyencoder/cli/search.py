@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 from cyclopts import Parameter
 
-from polyencoder.checks import half_characters, unencodable
+from polyencoder.checks import lone_surrogates, unencodable
 from polyencoder.cli.shared.contexts import Question, in_batches, read_questions
 from polyencoder.cli.shared.loading import left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
@@ -107,7 +107,7 @@ def _filter(pairs: Sequence[str]) -> Filter | None:
         options.append(value)
         try:
             meant = json.loads(value, parse_constant=_no_number)
-            if problem := half_characters(meant):
+            if problem := lone_surrogates(meant):
                 raise InputError(f"--filter {pair}: {problem}")
         except InputError:
             raise

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from polyencoder.checks import half_characters
+from polyencoder.checks import lone_surrogates
 from polyencoder.data.readers import format_of, records
 from polyencoder.errors import InputError
 
@@ -50,7 +50,7 @@ def _of_line(line: str, *, where: str) -> dict[str, Any]:
         record = dict(json.loads(line))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: begins with {{ but is not a JSON object ({error})") from None
-    if problem := half_characters(record):
+    if problem := lone_surrogates(record):
         raise InputError(f"{where}: {problem}")
     return record
 

@@ -78,7 +78,7 @@ def fit_mlp(
         seed: of the initial weights, the order of texts, and dropout. torch's global random state is left alone.
 
     Raises:
-        InputError: the losses are no numbers.
+        InputError: the losses are not finite.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -96,7 +96,7 @@ def fit_mlp(
             reached = score(head, valid_vectors, valid_labels)
             if not math.isfinite(reached.loss):
                 raise InputError(
-                    f"the losses are no numbers after {epoch} epochs: give a lower learning rate",
+                    f"the losses are not finite after {epoch} epochs: give a lower learning rate",
                     argument="learning_rate",
                 )
             improved = reached.accuracy > accuracy or reached.loss < best.loss

@@ -28,8 +28,8 @@ EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest t
 DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's
 SPEED = 300.0  # how many times the learning rate an update of Adam's moves an exit's weight
 SIMILARITIES = 1 << 23  # of tokens that are in memory at once
-TOKENS = 1 << 14  # that go through the encoder at once when nothing is learnt
-TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory together when nothing is learnt
+TOKENS = 1 << 14  # maximum tokens per batch in inference
+TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory at once in inference
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class LateEncoder(BiEncoder):
     x and c are the bi-encoder's vectors of context and candidate, which an index holds, y_1..y_m the means of the
     outputs of each turn of the context, and s is the bi-encoder's scale of a cosine. M(a, b) = sum_i p_i max_j cos(a_i,
     b_j) is MaxSim over the tokens of two texts (Khattab and Zaharia, "ColBERT", SIGIR 2020, Section 3), as a mean: the
-    weights p of a candidate's tokens are a softmax over a learnt product with each, of a context's tokens all equal.
+    weights p of a candidate's tokens are a softmax over a trained product with each, of a context's tokens all equal.
     Both directions and the turns: as a poly-encoder compares a candidate with several vectors of a context, without
-    learnt codes.
+    trained codes.
 
     w begins as (1, 0, 0, 0, 0), so that a new model ranks as the bi-encoder that it starts from.
     """
@@ -102,7 +102,7 @@ class LateEncoder(BiEncoder):
     ) -> Tensor:
         """Scores [batch, n] of each context's candidates; see `RankerModel.forward`. Rows of `index` below 0: -inf.
 
-        While learning, the activations of at most `max_tokens` tokens of contexts or of candidates are kept at once,
+        In training, the activations of at most `max_tokens` tokens of contexts or of candidates are kept at once,
         and computed again for the gradients; the vectors of all tokens are kept. Otherwise the vectors of at most
         `TOKENS_KEPT` tokens of contexts are in memory, and of as many of candidates.
         """
@@ -128,7 +128,7 @@ class LateEncoder(BiEncoder):
     def _scores(
         self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None, *, max_tokens: int | None
     ) -> Tensor:
-        """Scores where nothing is learnt, of contexts whose tokens' vectors fit into memory.
+        """Scores in inference, for contexts whose token vectors fit into memory.
 
         So do those of the candidates that are each context's own; what all share is read in parts.
         """
@@ -265,7 +265,7 @@ def _read(
 
 
 def _stacked(parts: list[Texts]) -> Texts:
-    """All texts in one batch: behind shorter ones stands what changes no maximum."""
+    """Concatenates batches of texts, padded with tokens and turns that change no maximum."""
     length, turns = max(part.tokens.size(1) for part in parts), max(part.turns.size(1) for part in parts)
 
     def longer(part: Texts) -> Texts:

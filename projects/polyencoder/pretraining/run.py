@@ -62,7 +62,7 @@ class PretrainingReport:
     resumed: bool
     ranker_flags: str
     """Of `polyencoder train` that a ranker of it needs, as on its card."""
-    not_learnt: list[str]
+    at_chance: list[str]
     """Lines on metrics that are no better than chance."""
 
 

@@ -93,7 +93,7 @@ class Service:
 
     @property
     def name(self) -> str:
-        """The model's name in answers: the last part of its path, since paths are nobody's business."""
+        """The model's name in answers: the last part of its path, since paths are private."""
         return Path(self.config.model).name or "model"
 
     def searcher(self, options: SearchOptions, min_probability: LeastProbability | None, keep_turns: bool) -> Searcher:

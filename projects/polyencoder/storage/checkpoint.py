@@ -253,7 +253,7 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
     if expected is None:
         raise CheckpointError(
             f"{source / WEIGHTS}: holds no checksums: another program or an earlier version wrote it; write the folder "
-            "anew with `polyencoder export`"
+            "again with `polyencoder export`"
         )
     if weights_fingerprint(_read_weights(source), progress=progress) != expected:
         raise CheckpointError(

@@ -15,12 +15,12 @@ NEWLINES = ("[NEWLINE]", "__newln__")
 
 PAD, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 
-LEARNT_SPECIAL_TOKENS = {"start_token": START, "end_token": END, "separator": END, "pad_token": PAD}
+TRAINED_SPECIAL_TOKENS = {"start_token": START, "end_token": END, "separator": END, "pad_token": PAD}
 """The `TextConfig` fields of a vocabulary that `train_tokenizer` made."""
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lower_case: bool = True) -> Tokenizer:
-    """Learn a byte-level BPE vocabulary of at most `vocabulary_size` tokens, in memory bounded by the different words.
+    """Trains a byte-level BPE vocabulary of at most `vocabulary_size` tokens, in memory bounded by the distinct words.
 
     Byte-level, as RoBERTa's: no text is unknown to it, and the same texts always give the same vocabulary (the
     library's WordPiece numbers its tokens differently from run to run).
@@ -46,7 +46,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lowe
 
     tokenizer.train_from_iterator(counted(), trainer)
     if not seen:
-        raise ConfigError("no text to learn a vocabulary from: the task gave no utterance")
+        raise ConfigError("no text to train a vocabulary on: the task has no utterances")
     return tokenizer
 
 

@@ -111,13 +111,13 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     A missing gradient counts as zero; a parameter without a gradient in any process keeps none. Frozen parameters are
     skipped.
     """
-    learning = [parameter for parameter in parameters if parameter.requires_grad]
-    if not learning or not _is_grouped():
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trained or not _is_grouped():
         return
-    used = torch.tensor([parameter.grad is not None for parameter in learning], device=learning[0].device).int()
+    used = torch.tensor([parameter.grad is not None for parameter in trained], device=trained[0].device).int()
     dist.all_reduce(used)
     gradients = []
-    for parameter, users in zip(learning, used.tolist(), strict=True):
+    for parameter, users in zip(trained, used.tolist(), strict=True):
         if users:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)

@@ -55,10 +55,10 @@ def parameter_groups(
     model: nn.Module, *, weight_decay: float, embedding_clip: float | None = None
 ) -> list[dict[str, Any]]:
     """Parameter groups: with weight decay, without, and clipped embeddings."""
-    learning = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    apart = [p for p in learning if id(p) in tables] if embedding_clip is not None else []
-    others = [p for p in learning if not any(p is table for table in apart)]
+    apart = [p for p in trained if id(p) in tables] if embedding_clip is not None else []
+    others = [p for p in trained if not any(p is table for table in apart)]
     groups: list[dict[str, Any]] = [
         {"params": [p for p in others if p.dim() > 1], "weight_decay": weight_decay},
         {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0},

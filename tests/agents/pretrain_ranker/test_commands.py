@@ -221,7 +221,7 @@ def test_bad_examples_are_an_error_or_skipped_and_counted(make_task, learn, task
     good = [{"text": f"where is number {n} ?", "labels": f"number {n} is here ."} for n in range(6)]
     episodes = [[turn] for turn in good] + [[{"text": "and what is this ?", "labels": ""}]]
     options = make_task(tmp_path, train=episodes, valid=[[turn] for turn in good], test=[[turn] for turn in good])
-    with pytest.raises(InputError, match=r"has no label to learn from\. To skip and count such examples set"):
+    with pytest.raises(InputError, match=r"has no label to train on\. To skip and count such examples set"):
         learn(tmp_path / "model", **options, batchsize=7, num_epochs=1.0)
     learn(tmp_path / "other", **options, ignore_bad_candidates=True, batchsize=7, num_epochs=3.0)
 

@@ -95,7 +95,7 @@ def test_line_breaks_and_tabs_stay_in_one_line_of_the_dictionary(make_task, tmp_
 
 def test_a_task_without_text_is_an_error(make_task, tmp_path):
     task = make_task(tmp_path, train=[[{"text": "", "labels": ""}]])
-    with pytest.raises(ConfigError, match="no text to learn a vocabulary from"):
+    with pytest.raises(ConfigError, match="no text to train a vocabulary on"):
         build(tmp_path / "x.dict", task)
 
 

@@ -237,5 +237,5 @@ def test_an_agent_made_in_python_has_the_defaults_of_all_flags(model, dictionary
 
 def test_tfidf_made_in_python_says_what_it_lacks():
     for options in ({"model": "tfidf"}, {"model": "tfidf", "datapath": "data"}):
-        with pytest.raises(ConfigError, match="tfidf has no task to learn from"):
+        with pytest.raises(ConfigError, match="tfidf has no task to fit to"):
             create_agent(Opt(options))

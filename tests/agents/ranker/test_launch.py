@@ -91,4 +91,4 @@ def test_an_evaluation_does_not_learn(options, launched, tmp_path):
     flags = {"task": options["task"], "selection_folder": options["selection_folder"], "model_file": str(model)}
     flags |= {"datatype": "train", "loglevel": "error"}
     for error in launched("eval_model", flags, flags):
-        assert error == "-dt train: the model would learn; evaluate training data as train:evalmode"
+        assert error == "-dt train: this would train; evaluate training data as train:evalmode"

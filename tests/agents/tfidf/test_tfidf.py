@@ -244,7 +244,7 @@ def test_settings_that_cannot_be_are_one_line_errors(make_weights, make_tfidf, t
         ({"hits_at": "one"}, "hits_at is 'one'"),
         ({"tfidf_ngrams": 2, "model_file": make_weights()}, "--tfidf-ngrams 2: .* was made with 1"),
         ({"eval_candidates": "fixed"}, "give --fixed-candidates-path"),
-        ({}, "no task to learn from"),
+        ({}, "no task to fit to"),
     ]
     for options, message in cases:
         with pytest.raises((ConfigError, InputError), match=message) as error:

@@ -197,7 +197,7 @@ def test_what_a_server_refuses_is_said(ranker, tmp_path):
 def test_a_key_is_for_a_server_alone(ranker):
     with pytest.raises(ConfigError, match="is only for a server"):
         relevance_of(ranker, api_key=KEY)
-    with pytest.raises(ConfigError, match="served_model is for a server"):
+    with pytest.raises(ConfigError, match="served_model is only for a server"):
         relevance_of(ranker, served_model="x")
 
 

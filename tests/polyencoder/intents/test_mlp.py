@@ -73,7 +73,7 @@ def test_adams_rate_falls_and_that_of_sgd_stays(clouds, monkeypatch):
 
 
 def test_losses_that_are_no_numbers(clouds):
-    with pytest.raises(InputError, match="the losses are no numbers after 1 epochs") as raised:
+    with pytest.raises(InputError, match="the losses are not finite after 1 epochs") as raised:
         fit_mlp(*clouds, n_labels=4, config=HeadConfig(), settings=FitSettings(learning_rate=1e17))
     assert raised.value.argument == "learning_rate"
 

@@ -83,14 +83,14 @@ def test_a_tiny_model_memorises_a_tiny_corpus(make_settings):
     assert report.trained["masked_accuracy"] > 0.8
     assert report.trained["perplexity"] < 3
     assert report.trained["next_accuracy"] > 0.8
-    assert not any(line.startswith("masked words") for line in report.not_learnt)
+    assert not any(line.startswith("masked words") for line in report.at_chance)
     assert report.tokens > 50_000
 
 
 @pytest.mark.parametrize("next", ["yes-no", "contrastive"])
 def test_what_learns_nothing_is_told_from_chance(make_settings, next):
     report = pretrain(make_settings(max_steps=2, warmup_steps=1, learning_rate=1e-6, next=next))
-    words, responses = report.not_learnt
+    words, responses = report.at_chance
     assert re.fullmatch(r"masked words have a perplexity of 1\d\d, and \d\d by the frequencies of .*", words)
     assert "next utterances are right in 0." in responses
     assert "by chance" in responses

@@ -19,7 +19,7 @@ from polyencoder.text import (
     train_tokenizer,
     turn_separator,
 )
-from polyencoder.text.vocabulary import LEARNT_SPECIAL_TOKENS
+from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_size_and_special_tokens(tokenizer):
 
 @pytest.mark.parametrize("texts", [[], ["", "  \n"]])
 def test_nothing_to_learn_from(texts):
-    with pytest.raises(ConfigError, match="no text to learn a vocabulary from"):
+    with pytest.raises(ConfigError, match="no text to train a vocabulary on"):
         train_tokenizer(texts)
 
 
@@ -93,8 +93,8 @@ def test_a_tokenizer_without_special_tokens_is_no_encoders(make_hf_tokenizer, mi
 
 
 def test_a_learnt_vocabulary_has_its_special_tokens(tokenizer):
-    assert LEARNT_SPECIAL_TOKENS == BERT
-    assert all(tokenizer.token_to_id(token) is not None for token in LEARNT_SPECIAL_TOKENS.values())
+    assert TRAINED_SPECIAL_TOKENS == BERT
+    assert all(tokenizer.token_to_id(token) is not None for token in TRAINED_SPECIAL_TOKENS.values())
 
 
 # ---- between two turns
@@ -102,7 +102,7 @@ def test_a_learnt_vocabulary_has_its_special_tokens(tokenizer):
 
 def encoder_with(tokenizer: Tokenizer, how: str) -> TextEncoder:
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
-    return TextEncoder(tokenizer, TextConfig(**separate_turns(tokenizer, LEARNT_SPECIAL_TOKENS, how)))
+    return TextEncoder(tokenizer, TextConfig(**separate_turns(tokenizer, TRAINED_SPECIAL_TOKENS, how)))
 
 
 @pytest.mark.parametrize(("how", "between"), [("sep", [3]), ("newline", [320]), ("none", [])])
@@ -122,16 +122,16 @@ def test_a_newline_token_that_a_user_types_is_text(tokenizer):
 def test_the_newline_of_the_papers_vocabulary_is_used(tokenizer):
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     tokenizer.add_tokens(["__newln__"])
-    assert separate_turns(tokenizer, LEARNT_SPECIAL_TOKENS, "newline")["separator"] == "__newln__"
+    assert separate_turns(tokenizer, TRAINED_SPECIAL_TOKENS, "newline")["separator"] == "__newln__"
     assert tokenizer.get_vocab_size() == 321
 
 
 def test_back_to_the_separator(tokenizer):
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
     for how in ("newline", "none", "sep"):
-        special = separate_turns(tokenizer, LEARNT_SPECIAL_TOKENS, how)
-        assert separate_turns(tokenizer, special, "sep") == LEARNT_SPECIAL_TOKENS
-    own = {**LEARNT_SPECIAL_TOKENS, "separator": " || "}
+        special = separate_turns(tokenizer, TRAINED_SPECIAL_TOKENS, how)
+        assert separate_turns(tokenizer, special, "sep") == TRAINED_SPECIAL_TOKENS
+    own = {**TRAINED_SPECIAL_TOKENS, "separator": " || "}
     assert separate_turns(tokenizer, own, "sep") == own
     with pytest.raises(ConfigError, match="turn_separator is 'comma'; it must be one of sep, newline, none"):
         separate_turns(tokenizer, own, "comma")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from polyencoder.checks import half_characters
+from polyencoder.checks import lone_surrogates
 from polyencoder.data.readers.bad import OnBad, raise_it
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
 from polyencoder.errors import InputError
@@ -47,7 +47,7 @@ def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, 
                 where = f"{file.path}, example {number}"
                 if not isinstance(record, dict):
                     bad(InputError(f"{where}: not a JSON object, but {record!r:.60}"))
-                elif problem := half_characters(record):
+                elif problem := lone_surrogates(record):
                     bad(InputError(f"{where}: {problem}"))
                 else:
                     yield where, record

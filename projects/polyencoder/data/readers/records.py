@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyencoder.checks import half_characters
+from polyencoder.checks import lone_surrogates
 from polyencoder.data.readers.bad import OnBad, raise_it
 from polyencoder.data.readers.delimited import rows
 from polyencoder.data.readers.json_array import holds_array, json_array
@@ -72,7 +72,7 @@ def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
             continue
         if not isinstance(record, dict):
             bad(InputError(f"{where}: not a JSON object, but {line:.60}"))
-        elif "\\u" in line and (problem := half_characters(record)):  # JSON writes half of a character as an escape
+        elif "\\u" in line and (problem := lone_surrogates(record)):  # JSON writes half of a character as an escape
             bad(InputError(f"{where}: {problem}"))
         else:
             yield where, record

@@ -46,7 +46,7 @@ class SubwordTokenizer:
         self.buckets = buckets
         self._ids = {subword: i for i, subword in enumerate(self.subwords)}
         if len(self._ids) < len(self.subwords) or "" in self._ids:
-            raise ConfigError("the vocabulary of subwords has an empty one, or one that is there twice")
+            raise ConfigError("the subword vocabulary has an empty or duplicate subword")
         if buckets < 1:
             raise ConfigError(f"there are {buckets} buckets for unknown characters; there must be at least 1")
         self._longest = max(map(len, self.subwords), default=1)

@@ -2,7 +2,7 @@
 
 Weights of a pre-training without weight decay have grown, those of the last layer most, and the logits of an attention
 over outputs grow with the square of the outputs: the softmax of a poly-encoder then gives nearly everything to one
-code, and learns little. Section 5.3 of Humeau et al. (ICLR 2020) therefore rescales the last layer so that its output
+code, and trains slowly. Section 5.3 of Humeau et al. (ICLR 2020) therefore rescales the last layer so that its output
 deviates as much as BERT's. Here the layer is unchanged and `RankerConfig.output_scaling` multiplies its outputs, which
 is the same function.
 """
