@@ -67,7 +67,6 @@ TESTED_BY = {
     "training/callbacks/evaluation.py": "training/test_trainer.py",
     "training/callbacks/hard_negatives.py": "training/test_hard_negatives.py",
     "training/data.py": "cli/test_train.py",
-    "training/finite.py": "training/test_trainer.py",
     "training/folder.py": "cli/test_train.py",
     "training/process_group.py": "cli/test_torchrun.py",
     "training/start.py": "cli/test_train.py",

@@ -44,6 +44,12 @@ class ConvertAgent(RankerAgent):
     architecture = "convert"
     family = ConvertFamily()
 
+    def build_history(self) -> ConvertHistory:
+        """ParlAI's history, of as many turns as the model reads."""
+        self.histsz = self.dict.text.config.history_size
+        history: ConvertHistory = super().build_history()
+        return history
+
     @classmethod
     def history_class(cls) -> type[ConvertHistory]:
         return ConvertHistory

@@ -77,9 +77,7 @@ class ConvertFamily(ModelFamily):
             given["history_size"] = 1 + extra
         if (numbered := opt.get("number_turns")) is not None:
             given["number_turns"] = numbered
-        config = TextConfig(**{**fields, **given})
-        opt["history_size"] = config.history_size  # ParlAI's history then keeps as many turns
-        return config
+        return TextConfig(**{**fields, **given})
 
     def configure(
         self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
@@ -103,7 +101,8 @@ class ConvertFamily(ModelFamily):
         opt.update(shown_sizes(sizes, (*CONVERT_SIZES, "dropout")))
         opt["quantization_aware"] = sizes.quantized
         opt["quantization_update"] = sizes.quantization_update if sizes.quantized else None
-        opt["extra_contexts"], opt["number_turns"] = text.history_size - 1, text.number_turns
+        opt["history_size"], opt["extra_contexts"] = text.history_size, text.history_size - 1
+        opt["number_turns"] = text.number_turns
         opt["text_truncate"], opt["label_truncate"] = text.text_truncate, text.label_truncate
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,10 @@ class RankerAgent(RankerModelAgent):
         else:
             learns = self._should_initialize_optimizer()
             self._confidence = confidence(opt, self._calibration, of=self._library_ranker, learns=learns)
-            if opt.get("interactive_mode") and self.fixed is not None and not self.ranker.reads_pairs:
+            if opt.get("interactive_mode") and self.fixed is not None:
+                read = self._fixed_scorer if self.ranker.reads_pairs else self._fixed_vectors
                 with torch.no_grad():
-                    self._fixed_vectors(self.fixed)  # before the first prompt, not behind it
+                    read(self.fixed)  # before the first prompt, not behind it
 
     def settle_candidates(self, opt: Opt) -> None:
         check_index_options(opt)
@@ -259,19 +260,36 @@ class RankerAgent(RankerModelAgent):
         """Scores [batch, n] of each example's candidates; undefined at padding."""
         model = self.ranker
         if model.reads_pairs:
-            scores: Tensor = model(contexts, self.dict.text.candidates(pool.texts).to(contexts.ids.device), pool.index)
-            return scores
+            if not self._is_of_fixed(pool):
+                return self._of_pairs(contexts, pool.texts, pool.index)
+            assert self.fixed is not None
+            scores = self._fixed_scorer(self.fixed)(contexts)
+            own = pool.texts[len(self.fixed.texts) :]
+            return torch.cat([scores, self._of_pairs(contexts, own)], dim=1) if own else scores
         encoded = model.encode_context(contexts)
         return torch.cat([model.score(encoded, part) for part in self._parts(pool)], dim=1)
 
     def _parts(self, pool: CandidatePool) -> list[Tensor]:
         """The candidates' vectors in chunks, each [n, dim] for all examples or [batch, n, dim]."""
-        if self.fixed is None or pool.index is not None or self.eval_candidates != "fixed":
+        if not self._is_of_fixed(pool):
             vectors = self._vectors.get(pool.texts, self._encode)
             return [vectors if pool.index is None else vectors[pool.index]]
+        assert self.fixed is not None
         fixed = self._fixed_vectors(self.fixed)
         own = pool.texts[len(self.fixed.texts) :]
         return [*fixed, self._vectors.get(own, self._encode)] if own else fixed
+
+    def _is_of_fixed(self, pool: CandidatePool) -> bool:
+        """Whether all contexts have the fixed candidates, and perhaps others behind them."""
+        return self.fixed is not None and pool.index is None and self.eval_candidates == "fixed"
+
+    def _of_pairs(self, contexts: TokenBatch, texts: Sequence[str], index: Tensor | None = None) -> Tensor:
+        scores: Tensor = self.ranker(contexts, self.dict.text.candidates(texts).to(contexts.ids.device), index)
+        return scores
+
+    def _fixed_scorer(self, fixed: FixedCandidates) -> Callable[[TokenBatch], Tensor]:
+        self.model.eval()
+        return fixed.scorer(self.ranker, self.dict.text)
 
     def _fixed_vectors(self, fixed: FixedCandidates) -> list[Tensor]:
         self.model.eval()

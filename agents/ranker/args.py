@@ -69,6 +69,7 @@ OF_AN_ARCHITECTURE: dict[Architecture, dict[str, Any]] = {
     },
     # Section 5.1: each example has negatives of its own, and the warm-up is longer
     "cross": {"candidates": "inline", "warmup_updates": 1000, "encode_candidate_vecs": False},
+    "late": {"encode_candidate_vecs": False},
 }
 
 NOTES = {

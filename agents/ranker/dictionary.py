@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.flags import given_flags
+from parlai.agents.ranker.flags import check_init_model, given_flags
 from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, given_lengths
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
@@ -215,6 +215,8 @@ def _tokenizer_that_is_there(opt: Opt, family: ModelFamily) -> tuple[AnyTokenize
     None if there is neither: it is to be trained. CheckpointError for another agent's files.
     """
     weights = _weights_file(opt)
+    if not weights:  # of a training, which builds the dictionary first
+        check_init_model(opt)
     if not weights and (named := family.named_tokenizer(opt)) is not None:
         return named
     if weights and is_parlai_model(weights):

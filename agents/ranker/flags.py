@@ -23,11 +23,12 @@ from parlai.agents.ranker.model.source import CheckpointSource
 from parlai.agents.ranker.settings import OF_THE_RANKER, flag
 from parlai.core.opt import Opt
 
-from polyencoder.config import RankerConfig
+from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import END_OF_WORD
 from polyencoder.modeling.encoder_config import max_length
+from polyencoder.modeling.families import family
 from polyencoder.text import turn_separator
 
 # Fields of its TextConfig that a model keeps; lengths may change
@@ -118,15 +119,19 @@ def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple
             raise ConfigError(f"{flag(name)} {value} is not supported: {why}; {remedy}")
 
 
-def check_flags(opt: Opt, *, is_cross: bool) -> None:
+def check_flags(opt: Opt, architecture: Architecture) -> None:
     """Before anything is built: raise ConfigError for a flag that these rankers cannot follow."""
     given = given_flags(opt)
     values = {name: value for name, value in opt.items() if name not in _IF_GIVEN} | given
     if opt.get("share_encoders"):
         values.pop("share_word_embeddings", None)
     check_unsupported(values, UNSUPPORTED)
-    if is_cross and given.get("encode_candidate_vecs"):
-        raise ConfigError("--encode-candidate-vecs true: a cross-encoder has no vectors of candidates; leave it out")
+    model = family(architecture).model
+    if model.reads_pairs and given.get("encode_candidate_vecs"):
+        raise ConfigError(
+            f"--encode-candidate-vecs true: the scores of a {model.title} are not those of candidates' vectors; leave "
+            "it out"
+        )
     part = given.get("type_optimization")
     if part and "learn_embeddings" in given and given["learn_embeddings"] != (part == "all"):
         raise ConfigError(f"--learn-embeddings {given['learn_embeddings']} contradicts --type-optimization {part}")
@@ -151,8 +156,7 @@ def check_origin(
     """
     given, named = given_flags(opt), opt.get(source)
     if origin is None:
-        if opt.get("init_model"):
-            raise CheckpointError(f"--init-model {opt['init_model']}: there is no such file")
+        check_init_model(opt)
         _check_vocabulary(given, None, origin=f"{flag(source)} {named}" if named else None, learning=learning)
         return
     stored = stored_options(origin)
@@ -162,6 +166,12 @@ def check_origin(
         raise contradiction(source, given[source], str(origin), stored.get(source) or "none")
     _check_vocabulary(given, stored, origin=str(origin), learning=learning)
     _check_dictionary(given, origin.path, str(origin))
+
+
+def check_init_model(opt: Opt) -> None:
+    """Where no weights are loaded: raise CheckpointError if some should have been."""
+    if opt.get("init_model"):
+        raise CheckpointError(f"--init-model {opt['init_model']}: there is no such file")
 
 
 def stored_options(origin: CheckpointSource) -> dict[str, Any] | None:

@@ -11,11 +11,12 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from pydantic import BeforeValidator
 
+from polyencoder.errors import ConfigError
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.fields import Leaf, Needs, leaves
 from polyencoder.settings.train import OF_A_NEW_RANKER, TrainSettings
 
-__all__ = ["OF_THE_RANKER", "OTHER_NAMES", "add_settings", "flag", "flag_of", "given_in", "option_names"]
+__all__ = ["OF_THE_RANKER", "OTHER_NAMES", "add_settings", "check_read", "flag", "flag_of", "given_in", "option_names"]
 
 
 def flag(name: str) -> str:
@@ -77,6 +78,24 @@ def given_in(opt: Opt, cls: type) -> dict[str, Any]:
         return all(values.get(other) for other in needs if other in known)
 
     return {name: value for name, value in values.items() if is_read(name)}
+
+
+def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a flag of the command line, of a setting of the class, that the other options leave unread.
+
+    `defaults` are those of the agent's flags; such a value may be given, and so may the setting's own default.
+    """
+    known, names, given = leaves(cls), option_names(cls), opt.get("override") or {}
+    for name, option in names.items():
+        value = given.get(option)
+        if value is None or str(value) in (str(defaults.get(option)), str(known[name].default)):
+            continue
+        for other, values, _ in known[name].metadata(Needs):
+            needed = names.get(other)
+            if needed is None or (opt.get(needed) in values if values else opt.get(needed)):
+                continue
+            wanted = f"with {flag(needed)} {' or '.join(str(one) for one in values if one is not None)}".rstrip()
+            raise ConfigError(f"{flag(option)} {value} is read only {wanted}: give that too, or leave it out")
 
 
 def _of_others(leaf: Leaf, architecture: str | None) -> bool:

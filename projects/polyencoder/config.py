@@ -179,6 +179,10 @@ class ConvertConfig:
         return self.vocab_size + 1
 
 
+TurnEnd = int | tuple[int, ...] | None
+"""The id of the token that ends a turn of a context, or those of several; None where nothing does."""
+
+
 @dataclass(frozen=True)
 class RankerConfig:
     """Everything that is needed to build a ranker around its weights.
@@ -212,8 +216,8 @@ class RankerConfig:
     """Whether a linear map stands behind candidates' vectors, as `polyencoder map` learns one."""
     token_dim: int | None = field(default=None, metadata=LATER)
     """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
-    turn_end: int | None = field(default=None, metadata=LATER)
-    """Late-interaction encoder, context vectors `turns`: the id of the token that ends a turn; None for one turn."""
+    turn_end: TurnEnd = field(default=None, metadata=LATER)
+    """Late-interaction encoder, context vectors `turns`: what ends a turn; None for one turn."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
     convert: ConvertConfig | None = field(default=None, metadata=LATER)
@@ -228,6 +232,8 @@ class RankerConfig:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
         if self.convert is not None and self.backbone:
             raise ConfigError("a configuration has either `backbone` or, for a convert model, `convert`, never both")
+        if isinstance(self.turn_end, tuple) and not all(type(one) is int for one in self.turn_end):
+            raise ConfigError(f"turn_end is {self.turn_end!r:.60}; it must be the ids of tokens", argument="turn_end")
         if self.token_dim is not None and self.token_dim < 1:
             raise ConfigError(f"token_dim is {self.token_dim}; it must be at least 1", argument="token_dim")
         if self.convert is None and not isinstance(self.backbone.get("model_type"), str):
@@ -252,6 +258,8 @@ class RankerConfig:
                 f"{origin}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; "
                 "install the version that wrote it"
             )
+        if isinstance(values.get("turn_end"), list):
+            values["turn_end"] = tuple(values["turn_end"])
         values["text"] = _from_dict(TextConfig, values.get("text", {}), origin=f"{origin}, `text`")
         if (sizes := values.get("convert")) is not None:
             if isinstance(sizes, dict):

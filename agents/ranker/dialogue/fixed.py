@@ -18,8 +18,10 @@ from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
+from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.text.memory import TextMemory
 
 __all__ = ["FixedCandidates", "IndexPlace", "VectorCache", "index_place", "read_candidates"]
@@ -74,10 +76,18 @@ class FixedCandidates:
         self.place = {text: i for i, text in enumerate(texts)}
         self._index_place = place
         self._vectors: list[Tensor] | None = None
+        self._scorer: Callable[[TokenBatch], Tensor] | None = None
 
     def clear(self) -> None:
         """Drops the vectors after the model has changed; the index on disk is unchanged."""
-        self._vectors = None
+        self._vectors = self._scorer = None
+
+    def scorer(self, model: RankerModel, text: TextEncoder) -> Callable[[TokenBatch], Tensor]:
+        """The function that scores contexts with all candidates, of a model that reads pairs; kept in memory."""
+        if self._scorer is None:
+            tokens = text.candidates(self.texts).to(next(model.parameters()).device)
+            self._scorer = model.scorer(tokens, max_bytes=CAPACITY)
+        return self._scorer
 
     def vectors(
         self, ranker: Callable[[], Ranker], *, encode: Callable[[list[str]], Tensor], on_disk: bool

@@ -34,6 +34,10 @@ class IndexSearch:
     def __init__(self, opt: Opt, ranker: Ranker) -> None:
         index = open_index(opt["index"], ranker)
         rerank = opt.get("rerank")
+        if opt.get("rerank_k") is not None and not (rerank or ranker.model.reads_pairs):
+            raise ConfigError(
+                f"--rerank-k {opt['rerank_k']} is read only with --rerank: give that too, or leave it out"
+            )
         searcher = partial(
             Searcher,
             ranker,
@@ -72,7 +76,7 @@ def check_index_options(opt: Opt) -> None:
     if not opt.get("index"):
         if opt.get("rerank"):
             raise ConfigError(f"--rerank {opt['rerank']}: orders what a search finds, so it needs --index")
-        for name in ("index_effort", "index_list_length", "index_dtype"):
+        for name in ("rerank_k", "index_effort", "index_list_length", "index_dtype"):
             if opt.get(name) is not None:
                 raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: says how to search, so it needs --index")
         return

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.args import fill_in_defaults
+from parlai.agents.ranker.args import fill_in_defaults, flag_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
@@ -27,6 +27,7 @@ from parlai.agents.ranker.model.loop import LoopRun, own_checkpoint
 from parlai.agents.ranker.model.optimization import build_schedule, parameter_groups
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
+from parlai.agents.ranker.settings import check_read
 from parlai.core.message import Message
 from parlai.core.metrics import GlobalAverageMetric, Metric, dict_report
 from parlai.core.opt import Opt
@@ -47,6 +48,7 @@ from polyencoder.modeling.cpu.products import limit_shape_cache
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.transfer import transfer_weights
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.storage.safe_load import plain_numbers
 from polyencoder.training.adadelta import Adadelta
@@ -96,6 +98,7 @@ class RankerModelAgent(TorchRankerAgent):
             describe_parlai_model(opt)
         if not shared:
             self.family.check_flags(opt, self.architecture)
+            check_read(opt, TrainingConfig, defaults=flag_defaults(type(self)))
         self._training = training_config(opt)
         show_library_log()
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None

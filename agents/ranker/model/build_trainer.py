@@ -15,7 +15,6 @@ from parlai.core.opt import Opt
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_primary_worker
 
-from polyencoder.errors import ConfigError
 from polyencoder.evaluation import ranks
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
@@ -36,8 +35,6 @@ def training_config(opt: Opt) -> TrainingConfig:
     Raises:
         ConfigError: for options of training that cannot be.
     """
-    if opt.get("teacher_scores") and not opt.get("teacher_model"):
-        raise ConfigError(f"--teacher-scores {opt['teacher_scores']}: whose? Give --teacher-model as well")
     if opt.get("index"):  # which is searched, not trained with; the model may have been with hard negatives
         opt = Opt({**opt, "hard_negatives": 0})
     values = given_in(opt, TrainingConfig)

@@ -88,7 +88,7 @@ class ModelFamily:
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
         """Before anything is built: that every flag can be followed."""
-        check_flags(opt, is_cross=not family(architecture).model.has_vectors)
+        check_flags(opt, architecture)
 
     def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
         """Before the dictionary is built: that no flag says that the model and its vocabulary come from elsewhere."""

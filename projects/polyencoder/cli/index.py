@@ -157,6 +157,7 @@ def update(*, settings: UpdateSettings) -> None:
             f"{without_password(where)}: --compact, --faiss and --recall are for index folders; this engine does that "
             "by itself"
         )
+    before = len(opened)
     with opened.changing():
         if settings.remove_id or removed:
             opened.remove(_counted(chain(settings.remove_id, _ids(removed)), done, "removed"))
@@ -171,6 +172,9 @@ def update(*, settings: UpdateSettings) -> None:
                 opened.build_faiss(kind, **parameters)
             if faiss.recall is not None:
                 opened.tune(recall=faiss.recall, contexts=contexts, source=faiss.contexts or "")
+    if known := done["added"] and done["added"] - (len(opened) - before + done["removed"]):
+        done["added"] -= known
+        done["there already"] = known
     if changes := ", ".join(f"{count:,} {what}" for what, count in done.items()):
         say(f"{without_password(where)}: {changes}")
     _report(where, opened, bad=bad)
@@ -178,6 +182,7 @@ def update(*, settings: UpdateSettings) -> None:
 
 def _counted(items: Iterable[T], counts: Counter[str], what: str) -> Iterator[T]:
     """The items, counted under `what`."""
+    counts[what] = 0  # an empty file is no reason for silence
     for item in items:
         counts[what] += 1
         yield item

@@ -96,8 +96,12 @@ class NegativeSampler:
                 chosen.append(text)
                 if len(chosen) > self.count:
                     return rng.shuffled(chosen)
+        if len(chosen) == 1:
+            raise InputError(
+                f"{self.source}: has no label that differs from {labels[0]!r:.60}: there is nothing to rank"
+            )
         raise InputError(
             f"num_negatives is {self.count}, but {self.source} has only {len(chosen) - 1} labels that differ from "
-            f"{labels[0]!r}; lower it",
+            f"{labels[0]!r:.60}; lower it",
             argument="num_negatives",
         )

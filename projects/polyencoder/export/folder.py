@@ -33,7 +33,7 @@ from polyencoder.storage.checkpoint import (
     model_fingerprint,
     save_folder,
 )
-from polyencoder.storage.files import ABANDONED, atomic_write, fsync, reporting_write_errors
+from polyencoder.storage.files import ABANDONED, alone_in, atomic_write, fsync, reporting_write_errors
 
 __all__ = ["check_no_model", "export_folder", "placing", "save_ranker"]
 
@@ -138,6 +138,21 @@ def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
         )
 
 
+def _move(made: Path, target: Path) -> None:
+    """Move the files of a model to their places, and remove those of the model that was there."""
+    names = {path.name for path in made.iterdir()}
+    for old in [*target.glob("*.onnx"), *(target / name for name in _OF_THE_MODEL)]:
+        if old.name not in names:
+            old.unlink(missing_ok=True)
+    (target / _GRAPHS).unlink(missing_ok=True)  # until all is in place there are no graphs
+    order = {_GRAPHS: 0, CONFIG: 1, TOKENIZER: 2, WEIGHTS: 4}  # reversed: from the weights on, it is the new model
+    with ExitStack() as written:
+        for name in sorted(names, key=lambda name: order.get(name, 3)):
+            temporary = written.enter_context(atomic_write(target / name))
+            os.replace(made / name, temporary)
+            fsync(temporary)  # before the weights have their name
+
+
 def _holds_model(target: Path) -> bool:
     """Whether a folder holds a model; CheckpointError if it holds other files."""
     if target.exists() and not target.is_dir():
@@ -165,16 +180,7 @@ def placing(target: Path) -> Iterator[Path]:
     try:
         yield made
         target.mkdir(exist_ok=True)
-        names = {path.name for path in made.iterdir()}
-        for old in [*target.glob("*.onnx"), *(target / name for name in _OF_THE_MODEL)]:
-            if old.name not in names:
-                old.unlink(missing_ok=True)
-        (target / _GRAPHS).unlink(missing_ok=True)  # until all is in place there are no graphs
-        order = {_GRAPHS: 0, CONFIG: 1, TOKENIZER: 2, WEIGHTS: 4}  # reversed: from the weights on, it is the new model
-        with ExitStack() as written:
-            for name in sorted(names, key=lambda name: order.get(name, 3)):
-                temporary = written.enter_context(atomic_write(target / name))
-                os.replace(made / name, temporary)
-                fsync(temporary)  # before the weights have their name
+        with alone_in(target):
+            _move(made, target)
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -6,7 +6,7 @@ These never check a model's class or architecture name: differences are properti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -134,6 +134,16 @@ class RankerModel(TrainableModel, ABC):
         """
         vectors = self.encode_candidates(candidates)
         return self.score(self.encode_context(contexts), vectors if index is None else vectors[index])
+
+    def scorer(
+        self, candidates: TokenBatch, *, max_bytes: int, max_tokens: int | None = None
+    ) -> Callable[[TokenBatch], Tensor]:
+        """A function that scores contexts with all of these candidates, [batch, n], as `forward` does.
+
+        It is for a model that `reads_pairs`, in inference. What the model reads of candidates by themselves is read
+        once, and up to `max_bytes` of it are kept; a change of the weights makes the function stale.
+        """
+        return lambda contexts: self(contexts, candidates, max_tokens=max_tokens)
 
     @property
     @abstractmethod

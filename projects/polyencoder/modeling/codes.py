@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from polyencoder.config import Attention, ContextVectors
+from polyencoder.config import Attention, ContextVectors, TurnEnd
 from polyencoder.modeling.multihead import CodesAttention, masked_softmax
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.modeling.turns import turn_means, turn_numbers
@@ -93,10 +93,10 @@ class LastOutputs(FixedVectors):
 class TurnMeans(FixedVectors):
     """The mean output of each of the latest m turns; fewer for a context of fewer turns.
 
-    `turn_end` is the id of the token that ends a turn.
+    `turn_end` is the id of the token that ends a turn, or those of several.
     """
 
-    def __init__(self, n_codes: int, *, turn_end: int | None) -> None:
+    def __init__(self, n_codes: int, *, turn_end: TurnEnd) -> None:
         super().__init__()
         self.n_codes, self.turn_end = n_codes, turn_end
 
@@ -112,7 +112,7 @@ class TurnMeans(FixedVectors):
 
 
 def build_codes(
-    kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1, turn_end: int | None = None
+    kind: ContextVectors, n_codes: int, dim: int, *, attention: Attention, heads: int = 1, turn_end: TurnEnd = None
 ) -> TrainedCodes | FixedVectors:
     """Builds the module for a kind of context vectors."""
     if kind == "turns":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NoReturn
 
 import torch
@@ -15,7 +16,7 @@ from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.separable import BiEncoder
-from polyencoder.modeling.turns import turn_means, turn_numbers
+from polyencoder.modeling.turns import turn_end, turn_means, turn_numbers
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.text import TextEncoder
@@ -26,7 +27,7 @@ __all__ = ["LateEncoder", "max_similarities"]
 EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
 """What the score is a sum of, in the order of its weights."""
 DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's
-SPEED = 300.0  # how many times the learning rate an update of Adam's moves an exit's weight
+SPEED = 300.0  # how many times the learning rate an update of Adam's moves an exit's weight: 0 to 1 is a long way
 SIMILARITIES = 1 << 23  # of tokens that are in memory at once
 TOKENS = 1 << 14  # maximum tokens per batch in inference
 TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory at once in inference
@@ -79,12 +80,16 @@ class LateEncoder(BiEncoder):
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
-        return replace(config, turn_end=text.separator_ids[-1] if text.separator_ids else None)
+        return replace(config, turn_end=turn_end(text.separator_ids))
 
     @property
     def exit_weights(self) -> Tensor:
-        """w, [5]. An update moves them `SPEED` times as far as other weights: 0 to 1 is a long way for these."""
-        return self.exits + (SPEED - 1) * self.exits.detach()
+        """w, [5], `SPEED` times the parameters, whose gradients are w's divided by `SPEED`.
+
+        Of Adam and its kin, whose updates have the size of the learning rate whatever that of the gradient, an update
+        moves w `SPEED` times as far as other weights; of SGD by the learning rate times the gradient, as others.
+        """
+        return self.exits / SPEED + (SPEED - 1 / SPEED) * self.exits.detach()
 
     def after_batch(self) -> None:
         with torch.no_grad():
@@ -111,37 +116,52 @@ class LateEncoder(BiEncoder):
             pieces = None if fits else Pieces(self)
             read = _read(self._read_context, contexts, pieces, max_tokens=max_tokens)
             return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens), index)
-        shape = (len(contexts), len(candidates)) if index is None else index.shape
-        scores = torch.full(shape, -torch.inf, device=contexts.ids.device)
-        width = candidates.ids.size(1) * (0 if index is None else index.size(1))  # of each context's own candidates
+        if index is None:
+            return self.scorer(candidates, max_bytes=0, max_tokens=max_tokens)(contexts)
+        scores = torch.full(index.shape, -torch.inf, device=contexts.ids.device)
+        width = candidates.ids.size(1) * index.size(1)  # of each context's own candidates
         at_once = max(1, TOKENS_KEPT // max(contexts.ids.size(1), width))
         for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
-            some = contexts.select(rows)
-            if index is None:
-                scores[rows] = self._scores(some, candidates, max_tokens=max_tokens)
-                continue
+            read = self._read_all(self._read_context, contexts.select(rows), max_tokens=max_tokens)
             used, place = index[rows].clamp(min=0).unique(return_inverse=True)
-            found = self._scores(some, candidates.select(used), place, max_tokens=max_tokens)
-            scores[rows] = found.masked_fill(index[rows] < 0, -torch.inf)
+            own = self._read_all(self._read_candidate, candidates.select(used), max_tokens=max_tokens)
+            scores[rows] = self.compare(read, own, place).float().masked_fill(index[rows] < 0, -torch.inf)
         return scores
 
-    def _scores(
-        self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None, *, max_tokens: int | None
-    ) -> Tensor:
-        """Scores in inference, for contexts whose token vectors fit into memory.
+    def scorer(
+        self, candidates: TokenBatch, *, max_bytes: int, max_tokens: int | None = None
+    ) -> Callable[[TokenBatch], Tensor]:
+        def read_part(rows: Tensor) -> tuple[Tensor, Texts]:
+            return rows, self._read_all(self._read_candidate, candidates.select(rows), max_tokens=max_tokens)
 
-        So do those of the candidates that are each context's own; what all share is read in parts.
-        """
-        pieces, most = Pieces(self), min(max_tokens or TOKENS, TOKENS)
-        read = _read(self._read_context, contexts, pieces, max_tokens=most)
-        if index is not None:
-            return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=most), index).float()
-        scores = torch.empty(len(contexts), len(candidates), device=contexts.ids.device)
-        for part in token_batches(candidates.mask.sum(1).tolist(), max_tokens=TOKENS_KEPT):
-            columns = torch.tensor(part, device=scores.device)
-            some = _read(self._read_candidate, candidates.select(columns), pieces, max_tokens=most)
-            scores[:, columns] = self.compare(read, some).float()
-        return scores
+        lengths = candidates.mask.sum(1).tolist()
+        parts = [
+            torch.tensor(rows, device=candidates.ids.device) for rows in token_batches(lengths, max_tokens=TOKENS_KEPT)
+        ]
+        kept: list[tuple[Tensor, Texts]] = []
+        with torch.no_grad():
+            for rows in parts:
+                max_bytes -= candidates.select(rows).ids.numel() * self.token_weight.numel() * 4
+                if max_bytes < 0:
+                    break
+                kept.append(read_part(rows))
+
+        @torch.no_grad()
+        def score(contexts: TokenBatch) -> Tensor:
+            scores = torch.empty(len(contexts), len(candidates), device=contexts.ids.device)
+            for rows in torch.arange(len(contexts), device=scores.device).split(
+                max(1, TOKENS_KEPT // max(1, contexts.ids.size(1)))
+            ):
+                read = self._read_all(self._read_context, contexts.select(rows), max_tokens=max_tokens)
+                for columns, texts in chain(kept, map(read_part, parts[len(kept) :])):
+                    scores[rows.unsqueeze(1), columns] = self.compare(read, texts).float()
+            return scores
+
+        return score
+
+    def _read_all(self, read: Callable[[TokenBatch], Texts], tokens: TokenBatch, *, max_tokens: int | None) -> Texts:
+        """What is compared of texts, in inference."""
+        return _read(read, tokens, Pieces(self), max_tokens=min(max_tokens or TOKENS, TOKENS))
 
     def compare(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
         """Scores [batch, n] of candidates, shared by all contexts, or of those that `index` [batch, n] names."""

@@ -15,6 +15,7 @@ from polyencoder.modeling.codes import build_codes
 from polyencoder.modeling.export_steps import CONTEXT, ContextStep, Step
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import reduce
+from polyencoder.modeling.turns import turn_end
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
@@ -107,7 +108,7 @@ class PolyEncoder(TwoTowers):
                 "newline",
                 argument="context_vectors",
             )
-        return replace(config, turn_end=text.separator_ids[-1])
+        return replace(config, turn_end=turn_end(text.separator_ids))
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)

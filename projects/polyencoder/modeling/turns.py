@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
+from torch.nn.functional import pad
 
-__all__ = ["turn_means", "turn_numbers"]
+from polyencoder.config import TurnEnd
+
+__all__ = ["turn_end", "turn_means", "turn_numbers"]
 
 
-def turn_numbers(ids: Tensor, mask: Tensor, *, end: int | None) -> Tensor:
-    """The number of each token's turn, [batch, length], below 0 at padding; the token `end` is the last of its turn."""
+def turn_end(separator: Sequence[int]) -> TurnEnd:
+    """What ends a turn behind which these tokens stand."""
+    return separator[0] if len(separator) == 1 else tuple(separator) or None
+
+
+def turn_numbers(ids: Tensor, mask: Tensor, *, end: TurnEnd) -> Tensor:
+    """The number of each token's turn, [batch, length], below 0 at padding; `end` is the last token of its turn, or the
+    last ones."""
     if end is None:
         return mask.long() - 1
-    ends = ((ids == end) & mask).long()
+    last, *before = (end,) if isinstance(end, int) else reversed(end)
+    is_end = (ids == last) & mask
+    for back, token in enumerate(before, start=1):
+        is_end = is_end & pad(ids == token, (back, 0))[:, : ids.size(1)]
+    ends = is_end.long()
     return (ends.cumsum(1) - ends).masked_fill(~mask, -1)
 
 

@@ -92,6 +92,8 @@ class KeepEncoder(Callback):
 class PretrainingLog(Log):
     """Logs losses and accuracies of training, tokens per second, and MFU.
 
+    The tokens are those of all processes, whose batches are of one size; the share is this process's.
+
     Args:
         every_seconds: between two lines; None to log evaluations only.
         peak: the machine's peak matmul throughput in FLOP/s (`matmul_throughput`).
@@ -113,7 +115,8 @@ class PretrainingLog(Log):
         super().before_step(run, batch)
         if isinstance(batch, PairBatch):
             tokens = int(batch.contexts.mask.sum())
-            self.tokens, self._step_tokens = self.tokens + tokens, self._step_tokens + tokens
+            self.tokens += tokens
+            self._step_tokens += tokens * run.processes.count
             model: Any = run.model
             self._flops += step_flops(model, batch)
         return batch

@@ -136,7 +136,7 @@ class DistillationConfig(Settings):
     candidates: Annotated[AtLeastZero, Parameter(name="--distillation-candidates"), Needs("teacher")] = 0
     """How many candidates of each example the teacher scores: the label and those that the student ranks highest. 0 for
     all, which with --candidates batch is the square of the batch size."""
-    scores: Annotated[str | os.PathLike[str] | None, Hidden, Parlai("teacher_scores")] = None
+    scores: Annotated[str | os.PathLike[str] | None, Needs("teacher"), Hidden, Parlai("teacher_scores")] = None
     """The file in which the teacher's scores are cached, so that no pair of texts is scored twice; several runs may
     share it."""
 

@@ -26,7 +26,7 @@ from polyencoder.hub.resolve import downloaded, there
 from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.files import atomic_write, fingerprint, fsync, leftovers, reporting_write_errors
+from polyencoder.storage.files import alone_in, atomic_write, fingerprint, fsync, leftovers, reporting_write_errors
 from polyencoder.storage.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 
@@ -49,8 +49,11 @@ def save_folder(
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
     weights = _weights(model, dtype)
+    with reporting_write_errors(target, CheckpointError):
+        target.mkdir(parents=True, exist_ok=True)
     with (
         reporting_write_errors(target, CheckpointError),
+        alone_in(target),
         atomic_write(target / CONFIG) as config_file,
         atomic_write(target / TOKENIZER) as tokenizer_file,
         atomic_write(target / WEIGHTS) as weights_file,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import glob
 import hashlib
 import os
@@ -30,7 +31,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     A kill, an error or a loss of power in between leaves the old file unchanged, and an error no temporary file. What
     killed processes left is removed once it is an hour old. A symbolic link stays one: the file that it points to is
-    replaced. The new file has the permissions of the old one, or of any new file.
+    replaced. The new file has the permissions of the old one, else those of any new file.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():  # a folder, or a device, which a plain file would take the place of
@@ -51,6 +52,21 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Makes others who write files that belong together into this folder wait until the block ends.
+
+    Without effect on a file system without locks.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
-from polyencoder.training.objective import MAX_BATCHES_WITHOUT_NEGATIVES, CrossEntropy, Loss, Ranking
+from polyencoder.training.objective import CrossEntropy, Loss, Ranking
 from polyencoder.training.optimizer import build_optimizer
 from polyencoder.training.precision import Precision
 from polyencoder.training.progress import Goal
@@ -45,7 +45,6 @@ def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
         gather_negatives=config.gather_negatives and config.candidates != "inline",
         grad_cache=config.grad_cache,
         pair_tokens=config.pair_tokens,
-        max_without_negatives=None if config.hard_negatives.count else MAX_BATCHES_WITHOUT_NEGATIVES,
     )
 
 

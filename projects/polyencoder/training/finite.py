@@ -15,6 +15,7 @@ __all__ = ["DIVERGED", "FiniteUpdates"]
 
 _log = logging.getLogger(__name__)
 
+OVERFLOWS = 50  # the scale of a float16 loss begins at 2**16 and is halved at each: it is tiny long before
 DIVERGED = "its training has diverged; a lower learning rate or a longer warm-up may help"
 
 
@@ -31,6 +32,7 @@ class FiniteUpdates:
         self._limit = limit
         self.in_a_row = 0
         """Updates skipped in a row; a resumed run continues to count."""
+        self._overflows = 0  # updates in a row with a float16 overflow
         self._bad_loss: float | None = None  # of a batch since the last update
 
     def check_losses(self, losses: Tensor) -> bool:
@@ -39,6 +41,19 @@ class FiniteUpdates:
         if not math.isfinite(total):
             self._bad_loss = total
         return math.isfinite(total)
+
+    def check_scaled(self, norm: float, *, number: int) -> None:
+        """After an update of scaled gradients (float16), which the scaler has left out where their norm is not finite.
+
+        Raises:
+            TrainingError: it has left out so many in a row that no scale helps.
+        """
+        self._overflows = 0 if math.isfinite(norm) else self._overflows + 1
+        if self._overflows >= OVERFLOWS:
+            raise TrainingError(
+                f"update {number}: the gradients are not finite at any scale of the loss, as in the {OVERFLOWS} "
+                f"updates up to it. What was saved before stays. {DIVERGED.capitalize()}"
+            )
 
     def leaves_out(self, model: nn.Module, *, number: int, scaled: bool) -> bool:
         """Whether to skip the next update, the same in all processes. Gradients must be summed already.

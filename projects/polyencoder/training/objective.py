@@ -12,7 +12,7 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool, inline_pool, shared_pool, without_twins
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError
 from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
@@ -25,8 +25,6 @@ __all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "Ranking", "Sums"]
 
 Sums = Mapping[str, tuple[float, int]]
 """Metrics as (sum, count), to add up over batches and processes; count 0 for a plain sum."""
-
-MAX_BATCHES_WITHOUT_NEGATIVES = 100  # at the beginning of a run
 
 
 @dataclass(frozen=True)
@@ -97,12 +95,10 @@ class Ranking:
         gather_negatives: with in-batch candidates, also use those of the other processes' batches.
         grad_cache: contexts of maximum length per chunk of gradient caching; 0: no limit.
         pair_tokens: a cross-encoder's tokens per chunk of gradient caching; 0: no limit.
-        max_without_negatives: this many batches without negatives at the start of a run are an error; None for no
-            limit, if negatives are mined later.
 
     Attributes:
         skipped: batches of this process skipped because the label was the only candidate. skipped_examples: such
-            examples, in these batches and in others. has_trained: whether any batch was not skipped.
+            examples, in these batches and in others.
     """
 
     def __init__(
@@ -114,21 +110,15 @@ class Ranking:
         gather_negatives: bool = False,
         grad_cache: int = 0,
         pair_tokens: int = 0,
-        max_without_negatives: int | None = MAX_BATCHES_WITHOUT_NEGATIVES,
     ) -> None:
         self.model, self.text, self.loss = model, text, loss or CrossEntropy()
         self.gather_negatives = gather_negatives
         self.skipped = self.skipped_examples = 0
-        self.has_trained = False
-        self._max_without_negatives, self._processes = max_without_negatives, Processes.of_this_group()
+        self._processes = Processes.of_this_group()
         self.max_tokens = (grad_cache * text.config.longest_context if model.has_vectors else pair_tokens) or None
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
-        """Scores a batch; None in a process without examples, which still takes part in the collectives.
-
-        Raises:
-            InputError: `max_without_negatives` batches without negatives.
-        """
+        """Scores a batch; None in a process without examples, which still takes part in the collectives."""
         own = batch = None if batch is None else self._without_twins(batch)
         joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
         if batch is not None and not joins and not batch.pool.has_negatives:
@@ -146,7 +136,6 @@ class Ranking:
             if own is not None:
                 self._skip(own)
             return None
-        self.has_trained = True
         if own is None:
             return self._assist(step)
         first, *others = self.scores(own, step)
@@ -184,20 +173,9 @@ class Ranking:
         """The tokens of each candidate, to find duplicates."""
         return [tuple(ids) for ids in self.text.candidate_ids(pool.texts)]
 
-    def check_has_trained(self) -> None:
-        """Raises InputError if every batch was skipped."""
-        if self.skipped and not self.has_trained:
-            raise InputError(
-                f"nothing was trained: in all of {self.skipped} batches the label was the only candidate; give a "
-                "larger batch_size, or data with different labels",
-                argument="batch_size",
-            )
-
     def _skip(self, batch: Batch) -> None:
         self.skipped += 1
         self.skipped_examples += len(batch)
-        if self._max_without_negatives is not None and self.skipped >= self._max_without_negatives:
-            self.check_has_trained()
 
     def scores(self, batch: Batch, step: GatheredStep) -> list[Scored]:
         """Scores the step's candidates, for each objective of the model."""

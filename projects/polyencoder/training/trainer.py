@@ -13,15 +13,17 @@ from polyencoder.data.epochs import InMemory, Reader, Source
 from polyencoder.data.example import Example
 from polyencoder.data.loader import batches_of, prefetched
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError, TrainingError
 from polyencoder.ranker.protocol import Learner
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.distributed import Processes, broadcast_weights, gather_objects
+from polyencoder.training.finite import DIVERGED
 from polyencoder.training.objective import Objective, Outcome, Ranking
 from polyencoder.training.progress import Goal, Progress
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
+from polyencoder.training.skipped import SkippedBatches
 from polyencoder.training.updates import OptimizerUpdates
 
 __all__ = ["Trainer"]
@@ -82,6 +84,7 @@ class Trainer:
         """Whether the goal is reached, in all processes."""
         self._why: str | None = None
         self._clock = time.monotonic()  # `progress.seconds` is counted up to here
+        self._skipped = SkippedBatches(self.config.hard_negatives)
 
     # ---- the step
 
@@ -93,6 +96,10 @@ class Trainer:
 
         Returns:
             The batch's outcome before the update; None if no process had an example.
+
+        Raises:
+            InputError: too many batches in a row without an example to train on.
+            TrainingError: too many updates in a row that are not finite.
         """
         self.model.train()
         self.updates.zero_grad()
@@ -102,6 +109,7 @@ class Trainer:
             batch = callback.before_step(self, batch)
         with self.updates.autocast():
             outcome = self.objective(batch)
+        self._skipped.count(is_skipped=outcome is None)
         if outcome is not None:
             self.updates.backward(outcome.loss)
             self.updates.check_losses(outcome.losses)
@@ -163,9 +171,19 @@ class Trainer:
         self._clock = time.monotonic()
 
     def check_has_trained(self) -> None:
-        """Raises InputError if every batch was skipped."""
-        if isinstance(self.objective, Ranking):
-            self.objective.check_has_trained()
+        """Raises an error if there were batches and none of them changed the model.
+
+        Raises:
+            InputError: every batch was skipped.
+            TrainingError: every update was skipped, as its loss or gradients were not finite.
+        """
+        if self.skipped and not self._skipped.has_trained:
+            raise self._skipped.error(self.skipped)
+        if (left_out := self.updates.left_out) and left_out == self.updates.count:
+            raise TrainingError(
+                f"nothing was trained: all of {left_out} updates were left out, as their losses or gradients were not "
+                f"finite. {DIVERGED.capitalize()}"
+            )
 
     def _check_has_updated(self) -> None:
         if self.updates.count == 0 and self._why is None:
@@ -277,9 +295,9 @@ class Trainer:
         self.updates.load_state_dict(state["updates"])
         self.progress, self._why = Progress(**state["progress"]), state["stopped"]
         self.is_over = self.goal.is_reached(self.progress)
+        self._skipped.has_trained = self.progress.updates > 0
         if isinstance(self.objective, Ranking):
             self.objective.skipped, self.objective.skipped_examples = state["skipped"], state["skipped_examples"]
-            self.objective.has_trained = self.progress.updates > 0
         states = state["callbacks"]
         if isinstance(states, list):  # of all processes
             states = states[min(self.processes.rank, len(states) - 1)]

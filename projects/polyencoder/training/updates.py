@@ -99,6 +99,8 @@ class OptimizerUpdates:
             clip = self._clip if self._clip is not None else float("inf")
             self.norm = float(nn.utils.clip_grad_norm_(parameters, clip))
             self.precision.step(self.optimizer)
+            if self.precision.scales:
+                self._finite.check_scaled(self.norm, number=self.count + 1)
         self.count += 1
         self.schedule.step(self.count, time=self.time)
 

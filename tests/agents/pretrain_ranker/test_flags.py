@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from parlai.agents.pretrain_ranker import flags
+from parlai.agents.pretrain_ranker.model import PretrainingDictionary
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.settings.base import flat_values
@@ -63,6 +64,8 @@ def test_an_encoder_keeps_its_sizes(make, backbone_folder):
     assert make(backbone=backbone, n_positions=30, n_layers=2).opt["n_positions"] == 30
     with pytest.raises(CheckpointError, match=r"^--init-model nowhere: there is no such file"):
         make(init_model="nowhere", backbone=backbone)
+    with pytest.raises(CheckpointError, match=r"^--init-model nowhere: there is no such file"):
+        PretrainingDictionary({"init_model": "nowhere"})  # a training builds the dictionary first
 
 
 @pytest.mark.parametrize(

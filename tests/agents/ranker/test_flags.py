@@ -82,9 +82,35 @@ def test_data_parallel_is_accepted_and_names_the_launcher(make_agent, respond, l
     assert agent.global_metrics.report()["mean_loss"].value() > 0
 
 
-def test_a_cross_encoder_has_no_vectors_of_candidates(make_agent):
-    with pytest.raises(ConfigError, match="--encode-candidate-vecs true: a cross-encoder has no vectors"):
-        make_agent("crossencoder", encode_candidate_vecs=True)
+@pytest.mark.parametrize(
+    ("model", "title"), [("crossencoder", "cross-encoder"), ("lateencoder", "late-interaction encoder")]
+)
+def test_what_reads_pairs_does_not_score_candidates_vectors(model, title, make_agent):
+    with pytest.raises(ConfigError, match=f"--encode-candidate-vecs true: the scores of a {title} are not those of"):
+        make_agent(model, encode_candidate_vecs=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"distillation_weight": 0.3}, "0.3 is read only with --teacher-model: give that too, or leave it out"),
+        ({"teacher_scores": "some.sqlite"}, "some.sqlite is read only with --teacher-model"),
+        ({"hard_negatives_every": 7}, "7 is read only with --hard-negatives"),
+        ({"hard_negative_margin": 0.5}, "0.5 is read only with --hard-negatives"),
+        ({"final_learning_rate": 1e-6}, "1e-06 is read only with --lr-scheduler linear or cosine"),
+        ({"rerank_k": 3}, "3: says how to search, so it needs --index"),
+    ],
+)
+def test_a_flag_that_nothing_reads_is_an_error(given, missing, make_agent):
+    (name,) = given
+    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')} {missing}"):
+        make_agent("biencoder", **given)
+
+
+def test_a_default_that_nothing_reads_may_be_given(make_agent):
+    same = {"distillation_weight": 0.5, "hard_negatives_every": 1000, "final_learning_rate": 0.0}
+    assert make_agent("biencoder", **same).ranker
+    assert make_agent("biencoder", hard_negatives=2, hard_negatives_every=7, num_epochs=1.0).ranker
 
 
 # ---- of an encoder that is there

@@ -65,6 +65,8 @@ def test_frequent_labels_are_not_favoured():
 def test_too_few_labels():
     with pytest.raises(InputError, match="num_negatives is 19, but train.txt has only 2 labels .* lower it"):
         NegativeSampler(["a1", "b1", "c1"], source="train.txt").candidates(["a1"], key="k")
+    with pytest.raises(InputError, match="train.txt: has no label that differs from 'yes': there is nothing to rank"):
+        NegativeSampler(["yes", "Yes."], source="train.txt").candidates(["yes"], key="k")
 
 
 def test_count_must_be_positive():

@@ -177,6 +177,33 @@ def test_weights_never_become_negative(make_late):
     assert model.exit_weights.tolist() == pytest.approx([0.4, 0, 0, 0, 0], abs=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_an_update_of_adam_alone_moves_its_weights_further_than_others(make_late, optimizer):
+    model, gradient = make_late(), torch.tensor([0.1, -0.2, 0.3, -0.4, 0.5])
+    before = model.exit_weights.detach()
+    (model.exit_weights @ gradient).backward()
+    made = torch.optim.SGD([model.exits], lr=0.1) if optimizer == "sgd" else torch.optim.Adam([model.exits], lr=1e-4)
+    made.step()
+    expected = 0.1 * gradient if optimizer == "sgd" else 1e-4 * late.SPEED * gradient.sign()
+    torch.testing.assert_close(before - model.exit_weights.detach(), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1500, 1 << 30])
+def test_candidates_that_are_kept_are_read_once(make_late, text, sentences, max_bytes, monkeypatch):
+    monkeypatch.setattr(late, "TOKENS_KEPT", 40)  # many parts
+    model, read = make_late(token_dim=5).eval(), []
+    contexts, candidates = text.contexts(CONTEXTS), text.candidates(sentences)
+    with torch.no_grad():
+        expected = model(contexts, candidates)
+    inner = model._read_candidate
+    monkeypatch.setattr(model, "_read_candidate", lambda tokens: read.append(len(tokens)) or inner(tokens))
+    score = model.scorer(candidates, max_bytes=max_bytes)
+    kept = sum(read)
+    read.clear()
+    torch.testing.assert_close(score(contexts), expected)
+    assert (kept == 0, kept == len(sentences), bool(read)) == (not max_bytes, max_bytes > 1500, max_bytes <= 1500)
+
+
 def test_its_index_holds_the_bi_encoders_vectors_and_the_best_are_read_again(make_ranker, text, sentences, tmp_path):
     ranker = make_ranker("late", turn_end=text.separator_ids[-1])
     with torch.no_grad():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,28 @@ def test_a_model_that_is_saved_while_it_is_loaded_is_loaded_whole(folder, make_r
     monkeypatch.setattr(checkpoint, "_read_weights", save_and_read)
     loaded = Ranker.from_pretrained(folder)
     assert torch.equal(loaded.score([sentences[:1]], sentences), new.score([sentences[:1]], sentences))
+
+
+def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, sentences):
+    """Else the weights were one's, and their configuration and tokenizer the other's."""
+    other, second, rename = make_ranker("poly", seed=2), None, os.replace
+
+    def renamed(source, target):
+        nonlocal second
+        rename(source, target)
+        if second is None:  # the first one's weights have their name
+            second = threading.Thread(target=other.save_pretrained, args=(folder,))
+            second.start()
+            second.join(timeout=0.5)
+            assert second.is_alive()
+
+    monkeypatch.setattr(os, "replace", renamed)
+    make_ranker("bi", seed=1).save_pretrained(folder)
+    second.join()
+    assert torch.equal(
+        Ranker.from_pretrained(folder, device="cpu").score(sentences[:1], sentences),
+        other.score(sentences[:1], sentences),
+    )
 
 
 def test_saving_over_another_model_replaces_it(folder, make_ranker, sentences):

@@ -211,6 +211,8 @@ def test_what_is_not_finite_is_not_learnt(make_ranker):
         Trainer(ranker, replace(CONFIG, max_nonfinite=3), train=EXAMPLES).fit()
     for one, other in zip(before, weights(ranker.model), strict=True):
         assert torch.equal(one, other)
+    with pytest.raises(TrainingError, match="nothing was trained: all of 2 updates were left out"):
+        Trainer(ranker, replace(PLAIN, max_updates=2), train=EXAMPLES).fit()
 
 
 def test_a_run_that_goes_on_counts_on_what_is_not_finite(make_ranker):

@@ -13,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +80,20 @@ class Catalogue:
     def create_tables(connection: sqlite3.Connection) -> None:
         """Make a new database one of an index; `create_indexes` follows when the entries are in."""
         connection.executescript(_TABLES)
+
+    def check_tables(self) -> None:
+        """Raise CheckpointError unless the tables are those of an index, and nothing else is in the database.
+
+        A view in the place of a table could give anything for a row, and a trigger change what it likes.
+        """
+        others = (
+            "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL TABLE%'"
+        )
+        if (found := self._ask(others).fetchone()) is not None:
+            raise self._damaged("its database has the {} {!r:.60}, which no index has".format(*found))
+        for name, columns in _tables().items():
+            if _columns(self._ask, name) != columns:
+                raise self._damaged(f"its database has no table {name!r} such as an index has")
 
     # Reading
 
@@ -254,6 +270,20 @@ class Catalogue:
         if (found := self._ask(query).fetchone()) is None:
             raise sqlite3.DatabaseError("it has no description")
         return found[0]
+
+
+@cache
+def _tables() -> dict[str, list[Any]]:
+    """The columns of each table of an index."""
+    with closing(sqlite3.connect(":memory:")) as empty:
+        Catalogue.create_tables(empty)
+        names = [name for (name,) in empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: _columns(empty.execute, name) for name in names}
+
+
+def _columns(ask: Callable[[str], sqlite3.Cursor], table: str) -> list[Any]:
+    """The name and type of each column, whether it may be null, and its place in the primary key."""
+    return [(name, kind, *rest) for _, name, kind, *rest in ask(f"PRAGMA table_xinfo({table})")]
 
 
 def digest_of(text: str) -> bytes:

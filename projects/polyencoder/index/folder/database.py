@@ -160,10 +160,12 @@ def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
     connection = None
     try:
         connection = connect(path, "mode=ro" if content is None else "mode=ro&immutable=1")
-        connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error as error:
+        Catalogue(connection, path.parent).check_tables()
+    except BaseException as error:
         if connection is not None:
             connection.close()
+        if not isinstance(error, sqlite3.Error):
+            raise
         raise CheckpointError(f"{path}: damaged or not readable ({first_line(error)}); {_AGAIN}") from error
     return _Reader(connection, stamp, content)
 

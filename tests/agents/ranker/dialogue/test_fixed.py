@@ -345,3 +345,22 @@ def test_a_copied_candidates_file_serves_the_copied_model(copy_of, evaluate, can
     shutil.copy(candidates_file, moved)
     evaluate(moved / "model", eval_candidates="fixed", fixed_candidates_path=str(moved / "answers.txt"))
     assert len(encoded) == 1
+
+
+def test_what_a_late_interaction_encoder_reads_of_fixed_candidates_is_read_once(
+    make_agent, respond, candidates_file, labels, monkeypatch
+):
+    """And anew once the model has changed."""
+    fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    agent, read = make_agent("lateencoder", **fixed), []
+    inner = agent.ranker._read_candidate
+    monkeypatch.setattr(agent.ranker, "_read_candidate", lambda tokens: read.append(len(tokens)) or inner(tokens))
+    question = {"text": "where is the cat ?", "eval_labels": [labels[0]]}
+    respond(agent, question)
+    assert sum(read) == len(labels)
+    respond(agent, question, {**question, "text": "hello"})
+    assert sum(read) == len(labels)
+    respond(agent, *[{"text": f"hello {i}", "labels": [labels[i]]} for i in range(2)])
+    read.clear()
+    respond(agent, question)
+    assert sum(read) == len(labels)

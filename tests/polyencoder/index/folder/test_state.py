@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -108,6 +109,27 @@ def test_a_database_that_is_damaged_further_on(folder, ranker, index, contexts):
     data[4096:] = b"x" * (len(data) - 4096)
     (folder / DATABASE).write_bytes(data)
     with pytest.raises(CheckpointError, match="index.sqlite: .*build the index again"):
+        FolderIndex.open(folder, ranker)
+
+
+VIEW = "ALTER TABLE {0} RENAME TO own; CREATE VIEW {0} AS SELECT {1} FROM own;"
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (VIEW.format("texts", "'x' || row AS row, digest, text"), "has the view 'texts', which no index has"),
+        (VIEW.format("entries", "number, id, row + 1 AS row, metadata"), "has the view 'entries'"),
+        ("CREATE TRIGGER t AFTER INSERT ON entries BEGIN DELETE FROM texts; END;", "has the trigger 't'"),
+        ("CREATE VIRTUAL TABLE more USING fts5(text);", "has the table 'more'"),
+        ("DROP TABLE texts; CREATE TABLE texts(row TEXT, digest, text);", "has no table 'texts' such as an index has"),
+        ("DROP TABLE dead;", "has no table 'dead'"),
+    ],
+)
+def test_a_database_that_is_made_up(folder, ranker, script, message):
+    with closing(sqlite3.connect(folder / DATABASE)) as connection:
+        connection.executescript(script)
+    with pytest.raises(CheckpointError, match=f"index: damaged, its database {message}.*; build it again"):
         FolderIndex.open(folder, ranker)
 
 
