@@ -95,18 +95,19 @@ class Settings:
         file = flat.get("config") if "config" in known else None
         held = {} if file is None else _flat(known, read_yaml(file))
         whole = {name: value for name, value in flat.items() if isinstance(value, Settings)}
+        flat = {name: value for name, value in flat.items() if name not in whole}  # `optimizer` is also a flag's name
         below = {name: _value(whole, leaf.path) for name, leaf in known.items() if leaf.path[0] in whole}
         overridden = {*held} & {*flat} & {*known}
         _check_each(cls, {name: held[name] for name in overridden}, origin=str(file))
         try:
             presets = cls.presets({**held, **below, **flat})
             usual = {**{name: value for name, value in presets.items() if name not in below}, **held}
-            wanted = {name: value for name, value in {**held, **flat}.items() if name not in whole}
+            wanted = {**held, **flat}
             for name in overridden:
                 if str(flat[name]) == str(known[name].default):  # a flag that takes a setting of the file back
                     del wanted[name]
             _check_needs(known, wanted, {**usual, **below})
-            made = handler(_nested(known, {**whole, **usual, **flat}))
+            made = handler(_nested(known, {**usual, **flat}, whole))
         except (ConfigError, ValidationError) as error:
             known_error = error if isinstance(error, ConfigError) else config_error(error, of=cls)
             if known_error.argument in held and known_error.argument not in flat:
@@ -201,9 +202,9 @@ def _flat(known: Mapping[str, Leaf], given: Mapping[str, Any], path: tuple[str, 
     return flat
 
 
-def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat values as pydantic reads them: mappings for nested settings, which come first where they are given whole."""
-    nested: dict[str, Any] = {}
+def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[str, Settings]) -> dict[str, Any]:
+    """Flat values as pydantic reads them: mappings for nested settings, beside those that are given whole."""
+    nested: dict[str, Any] = {**whole}
     for name, value in flat.items():
         *groups, last = known[name].path if name in known else name.split(".")
         inner = nested
