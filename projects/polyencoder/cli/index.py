@@ -12,18 +12,21 @@ from cyclopts import App, Parameter
 
 from polyencoder.checks import without_password
 from polyencoder.cli.shared.contexts import read_questions
-from polyencoder.cli.shared.loading import load
+from polyencoder.cli.shared.loading import load, load_named
 from polyencoder.cli.shared.output import Progress, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand, lines
-from polyencoder.errors import ConfigError
-from polyencoder.index import FolderIndex, Index, candidates_from
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index import Fingerprints, FolderIndex, Index, candidates_from, vectors_from
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
-from polyencoder.index.open import check_tuning, described, open_index
+from polyencoder.index.open import check_tuning, described, make_index, open_index
+from polyencoder.index.parts import fingerprints_of
 from polyencoder.index.vectors import VectorDtype
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import RankerSettings
+from polyencoder.settings.common import MakerSettings, RankerSettings
+from polyencoder.settings.fields import Needs, Without
 
 __all__ = ["index", "update"]
 
@@ -55,12 +58,18 @@ class FaissSettings(Settings):
 class IndexSettings(Settings):
     """What an index is made of, and where and how."""
 
-    model: RankerSettings
-    candidates: Annotated[str, Parameter(alias="-c")]
-    """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
-    or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
     out: Annotated[str, Parameter(alias="-o")]
     """A folder, milvus: and the address of a server or file, or postgres://USER@HOST:PORT/DATABASE#NAME."""
+    model: MakerSettings = field(default_factory=MakerSettings)
+    candidates: Annotated[str | None, Parameter(alias="-c"), Without("vectors")] = None
+    """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
+    or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
+    vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=True, allow_leading_hyphen=False)] = ()
+    """Candidates whose vectors exist, which are not encoded: FILE or GLOB, comma-separated: Parquet, Arrow or Feather
+    with `text`, `vector`, optionally `id`, and any metadata, or .npy with the candidates in a .jsonl beside it."""
+    fingerprint: Annotated[str | None, Needs("vectors"), Without("model")] = None
+    """In place of the model that made the vectors: its fingerprint, or a name for an encoder that is not here (default:
+    what the files say)."""
     dtype: VectorDtype = "float32"
     """How vectors are stored."""
     faiss: FaissSettings = field(default_factory=FaissSettings)
@@ -83,16 +92,18 @@ def index_candidates(*, settings: IndexSettings) -> None:
     """Encode candidates into an index, once, for `polyencoder search` and for ParlAI's --index.
 
     A killed run continues from the last whole file of vectors when the same command is started again. Processes that
-    torchrun starts share the work.
+    torchrun starts share the work. With --vectors nothing is encoded.
     """
     share, faiss = Share.from_environment(), settings.faiss
     bad = BadExamples(skip=settings.skip_bad_candidates)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss)
-    files = expand(settings.candidates)  # looks for them before the model is loaded
+    files = _files(settings, share)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
-    made = load(settings.model).index(
-        candidates_from(files, bad=bad),
+    given = bool(settings.vectors)
+    made = make_index(
+        vectors_from(files, bad=bad) if given else candidates_from(files, bad=bad),
         settings.out,
+        _maker(settings, files),
         dtype=settings.dtype,
         faiss=faiss.faiss,
         recall=faiss.recall,
@@ -103,11 +114,44 @@ def index_candidates(*, settings: IndexSettings) -> None:
         workers=settings.workers,
         share=share,
         shard_size=settings.shard_size,
-        model_name=settings.model.model,
+        model_name=settings.model.model or "",
         progress=shows_bars(settings.progress),
     )
     if share.rank == 0:
         _report(settings.out, made, bad=bad)
+
+
+def _files(settings: IndexSettings, share: Share) -> list[str]:
+    """The files of candidates. ConfigError for settings that contradict each other."""
+    if settings.vectors:
+        if settings.workers > 1 or share.processes > 1:
+            raise ConfigError("with --vectors nothing is encoded: start one process, with one worker")
+        return expand(settings.vectors)
+    if settings.candidates is None:
+        raise ConfigError("give --candidates, which are encoded, or --vectors, which exist")
+    if settings.model.model is None:
+        raise ConfigError("give --model, which encodes the candidates")
+    return expand(settings.candidates)
+
+
+def _maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
+    """The model that encodes the candidates or has made their vectors, or the fingerprints of that one."""
+    stated = fingerprints_of(files) if settings.vectors else None
+    if settings.model.model is not None:
+        ranker = load_named(settings.model.model, settings.model)
+        if stated is not None and not stated.fits(Fingerprints.of(ranker)):
+            raise InputError(f"{files[0]}: made by another model (fingerprint {stated.model}) than --model: give that")
+        return ranker
+    if settings.fingerprint is not None:
+        if stated is not None and not stated.fits(Fingerprints(settings.fingerprint)):
+            raise InputError(f"{files[0]}: says that the fingerprint of its vectors is {stated.model}: give no other")
+        return Fingerprints(settings.fingerprint)
+    if stated is None:
+        raise ConfigError(
+            "the files do not say which encoder made the vectors: give it as --model, or its --fingerprint, which may "
+            "be any name that tells it from others"
+        )
+    return stated
 
 
 @index.command(name="--info")

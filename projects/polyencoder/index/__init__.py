@@ -10,6 +10,7 @@ from polyencoder.index.folder.verify import verify
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
 from polyencoder.index.options import Filter, SearchOptions
+from polyencoder.index.parts import vectors_from
 from polyencoder.index.searcher import Searcher
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "build_index",
     "candidates_from",
     "open_index",
+    "vectors_from",
     "verify",
 ]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import torch
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import InputError
@@ -23,13 +26,16 @@ class Candidate(NamedTuple):
     """Anything that JSON can hold; fields of it can be filtered by."""
     where: str = ""
     """Its file and line, for messages."""
+    vector: np.ndarray[Any, Any] | None = None
+    """Its vector, [dim], where an encoder made that already; None: the index's model encodes the text."""
 
 
 How = Literal["add", "update", "put"]
 """As a new one, in the place of one, or whichever it is."""
 
 Record = str | Mapping[str, Any] | Candidate
-"""A candidate as callers may give it: its text alone, a dict with `text`, `id` and `metadata`, or a `Candidate`."""
+"""A candidate as callers may give it: its text alone, a dict with `text`, `id`, `metadata` and, where it exists, its
+`vector`, or a `Candidate`."""
 
 
 def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
@@ -49,12 +55,12 @@ def _candidate(record: Any, *, where: str) -> Candidate:
         raise InputError(f"{where} is {record!r:.60}; it must be a text, or a dict with `text`, `id` and `metadata`")
     if "text" not in record:
         raise InputError(f"{where} is {record!r:.60}; it has no `text`")
-    if others := [key for key in record if key not in ("text", "id", "metadata")]:
+    if others := [key for key in record if key not in ("text", "id", "metadata", "vector")]:
         raise InputError(f"{where} has {others[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
     id_: Any = record.get("id")
     if isinstance(id_, int) and not isinstance(id_, bool):
         id_ = str(id_)
-    return Candidate(id_, record["text"], record.get("metadata"), where)
+    return Candidate(id_, record["text"], record.get("metadata"), where, record.get("vector"))
 
 
 class Hit(NamedTuple):
@@ -69,6 +75,19 @@ class Hit(NamedTuple):
     """A cross-encoder's score, which is on a scale of its own; None where there was no re-ranking."""
     probability: float | None = None
     """How likely it is the right one; None if the model that ordered the hits is not calibrated."""
+
+
+def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:
+    """Contexts as a search takes them. InputError for vectors of another shape than [contexts, (codes,) dim]."""
+    if isinstance(contexts, ContextEncoding):
+        return contexts
+    try:
+        vectors = torch.as_tensor(contexts)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"contexts is {contexts!r:.60}; it must be vectors, [contexts, dim]") from None
+    if vectors.dtype not in (torch.float32, torch.float64):
+        vectors = vectors.float()
+    return ContextEncoding(vectors.unsqueeze(1) if vectors.dim() == 2 else vectors)
 
 
 def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
@@ -102,7 +121,10 @@ class Index(ABC):
         return False
 
     def search(
-        self, contexts: ContextEncoding, options: SearchOptions | None = None, **changes: Any
+        self,
+        contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any],
+        options: SearchOptions | None = None,
+        **changes: Any,
     ) -> list[list[Hit]]:
         """The best candidates of each context, best first; fewer where the filter lets fewer through.
 
@@ -110,9 +132,11 @@ class Index(ABC):
 
         Examples:
             >>> index.search(contexts, top_k=5, exactness="certified")
+            >>> index.search(numpy.load("queries.npy"), top_k=5)
 
         Args:
-            contexts: the encoded contexts, any number of them.
+            contexts: the encoded contexts, any number of them; or their vectors, [contexts, dim] of one vector each or
+                [contexts, codes, dim]. The score of one vector is its inner product with the candidate's.
             options: how to search; None for `SearchOptions()`.
             changes: fields of `SearchOptions`, in place of those of `options`.
 
@@ -122,7 +146,7 @@ class Index(ABC):
         """
         options = changed(options, changes)
         self.check(options)
-        return self._search(contexts, options)
+        return self._search(encoding_of(contexts), options)
 
     @abstractmethod
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
@@ -144,9 +168,12 @@ class Index(ABC):
             ...     index.add(records)
         """
 
+    takes_vectors: ClassVar[bool] = False
+    """Whether candidates that are added may bring their vectors."""
+
     def add(self, records: Iterable[Record]) -> None:
         """Put in new candidates. One that exists already is unchanged; InputError if it differs."""
-        self._enter(checked_records(records), "add")
+        self._enter(self._usable(records), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> None:
         """Take candidates out. InputError for an id that is not there, unless `missing_ok`."""
@@ -155,11 +182,20 @@ class Index(ABC):
 
     def update(self, records: Iterable[Record]) -> None:
         """Give candidates another text or other metadata. InputError for an id that is not there, or no id."""
-        self._enter(map(_with_id, checked_records(records)), "update")
+        self._enter(map(_with_id, self._usable(records)), "update")
 
     def put(self, records: Iterable[Record]) -> None:
         """Put in candidates, in the place of those that have their ids. Equal ones are unchanged."""
-        self._enter(checked_records(records), "put")
+        self._enter(self._usable(records), "put")
+
+    def _usable(self, records: Iterable[Record]) -> Iterator[Candidate]:
+        for record in checked_records(records):
+            if record.vector is not None and not self.takes_vectors:
+                raise InputError(
+                    f"{record.where or repr(record.id)}: has a vector, but here the model encodes what is added; build "
+                    "an index of all vectors, or add the text alone"
+                )
+            yield record
 
     @abstractmethod
     def _enter(self, records: Iterable[Candidate], how: How) -> None: ...

@@ -38,14 +38,15 @@ def candidates_from(
             if is_lines and not record["text"].strip():
                 continue
             try:
-                candidate = _candidate(record, where=where)
+                candidate = candidate_of(record, where=where)
             except InputError as error:
                 bad(error)
                 continue
             yield candidate
 
 
-def _candidate(record: dict[str, Any], *, where: str) -> Candidate:
+def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
+    """A candidate of a record of a file: fields other than `text` and `id` are metadata. Errors as above."""
     if "text" not in record:
         raise InputError(
             f"{where}: has no 'text'; it has {', '.join(map(repr, record)) or 'nothing'}. Rename the column with the "

@@ -27,11 +27,21 @@ class Fingerprints(NamedTuple):
 
     model: str
     """Of the candidate tower, the reduction and the tokenizer: equal means equal vectors."""
-    tokenizer: str
+    tokenizer: str = ""
+    """Empty where only the name of an encoder is known, whose vectors exist."""
 
     @classmethod
-    def of(cls, ranker: TextRanker) -> Fingerprints:
+    def of(cls, ranker: TextRanker | Fingerprints) -> Fingerprints:
+        """Of a ranker; fingerprints are their own."""
+        if isinstance(ranker, Fingerprints):
+            return ranker
         return cls(candidate_fingerprint(separable(ranker), ranker.text), ranker.text.fingerprint())
+
+    def fits(self, other: Fingerprints) -> bool:
+        """Whether they are those of one model; a tokenizer that is not known is no difference."""
+        return self.model == other.model and (
+            self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,21 +51,26 @@ class Maker:
     FORMAT_VERSION: ClassVar[int] = 1
 
     architecture: str
+    """Empty where that is not known."""
     dim: int
     fingerprints: Fingerprints
     model_name: str
     """Where the model was loaded from, for messages; empty if that is not known."""
 
     @classmethod
-    def of(cls: type[M], ranker: TextRanker, *, model_name: str, **fields: Any) -> M:
-        """For an index that this ranker makes. Raises InputError for a cross-encoder."""
-        model = separable(ranker)
+    def of(
+        cls: type[M], ranker: TextRanker | Fingerprints, *, model_name: str, dim: int | None = None, **fields: Any
+    ) -> M:
+        """For an index that this ranker makes, or of vectors [dim] that the encoder of these fingerprints has made.
+
+        Raises InputError for a cross-encoder.
+        """
+        if isinstance(ranker, Fingerprints):
+            architecture, dim = "", checked_count("dim", dim)
+        else:
+            architecture, dim = separable(ranker).config.architecture, ranker.model.dim
         return cls(
-            architecture=model.config.architecture,
-            dim=model.dim,
-            fingerprints=Fingerprints.of(ranker),
-            model_name=model_name,
-            **fields,
+            architecture=architecture, dim=dim, fingerprints=Fingerprints.of(ranker), model_name=model_name, **fields
         )
 
     def to_json(self) -> str:
@@ -91,6 +106,10 @@ class Maker:
             ) from None
         return parsed
 
+    @property
+    def _kind(self) -> str:
+        return f"{self.architecture}-encoder" if self.architecture else "foreign encoder"
+
     def _check(self) -> None:
         """Raise ConfigError or InputError for a value that no index can have."""
         check_fields(self)
@@ -100,7 +119,7 @@ class Maker:
 
     def check_model(self, fingerprints: Fingerprints, *, where: object) -> None:
         """Raise CheckpointError unless the model with these fingerprints made the index."""
-        if fingerprints == self.fingerprints:
+        if fingerprints.fits(self.fingerprints):
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
         ours, theirs = (one.model.removesuffix("-int8") for one in (fingerprints, self.fingerprints))
@@ -110,8 +129,9 @@ class Maker:
                 f"{where}: made by {maker}, and vectors of another precision are others: load the model with the "
                 f"backend that made it, or {remedy}"
             )
-        other = "tokenizer" if fingerprints.tokenizer != self.fingerprints.tokenizer else "weights or reduction"
-        maker = self.model_name or f"a {self.architecture}-encoder"
+        tokenizers = {fingerprints.tokenizer, self.fingerprints.tokenizer} - {""}
+        other = "tokenizer" if len(tokenizers) > 1 else "weights or reduction"
+        maker = self.model_name or f"a {self._kind}"
         raise CheckpointError(
             f"{where}: made by another model, {maker} (fingerprint {self.fingerprints.model}); this one has another "
             f"{other} (fingerprint {fingerprints.model}): load that model, or {remedy}"
@@ -119,7 +139,7 @@ class Maker:
 
     def summary(self, where: object, *, entries: int, vectors: str) -> list[str]:
         """The lines that summaries of all engines begin with."""
-        model = f"{self.model_name or 'not known'} ({self.architecture}-encoder, fingerprint {self.fingerprints.model})"
+        model = f"{self.model_name or 'not known'} ({self._kind}, fingerprint {self.fingerprints.model})"
         return [f"{where}: {entries:,} candidates", f"model: {model}", f"vectors: {vectors}"]
 
 

@@ -19,6 +19,7 @@ from polyencoder.index.faiss.tuning import checked_recall
 from polyencoder.index.folder import FolderIndex, described_folder
 from polyencoder.index.folder.build import SHARD_SIZE, build_index
 from polyencoder.index.folder.shards import Share
+from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex, described_milvus
 from polyencoder.index.milvus.collection import IndexKind
@@ -33,12 +34,15 @@ __all__ = ["check_tuning", "described", "make_index", "open_index"]
 _ADDRESSES = ("milvus", *SCHEMES)
 
 
-def open_index(where: str | os.PathLike[str], ranker: TextRanker | Fingerprints, *, attention: str = "basic") -> Index:
+def open_index(
+    where: str | os.PathLike[str], ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
+) -> Index:
     """The index at `where`, a folder or an address, `milvus:...` or `postgres://...`, for the model that made it.
 
     Args:
         where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`.
-        ranker: the model; or its fingerprints and its `attention` from who does not add texts.
+        ranker: the model; or its fingerprints and its `attention` from who does not add texts; None for whichever made
+            it, from who searches with vectors.
 
     Raises:
         CheckpointError: if there is no index, it is damaged, or another model made it.
@@ -67,7 +71,7 @@ def described(where: str | os.PathLike[str]) -> list[str]:
 def make_index(
     candidates: Iterable[Record],
     where: str | os.PathLike[str] | None,
-    ranker: TextRanker,
+    ranker: TextRanker | Fingerprints,
     *,
     dtype: VectorDtype = "float32",
     faiss: str | None = None,
@@ -82,11 +86,16 @@ def make_index(
     model_name: str = "",
     progress: bool = False,
 ) -> Index:
-    """Encode candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings."""
+    """Put candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings.
+
+    With fingerprints in place of a model all candidates bring their vectors.
+    """
     records = checked_records(candidates)
     if where is not None:
         check_place("the index", where, addresses=_ADDRESSES)
     check_tuning(recall, contexts, faiss=faiss)
+    if recall is not None and isinstance(ranker, Fingerprints):
+        raise ConfigError("recall is measured with contexts, which only a model encodes: give it", argument="recall")
     contexts = None if contexts is None else checked_contexts(contexts)
     if postgres is not None and not is_postgres(where):
         raise _other_engine("postgres", postgres)
@@ -144,11 +153,20 @@ def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -
 
 
 def _in_milvus(
-    records: Iterator[Candidate], where: str, ranker: TextRanker, *, kind: str | None, model_name: str, progress: bool
+    records: Iterator[Candidate],
+    where: str,
+    ranker: TextRanker | Fingerprints,
+    *,
+    kind: str | None,
+    model_name: str,
+    progress: bool,
 ) -> MilvusIndex:
+    records, dim = with_vectors(records, ranker)
     if (first := next(records, None)) is None:
         raise InputError(f"{where}: not made, as there is no candidate to put into it: the input is empty")
-    index = MilvusIndex.create(where, ranker, kind=cast("IndexKind | None", kind), model_name=model_name)  # checks it
+    index = MilvusIndex.create(  # checks the kind
+        where, ranker, kind=cast("IndexKind | None", kind), model_name=model_name, dim=dim
+    )
     with tqdm(
         chain([first], records), desc="adding", unit=" candidates", unit_scale=True, disable=not progress
     ) as shown:
@@ -157,8 +175,15 @@ def _in_milvus(
 
 
 def _in_postgres(
-    records: Iterator[Candidate], where: str, ranker: TextRanker, *, kind: str | None, model_name: str, progress: bool
+    records: Iterator[Candidate],
+    where: str,
+    ranker: TextRanker | Fingerprints,
+    *,
+    kind: str | None,
+    model_name: str,
+    progress: bool,
 ) -> PostgresIndex:
+    records, dim = with_vectors(records, ranker)
     if (first := next(records, None)) is None:
         raise InputError(
             f"{without_password(where)}: not made, as there is no candidate to put into it: the input is empty"
@@ -166,7 +191,7 @@ def _in_postgres(
     with tqdm(
         chain([first], records), desc="adding", unit=" candidates", unit_scale=True, disable=not progress
     ) as shown:
-        return PostgresIndex.make(where, shown, ranker, kind=kind, model_name=model_name)
+        return PostgresIndex.make(where, shown, ranker, kind=kind, model_name=model_name, dim=dim)
 
 
 def _other_engine(engine: str, kind: str) -> ConfigError:

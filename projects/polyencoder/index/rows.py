@@ -12,12 +12,13 @@ import numpy as np
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate, How
 from polyencoder.index.entries import canonical, taken
+from polyencoder.index.given import checked_vector
 from polyencoder.index.meta import separable
 from polyencoder.index.vectors import quantize
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["ROWS_AT_ONCE", "Entry", "batches", "encoded", "key_of", "missing", "to_write"]
+__all__ = ["ROWS_AT_ONCE", "Entry", "batches", "brought", "encoded", "key_of", "missing", "to_write"]
 
 ROWS_AT_ONCE = 4096
 """Candidates that are compared, encoded and written in one step."""
@@ -67,6 +68,12 @@ def to_write(new: Iterable[tuple[Candidate, E]], there: MutableMapping[str, E], 
             raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
         there[entry.id] = entry
         yield entry
+
+
+def brought(new: Iterable[tuple[Candidate, E]], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:
+    """The vectors that candidates bring, float32 [dim], by the keys of their rows. InputError for one that is none."""
+    given = ((entry, checked_vector(record, dim=dim).vector) for record, entry in new if record.vector is not None)
+    return {key_of(entry.id): vector for entry, vector in given if vector is not None}
 
 
 def missing(id_: str, *, where: str) -> InputError:

@@ -11,7 +11,7 @@ from polyencoder.data.pairs import Columns
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Without
 
-__all__ = ["ColumnSettings", "PairColumns", "RankerOrBackbone", "RankerSettings", "RunningSettings"]
+__all__ = ["ColumnSettings", "MakerSettings", "PairColumns", "RankerOrBackbone", "RankerSettings", "RunningSettings"]
 
 
 @settings()
@@ -33,6 +33,14 @@ class RankerSettings(RunningSettings):
 
     model: Annotated[str, Parameter(alias="-m")]
     """A model folder, a model file of parlai train_model, or a hub id."""
+
+
+@settings()
+class MakerSettings(RunningSettings):
+    """The model that makes an index, or that made the vectors of one, and how it runs."""
+
+    model: Annotated[str | None, Parameter(alias="-m")] = None
+    """A model folder, a model file of parlai train_model, or a hub id; with --vectors, the one that made them."""
 
 
 @settings()

@@ -129,7 +129,7 @@ def test_other_names_are_those_of_options():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["index", "--out", "x"], "index requires --model, --candidates"),
+        (["search"], "search requires --model, --index"),
         (["index", "--model", "m", "-c", "texts", "-o"], "index requires a value for --out"),
         (["index", "--modle", "m", "-c", "texts", "-o", "x"], "unknown option: --modle (did you mean --model?)"),
         (["pretrain"], "pretrain requires CORPUS, --out"),

@@ -13,20 +13,20 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.common import RankerOrBackbone, RankerSettings, RunningSettings
 from polyencoder.storage.checkpoint import holds_ranker
 
-__all__ = ["left_out", "load", "load_encoder", "load_reranker"]
+__all__ = ["left_out", "load", "load_encoder", "load_named", "load_reranker"]
 
 
 def load(settings: RankerSettings) -> Ranker:
     """The model that the settings name."""
-    return _load(settings.model, settings)
+    return load_named(settings.model, settings)
 
 
 def load_reranker(name: str | None, running: RankerSettings) -> Ranker | None:
     """The cross-encoder of this name, if there is one, run as the ranker but by torch."""
-    return None if name is None else _load(name, replace(running, backend="torch"))
+    return None if name is None else load_named(name, replace(running, backend="torch"))
 
 
-def _load(name: str, running: RunningSettings) -> Ranker:
+def load_named(name: str, running: RunningSettings) -> Ranker:
     """A model by its name; of processes that torchrun starts, each takes a GPU of its own."""
     device = running.device
     if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
@@ -38,7 +38,7 @@ def load_encoder(settings: RankerOrBackbone) -> Ranker:
     """The model that the settings name, or a bi-encoder of one tower around a pre-trained encoder."""
     model, backbone = settings.model, settings.backbone
     if model is not None and backbone is None:
-        return _load(model, settings)
+        return load_named(model, settings)
     if model is not None or backbone is None:
         raise ConfigError("give either --model, a ranker, or --backbone, a pre-trained encoder")
     if holds_ranker(backbone):

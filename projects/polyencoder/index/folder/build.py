@@ -1,7 +1,8 @@
 """Builds an index folder of any number of candidates, in bounded memory; a killed build resumes.
 
 Two passes. The first streams the candidates into the database, where equal texts meet. The second encodes the texts in
-shards of some ten thousand rows, each a file. What is in memory is one shard, whatever the number of candidates.
+shards of some ten thousand rows, each a file. What is in memory is one shard, whatever the number of candidates. Where
+candidates bring their vectors, the first pass writes the shards, and nothing is encoded.
 
 A killed build resumes when it is started again. Until it is finished the database is `unfinished.sqlite`,
 there once the first pass is over; a shard's file is there or not, never half. Then a transaction names the files, and
@@ -39,8 +40,10 @@ from polyencoder.index.folder.files import (
     explained,
     locked,
 )
+from polyencoder.index.folder.given import GivenShards
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
-from polyencoder.index.meta import IndexMeta, separable
+from polyencoder.index.given import with_vectors
+from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.vectors import VectorDtype, check_dtype
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import atomic_write, fsync
@@ -54,7 +57,7 @@ _MOST = 1 << 31  # rows, or processes
 def build_index(
     folder: str | os.PathLike[str],
     candidates: Iterable[Record],
-    ranker: TextRanker,
+    ranker: TextRanker | Fingerprints,
     *,
     dtype: VectorDtype = "float32",
     shard_size: int = SHARD_SIZE,
@@ -70,9 +73,9 @@ def build_index(
 
     Args:
         folder: where; made if it is not there.
-        candidates: `Candidate` records, texts, or dicts with `text`, `id` and `metadata`; read once, and never all in
-            memory.
-        ranker: a bi- or poly-encoder.
+        candidates: `Candidate` records, texts, or dicts with `text`, `id`, `metadata` and, where it exists, `vector`;
+            read once, and never all in memory.
+        ranker: a bi- or poly-encoder; or, if all candidates have vectors, the fingerprints of what made them.
         dtype: of the vectors on disk. bfloat16 halves, int8 quarters the size of float32.
         shard_size: rows in a file: what is encoded at once, and lost at most when the build is killed.
         workers: processes on this machine, each with the model in memory. They are started afresh and import the main
@@ -83,8 +86,9 @@ def build_index(
         progress: show bars with rate and time left on stderr.
 
     Raises:
-        InputError: if there are no candidates, one is not usable, an id is there twice for different candidates, or
-            the folder holds something else than this index or cannot be written.
+        InputError: if there are no candidates, one is not usable, an id is there twice for different candidates, a
+            vector is not one of this model (see `index.given.with_vectors`), or the folder holds something else than
+            this index or cannot be written.
         PolyencoderError: a process that shares the work has ended early.
     """
     folder = Path(folder)
@@ -100,22 +104,31 @@ def build_index(
             f"workers is {workers} under torchrun, which has started {share.processes} processes already",
             argument="workers",
         )
-    build = secrets.token_hex(8)
-    plan = IndexMeta.of(ranker, model_name=model_name, dtype=dtype, shard_size=shard_size, build=build)
     first = share.rank == 0
+    given_records = checked_records(candidates)
+    records, dim = with_vectors(given_records, ranker) if first else (given_records, None)
+    if (dim is not None or isinstance(ranker, Fingerprints)) and (workers, share.processes) != (1, 1):
+        raise ConfigError("nothing is encoded where candidates bring their vectors: start one process")
+    build = secrets.token_hex(8)
+    plan = IndexMeta.of(ranker, model_name=model_name, dim=dim, dtype=dtype, shard_size=shard_size, build=build)
     with ExitStack() as stack:
         if first:
             stack.enter_context(_there(folder))
             stack.enter_context(locked(folder))
-        plan = _entered(folder, candidates, plan, progress=progress) if first else _awaited(folder, plan)
+        given = None if dim is None else GivenShards(folder, plan)
+        plan = _entered(folder, records, plan, given, progress=progress) if first else _awaited(folder, plan)
         if (folder / DATABASE).exists():
             return
         with explained(folder):
             check_no_links(folder)
             shards = share.of(missing_shards(folder, plan), shard_size=shard_size)
+            if given is not None and shards:
+                raise InputError(f"{folder}: damaged, a file of vectors that was there is missing; remove the folder")
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
             with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:
-                if workers == 1 or len(shards) < 2:
+                if isinstance(ranker, Fingerprints) or not shards:
+                    pass
+                elif workers == 1 or len(shards) < 2:
                     encode_here(folder, separable(ranker), ranker.text, plan, shards, advance=bar.update)
                 else:
                     workers = min(workers, len(shards))
@@ -135,16 +148,18 @@ def candidates_digest(candidates: Iterable[Record]) -> str:
 
 
 def _digested(candidate: Candidate) -> bytes:
-    return repr(candidate[:3]).encode()
+    return repr(candidate[:3]).encode() + (b"" if candidate.vector is None else candidate.vector.tobytes())
 
 
-def _entered(folder: Path, candidates: Iterable[Record], plan: IndexMeta, *, progress: bool) -> IndexMeta:
+def _entered(
+    folder: Path, candidates: Iterator[Candidate], plan: IndexMeta, given: GivenShards | None, *, progress: bool
+) -> IndexMeta:
     """The first pass, or a look at whether the one that was made before had the same candidates."""
     digest = hashlib.blake2b(digest_size=16)
 
     def read() -> Iterator[Candidate]:
         with _bar("reading", None, unit=" candidates", show=progress) as bar:
-            for candidate in checked_records(candidates):
+            for candidate in candidates:
                 digest.update(_digested(candidate))
                 bar.update()
                 yield candidate
@@ -162,16 +177,22 @@ def _entered(folder: Path, candidates: Iterable[Record], plan: IndexMeta, *, pro
         with explained(folder):
             _remove_all(folder)
             path = stack.enter_context(atomic_write(folder / UNFINISHED))
+            if given is not None:
+                stack.enter_context(given)  # left before the database has its name, which relies on its files
             connection = stack.enter_context(closing(connect_to_fill(path)))
             connection.execute("BEGIN")
         catalogue, entries = Catalogue(connection, folder), 0
         for candidate in read():  # whose errors are the caller's
             with explained(folder):
                 entries += catalogue.put(candidate)
+                if given is not None:
+                    given.put(catalogue.row_of(candidate.text), candidate)
         if entries == 0:
             raise InputError(f"{folder}: not made, as there is no candidate to put into it: the input is empty")
         with explained(folder):
             catalogue.create_indexes()
+            if given is not None:
+                given.flush()
             plan = replace(plan, rows=catalogue.rows, entries=entries, candidates=digest.hexdigest())
             catalogue.describe(plan.to_json())
             connection.execute("COMMIT")

@@ -122,6 +122,10 @@ class Catalogue:
         rows = self._ask("SELECT text FROM texts WHERE row >= ? AND row < ? ORDER BY row", (start, stop))
         return [text for (text,) in rows]
 
+    def row_of(self, text: str) -> int:
+        """The row of a text that is there."""
+        return int(self._one("SELECT row FROM texts WHERE digest = ?", (digest_of(text),)))
+
     def text_of(self, rows: Iterable[int]) -> dict[int, str]:
         """The texts of these rows."""
         wanted = [*rows]
@@ -265,9 +269,9 @@ class Catalogue:
         wrong = self._one("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
         return f"{wrong} entries without a text" if wrong else None
 
-    def _one(self, query: str) -> Any:
+    def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
         """The first value of the first row. Raises sqlite3.DatabaseError if there is none."""
-        if (found := self._ask(query).fetchone()) is None:
+        if (found := self._ask(query, values).fetchone()) is None:
             raise sqlite3.DatabaseError("it has no description")
         return found[0]
 

@@ -47,7 +47,7 @@ class FolderIndex(Index):
     """
 
     def __init__(
-        self, folder: Path, fingerprints: Fingerprints, ranker: TextRanker | None, *, attention: str = "basic"
+        self, folder: Path, fingerprints: Fingerprints | None, ranker: TextRanker | None, *, attention: str = "basic"
     ) -> None:
         self.folder = folder.absolute()  # it stays the same index, wherever the process goes
         self.attention = attention
@@ -61,7 +61,11 @@ class FolderIndex(Index):
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], ranker: TextRanker | Fingerprints, *, attention: str = "basic"
+        cls,
+        path: str | os.PathLike[str],
+        ranker: TextRanker | Fingerprints | None = None,
+        *,
+        attention: str = "basic",
     ) -> FolderIndex:
         """Open an index for the model that made it.
 
@@ -70,13 +74,13 @@ class FolderIndex(Index):
         Args:
             path: the folder.
             ranker: the model, whose fingerprints are computed; or its fingerprints, from who has them already and does
-                not add texts.
+                not add texts; None for whichever made it, from who searches with vectors.
             attention: a poly-encoder's `poly_attention`; a ranker knows its own.
 
         Raises:
             CheckpointError: if there is no finished index, it is damaged, or another model made it.
         """
-        if isinstance(ranker, Fingerprints):
+        if ranker is None or isinstance(ranker, Fingerprints):
             return cls(Path(path), ranker, None, attention=attention)
         return cls(Path(path), Fingerprints.of(ranker), ranker, attention=ranker.model.config.poly_attention)
 

@@ -15,7 +15,7 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import closing, contextmanager, nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from polyencoder.index.milvus.collection import IndexKind, MilvusCollection, che
 from polyencoder.index.milvus.rows import MilvusEntry, condition, has_field
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
-from polyencoder.index.rows import ROWS_AT_ONCE, batches, encoded, key_of, missing, to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, batches, brought, encoded, key_of, missing, to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
@@ -41,6 +41,8 @@ Changes = MutableMapping[str, MilvusEntry | None]
 class MilvusIndex(Index):
     """Candidates in a Milvus collection. Any number of processes may search and change it, with a server."""
 
+    takes_vectors = True
+
     def __init__(
         self, collection: MilvusCollection, dim: int, ranker: TextRanker | None, *, attention: str = "basic"
     ) -> None:
@@ -53,11 +55,19 @@ class MilvusIndex(Index):
         """Whether results can be certified."""
         self._changes: ChainMap[str, MilvusEntry | None] | None = None
         """In a block of `changing`: what becomes of candidates, by their keys; None if they are taken out."""
+        self._given: dict[str, np.ndarray[Any, Any]] = {}
+        """In such a block: the vectors that candidates bring, by their keys."""
         self._lock = threading.RLock()
 
     @classmethod
     def create(
-        cls, where: str, ranker: TextRanker, *, kind: IndexKind | None = None, model_name: str = ""
+        cls,
+        where: str,
+        ranker: TextRanker | Fingerprints,
+        *,
+        kind: IndexKind | None = None,
+        model_name: str = "",
+        dim: int | None = None,
     ) -> MilvusIndex:
         """A new, empty index; or the one that is there, if this model made it: to resume a killed one.
 
@@ -68,6 +78,7 @@ class MilvusIndex(Index):
             kind: "auto" for the index that Milvus thinks best, "flat" for one whose results can be certified: each
                 search reads all vectors. None for "auto", or whichever is there.
             model_name: where the model was loaded from, for messages about the index.
+            dim: of the vectors, where candidates bring them and `ranker` is the fingerprints of what made them.
 
         Raises:
             PolyencoderError: if the server is away, or the file is none of Milvus Lite.
@@ -76,13 +87,16 @@ class MilvusIndex(Index):
         """
         if kind is not None:
             check_kind(kind)
-        maker = Maker.of(ranker, model_name=model_name)
+        maker = Maker.of(ranker, model_name=model_name, dim=dim)
         collection = MilvusCollection(where)
         if (there := collection.description()) is None:
             collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
         else:
             Maker.parsed(there, collection.where).check_model(maker.fingerprints, where=collection.where)
-        index = cls(collection, maker.dim, ranker, attention=ranker.model.config.poly_attention)
+        if isinstance(ranker, Fingerprints):
+            index = cls(collection, maker.dim, None)
+        else:
+            index = cls(collection, maker.dim, ranker, attention=ranker.model.config.poly_attention)
         if kind is not None and index.has_exact_lists != (kind == "flat"):
             other = "flat" if index.has_exact_lists else "auto"
             raise ConfigError(
@@ -91,12 +105,14 @@ class MilvusIndex(Index):
         return index
 
     @classmethod
-    def open(cls, where: str, ranker: TextRanker | Fingerprints, *, attention: str = "basic") -> MilvusIndex:
+    def open(
+        cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
+    ) -> MilvusIndex:
         """Open an index for the model that made it.
 
         Args:
             where: as in `create`.
-            ranker: the model, or its fingerprints, from who does not add texts.
+            ranker: the model, or its fingerprints, from who does not add texts; None for whichever made it.
             attention: a poly-encoder's `poly_attention`; a ranker knows its own.
 
         Raises:
@@ -104,8 +120,9 @@ class MilvusIndex(Index):
             CheckpointError: if there is no index, or another model made it.
         """
         collection, maker = _opened(where)
-        if isinstance(ranker, Fingerprints):
-            maker.check_model(ranker, where=collection.where)
+        if ranker is None or isinstance(ranker, Fingerprints):
+            if ranker is not None:
+                maker.check_model(ranker, where=collection.where)
             return cls(collection, maker.dim, None, attention=attention)
         maker.check_model(Fingerprints.of(ranker), where=collection.where)
         return cls(collection, maker.dim, ranker, attention=ranker.model.config.poly_attention)
@@ -198,6 +215,8 @@ class MilvusIndex(Index):
                     outer.update(inner.maps[0])
             finally:
                 self._changes = outer
+                if outer is None:
+                    self._given = {}
 
     def _enter(self, records: Iterable[Candidate], how: How) -> None:
         """As in `Index.add`, `update` and `put`; candidates that are there already as they shall be are left so.
@@ -210,8 +229,12 @@ class MilvusIndex(Index):
         def step(some: list[Candidate], changes: Changes) -> None:
             new = [(record, MilvusEntry.of(record)) for record in some]
             there = self._there(entry.id for _, entry in new)
+            given = brought(new, dim=self.dim)
             for entry in to_write(new, there, how=how, where=self.collection.where):
-                changes[key_of(entry.id)] = entry
+                changes[key := key_of(entry.id)] = entry
+                self._given.pop(key, None)
+                if key in given:
+                    self._given[key] = given[key]
 
         self._in_steps(records, step)
 
@@ -247,15 +270,18 @@ class MilvusIndex(Index):
     def _apply(self, changes: Changes) -> None:
         """Write and delete rows. Each text that is new is encoded once."""
         for some in batches((entry for entry in changes.values() if entry), ROWS_AT_ONCE):
-            old = self.collection.rows({key_of(entry.id) for entry in some}, ["text", "vector"])
+            keys = [key_of(entry.id) for entry in some]
+            old = self.collection.rows(set(keys) - self._given.keys(), ["text", "vector"])
             vectors = {row["text"]: row["vector"] for row in old.values()}
-            if texts := list(dict.fromkeys(entry.text for entry in some if entry.text not in vectors)):
+            given = [self._given.get(key) for key in keys]
+            wanted = (entry.text for entry, own in zip(some, given, strict=True) if own is None)
+            if texts := [text for text in dict.fromkeys(wanted) if text not in vectors]:
                 new = encoded(texts, self._ranker, where=self.collection.where)
                 vectors |= zip(texts, new, strict=True)
             self.collection.write(
-                {"key": key_of(entry.id), **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
-                for entry in some
-                for vector in [np.asarray(vectors[entry.text], dtype=np.float32)]
+                {"key": key, **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
+                for key, entry, own in zip(keys, some, given, strict=True)
+                for vector in [np.asarray(vectors[entry.text] if own is None else own, dtype=np.float32)]
             )
             self.collection.flush()
         if gone := [key for key, entry in changes.items() if entry is None]:

@@ -26,7 +26,7 @@ from polyencoder.index.postgres.connection import Server, Session
 from polyencoder.index.postgres.rows import PostgresEntry
 from polyencoder.index.postgres.search import PostgresSearch
 from polyencoder.index.postgres.table import Table, parse_kind
-from polyencoder.index.rows import ROWS_AT_ONCE, batches, encoded, key_of, missing, to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, batches, brought, encoded, key_of, missing, to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
@@ -52,6 +52,8 @@ class PostgresMeta(Maker):
 class PostgresIndex(Index):
     """Candidates in a table. Any number of processes may search and change it."""
 
+    takes_vectors = True
+
     def __init__(
         self, server: Server, meta: PostgresMeta, ranker: TextRanker | None, *, attention: str = "basic"
     ) -> None:
@@ -68,10 +70,11 @@ class PostgresIndex(Index):
         cls,
         where: str,
         records: Iterable[Candidate],
-        ranker: TextRanker,
+        ranker: TextRanker | Fingerprints,
         *,
         kind: str | None = None,
         model_name: str = "",
+        dim: int | None = None,
     ) -> PostgresIndex:
         """A new index of these candidates; or the one that is there, if this model made it, with them added.
 
@@ -85,6 +88,7 @@ class PostgresIndex(Index):
                 "ivf-flat", with parameters of pgvector as in "hnsw,m=16,ef_construction=128" or "ivf-flat,nlist=100".
                 None for "flat", or whichever is there.
             model_name: where the model was loaded from, for messages about the index.
+            dim: of the vectors, where candidates bring them and `ranker` is the fingerprints of what made them.
 
         Raises:
             PolyencoderError: if the server is away, or refuses.
@@ -93,7 +97,7 @@ class PostgresIndex(Index):
         """
         wanted = None if kind is None else parse_kind(kind)
         name, parameters = wanted or parse_kind("flat")
-        meta = PostgresMeta.of(ranker, model_name=model_name, kind=name, parameters=parameters)
+        meta = PostgresMeta.of(ranker, model_name=model_name, dim=dim, kind=name, parameters=parameters)
         server = Server(where)
         with server.changing() as session:
             table = Table(session, server.name, where=server.where)
@@ -109,7 +113,10 @@ class PostgresIndex(Index):
                 meta = old
             else:
                 table.create(dim=meta.dim, kind=name, description=meta.to_json())
-            index = cls(server, meta, ranker, attention=ranker.model.config.poly_attention)
+            if isinstance(ranker, Fingerprints):
+                index = cls(server, meta, None)
+            else:
+                index = cls(server, meta, ranker, attention=ranker.model.config.poly_attention)
             index._change = session
             index._enter(records, "add")
             index._change = None
@@ -122,12 +129,14 @@ class PostgresIndex(Index):
         return index
 
     @classmethod
-    def open(cls, where: str, ranker: TextRanker | Fingerprints, *, attention: str = "basic") -> PostgresIndex:
+    def open(
+        cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
+    ) -> PostgresIndex:
         """Open an index for the model that made it.
 
         Args:
             where: as in `make`.
-            ranker: the model, or its fingerprints, from who does not add texts.
+            ranker: the model, or its fingerprints, from who does not add texts; None for whichever made it.
             attention: a poly-encoder's `poly_attention`; a ranker knows its own.
 
         Raises:
@@ -136,8 +145,9 @@ class PostgresIndex(Index):
         """
         server = Server(where)
         meta = server.read(lambda session: _meta(Table(session, server.name, where=server.where), server))
-        if isinstance(ranker, Fingerprints):
-            meta.check_model(ranker, where=server.where)
+        if ranker is None or isinstance(ranker, Fingerprints):
+            if ranker is not None:
+                meta.check_model(ranker, where=server.where)
             return cls(server, meta, None, attention=attention)
         meta.check_model(Fingerprints.of(ranker), where=server.where)
         return cls(server, meta, ranker, attention=ranker.model.config.poly_attention)
@@ -271,11 +281,14 @@ class PostgresIndex(Index):
         there = table.entries([key_of(entry.id) for _, entry in new])
         entries = {entry.id: entry for entry in to_write(new, there, how=how, where=self._server.where)}
         keys = [key_of(id_) for id_ in entries]
+        given = brought(new, dim=self.meta.dim)
         vectors = table.vectors(keys, dim=self.meta.dim)  # of texts that stay
-        if texts := list(dict.fromkeys(entry.text for entry in entries.values() if entry.text not in vectors)):
+        wanted = (entry.text for key, entry in zip(keys, entries.values(), strict=True) if key not in given)
+        if texts := [text for text in dict.fromkeys(wanted) if text not in vectors]:
             vectors |= zip(texts, encoded(texts, self._ranker, where=self._server.where), strict=True)
         table.delete(keys)
-        table.write((entry, vectors[entry.text]) for entry in entries.values())
+        rows = zip(keys, entries.values(), strict=True)
+        table.write((entry, given[key] if key in given else vectors[entry.text]) for key, entry in rows)
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         with self._step() as table:

@@ -9,13 +9,16 @@ from contextlib import nullcontext, suppress
 from itertools import count
 
 import pytest
+import torch
 
 import polyencoder.index.milvus.collection as collection_module
 import polyencoder.index.milvus.index as index_module
 import polyencoder.index.rows as rows_module
 from polyencoder.errors import InputError, PolyencoderError
+from polyencoder.index import Fingerprints
 from polyencoder.index.base import Candidate
 from polyencoder.index.milvus import MilvusIndex
+from polyencoder.index.open import make_index
 from polyencoder.index.rows import key_of
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
@@ -228,3 +231,25 @@ def test_any_sequence_of_changes(database, ranker, check_any_changes):
         return index
 
     check_any_changes(make, lambda index: MilvusIndex.open(index.collection.where, ranker), examples=6, steps=8)
+
+
+def test_vectors_that_exist(where, make_ranker, few, assert_best, contexts):
+    ranker = make_ranker("poly")
+    vectors = ranker.encode_candidates([c.text for c in few]).numpy()
+    given = [c._replace(vector=vector) for c, vector in zip(few, vectors, strict=True)]
+    index = make_index(iter(given), where, Fingerprints(Fingerprints.of(ranker).model), milvus="flat")
+    index = make_index(iter(given), where, ranker)  # nothing is new
+    hits = index.search(contexts, top_k=3, exactness="certified")
+    assert_best(hits, ranker, contexts, few, k=3, found={"exact", "certified"})
+    first = contexts.vectors[:, 0]
+    scores = torch.from_numpy(vectors) @ first.T
+    for context, found in enumerate(MilvusIndex.open(where).search(first, top_k=3)):
+        assert [hit.score for hit in found] == pytest.approx(scores[:, context].topk(3).values.tolist(), rel=1e-5)
+    index.put([Candidate("new", few[0].text, None, vector=-vectors[0])])  # each candidate has its own
+    stored = index.collection.rows([key_of("new"), key_of(few[0].id)], ["vector"])
+    assert torch.tensor(stored[key_of("new")]["vector"]).equal(-torch.tensor(stored[key_of(few[0].id)]["vector"]))
+    with pytest.raises(InputError, match="its vector has 3 numbers, not 16"):
+        index.add([{"text": "short", "vector": [1, 2, 3]}])
+    with pytest.raises(InputError, match="no vector"):
+        make_index(iter(few), f"{where}_2", Fingerprints("theirs"))
+    assert len(index) == len(few) + 1

@@ -1,0 +1,103 @@
+"""`EncodeCandidates`: Arrow tables of candidates to tables with their vectors, in whichever process it is called."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from polyencoder.config import Backend, WeightDtype
+from polyencoder.errors import InputError
+from polyencoder.index.base import Candidate
+from polyencoder.index.candidates import candidate_of
+from polyencoder.index.entries import checked
+from polyencoder.index.meta import Fingerprints, separable
+from polyencoder.index.parts import FINGERPRINTS, plain
+from polyencoder.packages import require
+from polyencoder.ranker.encoding import encode_candidates
+from polyencoder.ranker.ranker import Ranker
+
+__all__ = ["EncodeCandidates", "candidates_table"]
+
+
+class EncodeCandidates:
+    """Encodes tables of candidates. It has only the name of its model, and is pickled to other processes as that.
+
+    Each process loads the model once, when it is first called. Equal tables give equal bits, in any process with as
+    many threads.
+
+    Examples:
+        >>> encode = EncodeCandidates("models/mine")
+        >>> encode(pyarrow.table({"text": ["hello", "hi there"]})).column_names
+        ['id', 'text', 'vector', 'metadata']
+        >>> dataset.map_batches(EncodeCandidates, fn_constructor_args=["models/mine"], batch_format="pyarrow")  # Ray's
+
+    Args:
+        model: a model folder or hub id, which all processes can read.
+        device: such as "cpu" or "cuda"; None for a GPU where there is one.
+        backend: as of `Ranker.from_pretrained`.
+        dtype: of the encoder, as there.
+    """
+
+    def __init__(
+        self, model: str, *, device: str | None = None, backend: Backend = "torch", dtype: WeightDtype = "float32"
+    ) -> None:
+        self._settings = (model, device, backend, dtype)
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        """Of its model, which is loaded."""
+        return _loaded(*self._settings)[1]
+
+    def __call__(self, batch: Any) -> Any:
+        """The table of the candidates with their vectors.
+
+        Args:
+            batch: a table or record batch of Arrow with a column `text` and, if it likes, `id`; all others, and what is
+                in `metadata`, an object or the JSON of one, are metadata.
+
+        Returns:
+            A table with `id`, `text`, `vector` (float32 [dim] of fixed size) and `metadata` (JSON, or null); the
+            model's fingerprints are in the metadata of its schema. In the order of the batch.
+
+        Raises:
+            InputError: a candidate that cannot be used; it names the row of the batch, the first being 1.
+        """
+        arrow = require("pyarrow", extra="data")
+        ranker, fingerprints = _loaded(*self._settings)
+        model = separable(ranker)
+        table = candidates_table(
+            candidate_of(plain(record), where=f"row {row}") for row, record in enumerate(batch.to_pylist(), start=1)
+        )
+        texts = table.column("text").to_pylist()
+        places = {text: place for place, text in enumerate(dict.fromkeys(texts))}  # each text is encoded once
+        vectors = encode_candidates(model, ranker.text, list(places), remember=False).float().cpu()
+        flat = vectors[[places[text] for text in texts]].numpy().ravel()
+        column = arrow.FixedSizeListArray.from_arrays(arrow.array(flat, arrow.float32()), model.dim)
+        table = table.add_column(2, "vector", column)
+        return table.replace_schema_metadata({**(batch.schema.metadata or {}), FINGERPRINTS: json.dumps(fingerprints)})
+
+
+def candidates_table(candidates: Iterable[Candidate]) -> Any:
+    """Candidates as a table with `id`, `text` and `metadata`, the JSON of it.
+
+    Raises InputError for one that no index can hold.
+    """
+    arrow = require("pyarrow", extra="data")
+    rows = []
+    for candidate in candidates:
+        try:
+            text, id_, metadata = checked(candidate)
+        except ValueError as error:
+            raise InputError(f"{candidate.where}: not a candidate that an index can hold: {error}") from None
+        rows.append({"id": id_, "text": text, "metadata": metadata})
+    return arrow.Table.from_pylist(
+        rows, schema=arrow.schema([(name, arrow.string()) for name in ("id", "text", "metadata")])
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(model: str, device: str | None, backend: Backend, dtype: WeightDtype) -> tuple[Ranker, Fingerprints]:
+    ranker = Ranker.from_pretrained(model, device=device, backend=backend, dtype=dtype)
+    return ranker, Fingerprints.of(ranker)

@@ -1,0 +1,116 @@
+"""Encodes candidates into Parquet files, a block of rows in each; a killed run resumes behind the last whole file.
+
+A part is written beside its place and renamed. Its schema says which model made it and which candidates it has, so that
+a run that is started again skips what it would write again, and never takes another run's part for its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tqdm import tqdm
+
+from polyencoder.checks import checked_count
+from polyencoder.distributed.encoding import EncodeCandidates, candidates_table
+from polyencoder.errors import InputError, first_line
+from polyencoder.index.base import Record, checked_records
+from polyencoder.index.folder.build import SHARD_SIZE
+from polyencoder.index.parts import fingerprints_of
+from polyencoder.packages import require
+from polyencoder.storage.files import atomic_write, reporting_write_errors
+
+__all__ = ["Mapper", "encode_parts", "map_here"]
+
+T = TypeVar("T")
+
+Mapper = Callable[[Callable[[Any], Any], Iterable[tuple[T, Any]]], Iterator[tuple[T, Any]]]
+"""Calls a function with each of some tables, here or elsewhere; gives the results with the keys of the tables."""
+
+_CANDIDATES = b"polyencoder_candidates"
+
+
+def map_here(function: Callable[[Any], Any], tables: Iterable[tuple[T, Any]]) -> Iterator[tuple[T, Any]]:
+    """The `Mapper` of this process."""
+    return ((key, function(table)) for key, table in tables)
+
+
+def encode_parts(
+    candidates: Iterable[Record],
+    folder: str | os.PathLike[str],
+    encode: EncodeCandidates,
+    *,
+    rows: int = SHARD_SIZE,
+    mapper: Mapper[Path] = map_here,
+    progress: bool = False,
+) -> int:
+    """Write `part-000000000000.parquet`, ... with `rows` candidates each, for `vectors_from`; how many candidates.
+
+    With the rows of an index's shards, and no text twice, the vectors are bit by bit those of an index that encodes
+    the candidates itself.
+
+    Args:
+        candidates: as of `build_index`; read once, and never all in memory.
+        folder: where; made if it is not there.
+        encode: the model.
+        rows: candidates of a part: what is encoded at once, and lost at most by a kill.
+        mapper: where tables are encoded: `map_here`, or `map_with_ray`.
+        progress: show a bar on stderr.
+
+    Raises:
+        InputError: no candidates, one that cannot be used, a part of other candidates, another model or other `rows`,
+            or a folder that cannot be written.
+    """
+    parquet = require("pyarrow.parquet", extra="data")
+    folder, rows = Path(folder), checked_count("rows", rows)
+    records = checked_records(candidates)
+    total, written = 0, set[str]()
+    with tqdm(desc="encoding", unit=" candidates", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar:
+
+        def missing() -> Iterator[tuple[Path, Any]]:
+            nonlocal total
+            while (table := candidates_table(islice(records, rows))).num_rows:
+                path = folder / f"part-{total:012d}.parquet"
+                total += table.num_rows
+                written.add(path.name)
+                table = table.replace_schema_metadata({_CANDIDATES: _digest(table)})
+                if path.exists():
+                    _check_same(path, table, encode)
+                    bar.update(table.num_rows)
+                else:
+                    yield path, table
+
+        with reporting_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        for path, table in mapper(encode, missing()):
+            with reporting_write_errors(path), atomic_write(path) as temporary:
+                parquet.write_table(table, temporary)
+            bar.update(table.num_rows)
+    if not total:
+        raise InputError(f"{folder}: no part was made, as there is no candidate: the input is empty")
+    if others := sorted(path.name for path in folder.glob("part-*.parquet") if path.name not in written):
+        raise InputError(f"{folder}: {others[0]} is not of these candidates, all others are: remove it")
+    return total
+
+
+def _digest(table: Any) -> bytes:
+    digest = hashlib.blake2b(digest_size=16)
+    for row in table.to_pylist():
+        digest.update(repr(list(row.values())).encode())
+    return digest.hexdigest().encode()
+
+
+def _check_same(path: Path, table: Any, encode: EncodeCandidates) -> None:
+    """Raise InputError unless the part is the one that this table would become."""
+    try:
+        metadata = require("pyarrow.parquet", extra="data").read_schema(path).metadata or {}
+    except (require("pyarrow", extra="data").ArrowException, OSError) as error:
+        raise InputError(f"{path}: damaged ({first_line(error)}); remove it") from None
+    made = fingerprints_of(path)
+    what = "candidates" if metadata.get(_CANDIDATES) != table.schema.metadata[_CANDIDATES] else ""
+    if what or made is None or not made.fits(encode.fingerprints):
+        raise InputError(f"{path}: is of other {what or 'models'}; give another folder, or remove it")

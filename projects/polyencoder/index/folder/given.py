@@ -1,0 +1,76 @@
+"""Writes the vectors that candidates bring into the shards of an index folder that is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyencoder.errors import InputError
+from polyencoder.index.base import Candidate
+from polyencoder.index.given import same_vector
+from polyencoder.index.meta import IndexMeta
+from polyencoder.index.vectors import MappedFile, map_file, quantize, write_vectors
+
+__all__ = ["GivenShards"]
+
+
+class GivenShards:
+    """The vectors of the rows of a catalogue, as it is filled. One shard of them is in memory; the others are files.
+
+    A context manager, which removes the files after an error.
+    """
+
+    def __init__(self, folder: Path, plan: IndexMeta) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._shard: list[np.ndarray[Any, Any]] = []
+        self._texts: list[str] = []
+        self._files: list[MappedFile] = []
+
+    def __enter__(self) -> GivenShards:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for path in self._folder.glob(f"vectors-*-{self._plan.build}.*"):
+                path.unlink(missing_ok=True)
+
+    def put(self, row: int, candidate: Candidate) -> None:
+        """Take the vector of a candidate whose text has this row: a new one, or one before.
+
+        Raises InputError if the text came before with another vector, or if this one is too large for the dtype.
+        """
+        assert candidate.vector is not None
+        size = self._plan.shard_size
+        first = size * len(self._files)
+        if row == first + len(self._texts):
+            self._shard.append(candidate.vector)
+            self._texts.append(candidate.text)
+            if len(self._texts) == size:
+                self.flush()
+        elif not same_vector(self._known(row), candidate.vector):
+            raise InputError(
+                f"{candidate.where or repr(candidate.id)}: its text, {candidate.text!r:.60}, came before with another "
+                "vector; an index has one vector for each text"
+            )
+
+    def flush(self) -> None:
+        """Write the last shard."""
+        if not self._texts:
+            return
+        first, plan = self._plan.shard_size * len(self._files), self._plan
+        stored = quantize(torch.from_numpy(np.stack(self._shard)), plan.dtype, texts=self._texts)
+        path = write_vectors(self._folder, first, *stored, tag=plan.build)
+        self._files.append(map_file(path, dim=plan.dim, dtype=plan.dtype))
+        self._shard, self._texts = [], []
+
+    def _known(self, row: int) -> np.ndarray[Any, Any]:
+        shard, place = divmod(row, self._plan.shard_size)
+        if shard == len(self._files):
+            return self._shard[place]
+        rows, scales = self._files[shard]
+        vector = rows[place].float()
+        return (vector if scales is None else vector * scales[place]).numpy()

@@ -1,0 +1,116 @@
+"""An index of vectors that exist is, byte by byte, the one that encodes the texts, however often it is killed."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+import polyencoder.index.folder.build as build_module
+import polyencoder.index.folder.given as given_module
+import polyencoder.index.folder.shards as shards_module
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index import Fingerprints, FolderIndex, build_index, open_index
+from polyencoder.index.base import Candidate
+from tests.polyencoder.index.folder.test_build import Killed, contents, killed_at
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def with_vectors(ranker, candidates) -> list[Candidate]:
+    vectors = {c.text: ranker.encode_candidates([c.text])[0].numpy() for c in candidates}
+    return [c._replace(vector=vectors[c.text]) for c in candidates]
+
+
+@pytest.fixture
+def build(tmp_path, ranker, candidates, with_vectors, monkeypatch):
+    """(name, given=..., **settings) -> the contents of the folder that was built."""
+
+    def build(name: str, *, given: bool = True, maker=ranker, **settings):
+        if given:
+            monkeypatch.setattr(shards_module, "encode_candidates", None)  # nothing is encoded
+        build_index(tmp_path / name, with_vectors if given else candidates, maker, shard_size=3, **settings)
+        monkeypatch.undo()
+        return contents(tmp_path / name)
+
+    return build
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_its_files_hold_the_vectors(build, tmp_path, ranker, with_vectors, dtype, assert_finds):
+    found, encoded = build("given", dtype=dtype), build("encoded", given=False, dtype=dtype)
+    assert found.keys() == encoded.keys()
+    given, other = (FolderIndex.open(tmp_path / name, ranker) for name in ("given", "encoded"))
+    assert given.texts() == other.texts()
+    rows = list({c.text: c.vector for c in with_vectors}.values())
+    error = np.abs(given.vectors.take(torch.arange(len(rows))).numpy() - np.stack(rows)).max()
+    assert error <= {"float32": 0, "bfloat16": 2**-8, "int8": 1 / 250}[dtype] * np.abs(rows).max()
+    if dtype == "float32":
+        assert_finds(given, ranker, with_vectors)
+
+
+MOMENTS = [
+    (os, "replace", 1),
+    (os, "replace", 3),
+    (os, "replace", 4),
+    (os, "replace", 5),
+    (given_module, "write_vectors", 1),
+    (given_module, "write_vectors", 3),
+    (build_module, "_finish", 1),
+    (build_module, "fsync", 1),
+]
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize(("module", "name", "call"), MOMENTS)
+def test_killed_and_started_again(build, module, name, call, after):
+    undisturbed = build("undisturbed")
+    with pytest.MonkeyPatch.context() as patch:
+        killed_at(patch, module, name, call, after=after)
+        with pytest.raises(Killed):
+            build("again")
+    assert build("again") == undisturbed
+    assert build("again") == undisturbed  # it is finished, and compared
+
+
+def test_a_text_has_one_vector_and_other_vectors_are_another_index(tmp_path, build, ranker, with_vectors):
+    last = with_vectors[-1]
+    other = last._replace(vector=-last.vector, where="b.parquet, row 2")
+    with pytest.raises(InputError, match=r"b\.parquet, row 2: its text, .* came before with another vector"):
+        build_index(tmp_path / "new", [*with_vectors[:-1], other], ranker, shard_size=3)
+    assert not (tmp_path / "new").exists()
+    build("given")
+    nearly = last._replace(vector=last.vector * np.float32(1.001))
+    with pytest.raises(InputError, match="an index of other candidates is there"):
+        build_index(tmp_path / "given", [*with_vectors[:-1], nearly], ranker, shard_size=3)
+    build_index(tmp_path / "nearly", [*with_vectors[:-1], nearly], ranker, shard_size=3)
+
+
+def test_a_foreign_encoder_is_a_name(tmp_path, build, ranker, with_vectors, contexts):
+    build("foreign", maker=Fingerprints("their encoder v2"))
+    index = open_index(tmp_path / "foreign", Fingerprints("their encoder v2"))
+    one = contexts.vectors[:, 0]
+    found = index.search(one, top_k=3)
+    scores = np.stack([c.vector for c in with_vectors]) @ one.numpy().T
+    for context, hits in enumerate(found):
+        assert [hit.score for hit in hits] == pytest.approx(sorted(scores[:, context])[::-1][:3], rel=1e-5)
+    assert open_index(tmp_path / "foreign").search(one.numpy(), top_k=3) == found
+    for other in (ranker, Fingerprints("v3")):
+        with pytest.raises(CheckpointError, match=r"a foreign encoder \(fingerprint their encoder v2\)"):
+            open_index(tmp_path / "foreign", other)
+    with pytest.raises(InputError, match="was opened without its model"):
+        index.add(["a new text"])
+    with pytest.raises(InputError, match="has a vector, but here the model encodes what is added"):
+        index.add(with_vectors)
+    build("known", maker=Fingerprints(Fingerprints.of(ranker).model))
+    assert len(open_index(tmp_path / "known", ranker)) == len(with_vectors)
+
+
+def test_what_encodes_nothing_needs_no_workers(tmp_path, ranker, with_vectors):
+    with pytest.raises(ConfigError, match="nothing is encoded"):
+        build_index(tmp_path / "index", with_vectors, ranker, workers=2)
+    with pytest.raises(InputError, match="the input is empty"):
+        build_index(tmp_path / "index", [], Fingerprints("x"))
