@@ -20,7 +20,7 @@ from tqdm import tqdm
 from urllib3.exceptions import HTTPError as BrokenTransfer
 
 from polyencoder.errors import CheckpointError
-from polyencoder.hub.resolve import SECONDS, why_no_answer
+from polyencoder.hub.resolve import SECONDS, unreachable_reason
 from polyencoder.storage.files import write_text
 
 PAUSE = 2.0  # seconds before the second try; twice as many before each further one
@@ -37,7 +37,7 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) ->
             after a wrong checksum.
     """
     part = path.with_name(f"{path.name}.part")
-    if reason := why_no_answer(url, lambda: _ask(url)):
+    if reason := unreachable_reason(url, lambda: _ask(url)):
         kept = f"; what came before is kept, {part}" if part.is_file() else ""
         raise CheckpointError(f"{url}: cannot be reached ({reason}){kept}")
     path.parent.mkdir(parents=True, exist_ok=True)

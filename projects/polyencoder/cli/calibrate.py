@@ -16,7 +16,7 @@ from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
-from polyencoder.hub.resolve import there
+from polyencoder.hub.resolve import exists
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.settings.base import Settings, settings
@@ -66,7 +66,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     """
     data, index, unanswerable = settings.data, settings.index, settings.unanswerable
     calibrated = settings.rerank or settings.model.model
-    if not there(calibrated):
+    if not exists(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
     check_writable(calibration_file(calibrated), argument="the calibration", overwrite=True)
     examples, drawn = read_examples(

@@ -10,7 +10,7 @@ from typing import Any
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import check_no_model, export_folder, placing
-from polyencoder.hub.resolve import there
+from polyencoder.hub.resolve import exists
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.importing.fairseq import import_fairseq
 from polyencoder.importing.pickles import read_checkpoint
@@ -100,7 +100,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
 
 def _kind(file: Path) -> str:
     """Who trained the model: ParlAI, fairseq or XLM, by the keys of its checkpoint and the files beside it."""
-    if not (there(file) and file.is_file()):
+    if not (exists(file) and file.is_file()):
         raise CheckpointError(f"{file!s:.200}: no such file")
     if is_parlai_model(file):
         return "ParlAI"

@@ -16,7 +16,7 @@ from polyencoder.cli.shared.loading import load_encoder
 from polyencoder.cli.shared.output import say
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import ConfigError
-from polyencoder.hub.resolve import there
+from polyencoder.hub.resolve import exists
 from polyencoder.intents.classifier import HEAD, EncoderSource, IntentClassifier, Prediction
 from polyencoder.intents.examples import read_labelled, read_plain
 from polyencoder.intents.head import HeadConfig
@@ -173,14 +173,14 @@ def _chosen(given: RankerOrBackbone, source: EncoderSource, head: str) -> Ranker
     if given.model or given.backbone:
         return given
     name = source.model or source.backbone
-    if name is None or (os.path.isabs(name) and not there(name)):
+    if name is None or (os.path.isabs(name) and not exists(name)):
         raise ConfigError(f"{head}: its encoder was {name or 'not kept'}, which is not there; name it by --model")
     return replace(given, model=source.model, backbone=source.backbone)
 
 
 def _absolute(name: str | None) -> str | None:
     """A path from anywhere; a hub id stays itself."""
-    return os.path.abspath(name) if name is not None and there(name) else name
+    return os.path.abspath(name) if name is not None and exists(name) else name
 
 
 def _lines(report: IntentReport) -> list[str]:

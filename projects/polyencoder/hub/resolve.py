@@ -21,12 +21,12 @@ from polyencoder.errors import CheckpointError, first_line
 __all__ = [
     "SECONDS",
     "downloaded",
+    "exists",
     "hub_id_problem",
+    "hub_unreachable_reason",
     "is_path",
-    "there",
+    "unreachable_reason",
     "was_downloaded",
-    "why_no_answer",
-    "why_no_hub",
 ]
 
 SECONDS = 5.0
@@ -43,10 +43,10 @@ def is_path(name: str | os.PathLike[str]) -> bool:
     """Whether a name can only be a path, existing or not, and not a hub id."""
     text = os.fspath(name)
     looks_so = text.startswith((".", "/", "~")) or text.count("/") > 1 or text.endswith("/") or "\\" in text
-    return isinstance(name, os.PathLike) or looks_so or bool(_OF_FILES.search(text)) or there(text)
+    return isinstance(name, os.PathLike) or looks_so or bool(_OF_FILES.search(text)) or exists(text)
 
 
-def there(name: str | os.PathLike[str]) -> bool:
+def exists(name: str | os.PathLike[str]) -> bool:
     """Whether a file or folder of this name exists; False for invalid file names."""
     try:
         return os.path.exists(name)
@@ -58,7 +58,7 @@ def hub_id_problem(name: str | os.PathLike[str]) -> str | None:
     """Why a name cannot be a hub id; None if it can."""
     text = os.fspath(name)
     if is_path(name):
-        hint = f"; did you mean {home}?" if text.startswith("~") and there(home := os.path.expanduser(text)) else ""
+        hint = f"; did you mean {home}?" if text.startswith("~") and exists(home := os.path.expanduser(text)) else ""
         return f"no such folder or file{hint}"
     if not _HUB_ID.fullmatch(text):
         return "no such folder or file, and no model on the hub can have this name, which is NAME or OWNER/NAME there"
@@ -70,16 +70,16 @@ def was_downloaded(name: str | os.PathLike[str]) -> bool:
     return isinstance(try_to_load_from_cache(os.fspath(name), "config.json"), str)
 
 
-def why_no_hub() -> str | None:
+def hub_unreachable_reason() -> str | None:
     """Why the hub cannot be reached within `SECONDS`; None if it can."""
     if constants.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set"
     url = constants.ENDPOINT
-    reason = why_no_answer(url, lambda: get_session().head(url, timeout=SECONDS))
+    reason = unreachable_reason(url, lambda: get_session().head(url, timeout=SECONDS))
     return reason and f"{url} cannot be reached: {reason}"
 
 
-def why_no_answer(url: str, ask: Callable[[], object]) -> str | None:
+def unreachable_reason(url: str, ask: Callable[[], object]) -> str | None:
     """Why a server does not answer within `SECONDS`; None if it does. Answers are cached for a few seconds.
 
     In a thread of its own: the look-up of a name knows no time-out.
@@ -113,7 +113,7 @@ def downloaded(name: str | os.PathLike[str], patterns: list[str]) -> Path:
     text = os.fspath(name)
     if problem := hub_id_problem(name):
         raise CheckpointError(f"{text:.300}: {problem}")
-    offline = why_no_hub()
+    offline = hub_unreachable_reason()
     try:
         return Path(snapshot_download(text, allow_patterns=patterns, local_files_only=offline is not None))
     except (OSError, HFValidationError) as error:

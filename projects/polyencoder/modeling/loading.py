@@ -15,7 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 
 from polyencoder.errors import ConfigError, first_line, one_line
-from polyencoder.hub.resolve import hub_id_problem, there, was_downloaded, why_no_hub
+from polyencoder.hub.resolve import exists, hub_id_problem, hub_unreachable_reason, was_downloaded
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import dropout_keys
 from polyencoder.modeling.finite import check_finite
@@ -91,12 +91,12 @@ def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, s
 def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
     """Raises transformers' errors as a one-line ConfigError; yields the arguments for offline use."""
     offline = None
-    if not there(name):
+    if not exists(name):
         if reason := hub_id_problem(name):
             raise ConfigError(
                 f"backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder", argument="backbone"
             )
-        offline = why_no_hub()
+        offline = hub_unreachable_reason()
     problem = f"backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
     if offline and not was_downloaded(name):
         raise ConfigError(f"{problem} (not downloaded before, and {offline})", argument="backbone")

@@ -12,7 +12,7 @@ import torch
 from polyencoder.checks import checked_device
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.errors import ConfigError
-from polyencoder.hub.resolve import downloaded, there
+from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.modeling.build import Parts, from_encoder
 from polyencoder.ranker.encoding import candidate_fingerprint
@@ -52,7 +52,7 @@ def load_parts(
     if holds_encoder(name):
         _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
         return Path(name), from_encoder(name, "bi", text={}, separator=None, config={"share_encoders": True})
-    path = Path(name) if there(name) else downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
+    path = Path(name) if exists(name) else downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
     if path.is_file():
         return path, (import_parlai if is_parlai_model(path) else load_model_file)(path)
     return path, load_folder(path)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from polyencoder.config import Architecture, RankerConfig, WeightDtype, identity
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.hub.resolve import downloaded, there
+from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
@@ -138,7 +138,7 @@ def holds_encoder(name: str | os.PathLike[str]) -> bool:
 def _config_of(name: str | os.PathLike[str]) -> dict[str, Any]:
     """The `config.json` of a folder or hub id; empty if missing or not a JSON object."""
     try:
-        folder = Path(name) if there(name) else downloaded(name, [CONFIG])
+        folder = Path(name) if exists(name) else downloaded(name, [CONFIG])
         config = json.loads((folder / CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError, CheckpointError):
         return {}
@@ -149,7 +149,7 @@ def stored_architecture(name: str | os.PathLike[str]) -> Architecture | None:
     """The architecture of the ranker in a folder, model file or hub id; None if there is no readable one."""
     path = Path(name)
     try:
-        if not there(name):
+        if not exists(name):
             path = downloaded(name, [CONFIG])
         if path.is_file():
             return read_model_file(path)[0].architecture

@@ -13,7 +13,7 @@ import pytest
 
 from polyencoder.errors import CheckpointError
 from polyencoder.hub import resolve
-from polyencoder.hub.resolve import downloaded, hub_id_problem, is_path, why_no_answer
+from polyencoder.hub.resolve import downloaded, hub_id_problem, is_path, unreachable_reason
 
 pytestmark = pytest.mark.slow
 
@@ -77,15 +77,15 @@ def test_offline_by_choice(no_network):
 def test_a_server_that_says_nothing(monkeypatch):
     monkeypatch.setattr(resolve, "SECONDS", 0.05)
     never = threading.Event()
-    assert why_no_answer("http://silent", never.wait) == "no answer in 0 seconds"
+    assert unreachable_reason("http://silent", never.wait) == "no answer in 0 seconds"
     never.set()
 
     def fail():
         raise OSError("no route to host")
 
-    assert why_no_answer("http://away", fail) == "no route to host"
-    assert why_no_answer("http://there", lambda: None) is None
-    assert why_no_answer("http://away", lambda: None) == "no route to host"  # not asked again at once
+    assert unreachable_reason("http://away", fail) == "no route to host"
+    assert unreachable_reason("http://there", lambda: None) is None
+    assert unreachable_reason("http://away", lambda: None) == "no route to host"  # not asked again at once
 
 
 LOADS = {

@@ -161,7 +161,7 @@ def test_an_error_without_a_message_still_gives_one_line(monkeypatch):
     def fail(*arguments, **named):
         raise ConnectionError
 
-    monkeypatch.setattr("polyencoder.hub.resolve.why_no_hub", lambda: None)
+    monkeypatch.setattr("polyencoder.hub.resolve.hub_unreachable_reason", lambda: None)
     monkeypatch.setattr("polyencoder.hub.resolve.snapshot_download", fail)
     with pytest.raises(CheckpointError, match=r"^no/such-model: no such folder or file, .* \(ConnectionError\)$"):
         Ranker.from_pretrained("no/such-model")

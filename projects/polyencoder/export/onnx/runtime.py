@@ -23,7 +23,7 @@ from polyencoder.export.onnx.files import (
     int8_name,
     read_description,
 )
-from polyencoder.hub.resolve import downloaded, there
+from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.modeling.convert.contexts import both_texts, by_vector
 from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER
@@ -201,9 +201,9 @@ def find_onnx(
         CheckpointError: there are none, or they are damaged.
     """
     path = Path(name)
-    if there(name) and path.is_file():
+    if exists(name) and path.is_file():
         raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
-    folder = path if there(name) and path.is_dir() else downloaded(name, download_patterns(precision))
+    folder = path if exists(name) and path.is_dir() else downloaded(name, download_patterns(precision))
     return folder, load_onnx(folder, precision=precision, device=device)
 
 
