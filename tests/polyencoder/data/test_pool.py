@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.data.pool import fixed_pool, inline_pool, shared_pool, without_twins
+from polyencoder.data.pool import batch_pool, fixed_pool, inline_pool, shared_pool, with_choice, without_twins
+from polyencoder.errors import InputError
 
 TEXTS = st.sampled_from([letter + end for letter in "abc" for end in ("", ".", "!")])
 BATCHES = st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=5)
@@ -53,3 +55,43 @@ def test_a_pool_of_different_texts_stays_itself():
     pool = shared_pool(["a", "b"], ["b", "a"])
     assert without_twins(pool, keys(pool.texts)) is pool
     assert without_twins(shared_pool(["a", "a."], None), ["a", "a"]).texts == ["a"]
+
+
+class Fixed:
+    texts = ("x", "y")
+    place = {"x": 0, "y": 1}  # noqa: RUF012
+
+
+def test_the_pool_of_each_source():
+    given = {"labels": ["b", "a"], "candidates": [["b", "c"], ["a", "b", "a"]], "fixed": Fixed(), "add_label": True}
+    assert list(batch_pool("batch", **given).texts) == ["b", "a"]
+    assert list(batch_pool("batch-all-cands", **given).texts) == ["b", "c", "a"]
+    inline = batch_pool("inline", **given)
+    assert [inline.candidates(row) for row in (0, 1)] == [["b", "c"], ["a", "b"]]
+    assert inline.counts(2) == [2, 3]  # as the data says it: one twice
+    fixed = batch_pool("fixed", **given)
+    assert list(fixed.texts) == ["x", "y", "b", "a"]
+    assert fixed.mask.tolist() == [[True, True, True, False], [True, True, False, True]]
+    assert fixed.counts(2) == [3, 3]
+    assert batch_pool("batch-all-cands", **given).counts(2) == [3, 3]
+    nothing = {"labels": None, "candidates": None, "fixed": None, "add_label": False}
+    for source in ("batch", "batch-all-cands", "inline", "fixed"):
+        with pytest.raises(InputError, match=f"candidates from '{source}' are not supported"):
+            batch_pool(source, **nothing)
+    with pytest.raises(InputError, match="candidates from 'index' are not supported"):
+        batch_pool("index", **given)
+
+
+def test_who_has_a_choice():
+    pool = inline_pool([["a"], ["a", "b"], ["c", "c"]], None)
+    assert with_choice(pool) == [1]
+    assert pool.labels is None
+    assert [inline_pool(own, None).has_negatives for own in ([["a"], ["b"]], [["a"], ["a", "b"]])] == [False, True]
+    assert [shared_pool(texts, None).has_negatives for texts in (["a", "a"], ["a", "b"])] == [False, True]
+
+
+def test_a_label_outside_the_fixed_candidates_is_an_error_unless_it_is_added():
+    assert fixed_pool(Fixed.texts, Fixed.place, ["y"], add=False).labels.tolist() == [1]
+    with pytest.raises(InputError, match="label 'z' is not among the 2 fixed candidates") as raised:
+        fixed_pool(Fixed.texts, Fixed.place, ["y", "z"], add=False)
+    assert raised.value.argument == "add_label"

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.evaluation.metrics import Tally, of_example, of_search, ranks
+from polyencoder.data.pool import inline_pool, shared_pool
+from polyencoder.evaluation.metrics import Tally, of_example, of_pool, of_search, ranks
 
 NAN = math.nan
 
@@ -60,6 +61,21 @@ def test_a_search():
     behind = of_search(None, 1000, top_k=10)
     assert behind.pop("mrr@10") == 0.0
     assert behind == {f"{name}@{k}": 0.0 for name in ("R1000", "hits") for k in (1, 5, 10)}
+
+
+def test_a_batch():
+    """Each example by itself. A candidate that it brings twice counts twice in N, and once in the rank."""
+    pool = inline_pool([["a", "b", "c"], ["c", "a", "a", "d"]], ["b", "d"])
+    scores = pool.masked(torch.tensor([[1.0, 0.5, 2.0], [0.0, 3.0, 1.0]]))
+    expected = []
+    for row, (label, n, rank) in enumerate([(1, 3, 3), (2, 4, 2)]):
+        loss = (scores[row].logsumexp(0) - scores[row, label]).item()
+        expected.append(of_example(rank, pytest.approx(loss), n, hits_at=(1, 3)))
+    assert of_pool(scores, pool, hits_at=(1, 3)) == expected
+    without = [{name: value for name, value in one.items() if name[0] != "R"} for one in expected]
+    assert of_pool(scores, pool, has_n=False, hits_at=(1, 3)) == without
+    shared = of_pool(torch.tensor([[1.0, 2.0], [1.0, 2.0]]), shared_pool(["a", "b"], ["a", "b"]), hits_at=(1,))
+    assert [(one["rank"], one["R2@1"]) for one in shared] == [(2.0, 0.0), (1.0, 1.0)]
 
 
 def test_means_of_examples_from_several_processes():

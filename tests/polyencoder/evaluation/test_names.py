@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.evaluation.names import current_name, main_measures, recall_name, summary
+from polyencoder.errors import ConfigError
+from polyencoder.evaluation.names import (
+    current_name,
+    main_measures,
+    number_of_candidates,
+    parse_hits_at,
+    recall_name,
+    summary,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +45,16 @@ def test_with_several_numbers_of_candidates_or_none_hits_count():
     assert main_measures(several) == {"hits@1": 0.9, "hits@5": 1, "MRR@100": 0.5}
     assert summary(main_measures({"hits@1": 0.25, "loss": 2})) == "hits@1 0.25  loss 2"
     assert summary(main_measures({})) == ""
+
+
+def test_the_number_of_candidates_is_in_the_names():
+    assert number_of_candidates(main_measures({"R20@1": 0.5, "R20@10": 1.0, "loss": 1.0})) == 20
+    assert number_of_candidates({"hits@1": 0.5, "MRR": 0.5}) is None
+
+
+def test_hits_at_are_whole_numbers_in_order():
+    assert parse_hits_at("10, 1,5,1") == [1, 5, 10]
+    for value in ("0,1", "-1", "1,,2", "", "1.5", "ten"):
+        with pytest.raises(ConfigError, match="whole numbers from 1 up") as raised:
+            parse_hits_at(value)
+        assert raised.value.argument == "hits_at"

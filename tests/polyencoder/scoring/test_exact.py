@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import lambertw
 
 from polyencoder.errors import InputError
-from polyencoder.scoring import ContextEncoding, score
+from polyencoder.scoring import ContextEncoding, attention_weights, score
 from polyencoder.scoring.chunks import chunk_sizes
 
 
@@ -58,6 +58,21 @@ def test_equals_the_paper_whatever_the_shape_and_the_chunks(case, attention, max
     found = score(context, candidates, attention=attention, max_elements=max_elements)
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=50)
+@given(cases(dtype=torch.float64), attentions)
+def test_weights_are_the_softmax_over_real_codes(case, attention):
+    context, candidates = case
+    candidates = candidates if candidates.dim() == 2 else candidates[0]
+    weights = attention_weights(context, candidates, attention=attention)
+    assert weights.shape == (context.batch_size, len(candidates), context.n_codes)
+    scale = 1 / math.sqrt(context.dim) if attention == "sqrt" else 1
+    for b, codes in enumerate(context.vectors):
+        real = torch.ones(len(codes), dtype=torch.bool) if context.mask is None else context.mask[b]
+        expected = torch.zeros(len(candidates), len(codes), dtype=torch.float64)
+        expected[:, real] = torch.softmax(candidates @ codes[real].t() * scale, dim=1)
+        torch.testing.assert_close(weights[b], expected)
 
 
 @settings(deadline=None, max_examples=50)
