@@ -36,7 +36,6 @@ TESTED_BY = {
     "importing/parlai_encoder.py": "importing/test_parlai_weights.py",
     "importing/parlai_model.py": "importing/test_parlai_scores.py",
     "importing/patterns.py": "importing/test_parlai_dictionary.py",
-    "index/entries.py": "index/test_candidates.py",
     "index/meta.py": "index/folder/test_state.py",
     "index/open.py": "index/folder/test_build.py",
     "modeling/export_steps.py": "export/onnx/test_exporters.py",

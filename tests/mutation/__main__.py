@@ -51,10 +51,9 @@ def mutate(
     package: str, tree: Path, *, size: int, seed: int, done: dict[str, dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """The result of each mutant in a sample of a package; those that `done` says are killed are not run again."""
-    sources = {
-        path.relative_to(LIBRARY).as_posix(): path.read_text(encoding="utf-8")
-        for path in sorted((LIBRARY / package).rglob("*.py"))
-    }
+    place = LIBRARY / package
+    paths = [place] if place.is_file() else sorted(place.rglob("*.py"))
+    sources = {path.relative_to(LIBRARY).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     chosen = sample(sources, size=size, seed=seed)
     for module in sorted({module for module, _ in chosen}):
         waiting: dict[str, dict[str, Any]] = {}  # by code

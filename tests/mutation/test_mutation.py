@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+
+pytest.importorskip("cosmic_ray", reason="cosmic-ray is not installed")
 
 from tests.mutation.mutants import mutants_of, sample
 
@@ -52,6 +56,7 @@ def test_a_sample_has_one_mutant_a_place_and_keeps_its_choice():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="code has no qualified names before Python 3.11")
 def test_outcomes(tmp_path):
     from tests.mutation.running import Runner
 
