@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.data.pool import batch_pool, fixed_pool, inline_pool, shared_pool, with_choice, without_twins
+from polyencoder.data.pool import batch_pool, fixed_pool, inline_pool, shared_pool, without_twins
 from polyencoder.errors import InputError
 
 TEXTS = st.sampled_from([letter + end for letter in "abc" for end in ("", ".", "!")])
@@ -83,9 +83,7 @@ def test_the_pool_of_each_source():
 
 
 def test_who_has_a_choice():
-    pool = inline_pool([["a"], ["a", "b"], ["c", "c"]], None)
-    assert with_choice(pool) == [1]
-    assert pool.labels is None
+    assert inline_pool([["a"]], None).labels is None
     assert [inline_pool(own, None).has_negatives for own in ([["a"], ["b"]], [["a"], ["a", "b"]])] == [False, True]
     assert [shared_pool(texts, None).has_negatives for texts in (["a", "a"], ["a", "b"])] == [False, True]
 

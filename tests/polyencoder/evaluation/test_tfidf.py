@@ -50,12 +50,12 @@ def test_a_file_of_something_else_is_refused(tmp_path, sentences, damage):
     damage(values)
     for content in (json.dumps(values), "[1]", "no JSON"):
         path.write_text(content)
-        with pytest.raises(CheckpointError, match=r"model: is no model file of -m tfidf"):
+        with pytest.raises(CheckpointError, match=r"model: not a model file of -m tfidf"):
             Tfidf.read(str(path))
 
 
 def test_there_must_be_words_to_fit_to():
-    with pytest.raises(InputError, match="there is no word in its 2 training labels"):
+    with pytest.raises(InputError, match="no words in its 2 training labels"):
         Tfidf.fit(["?", "a"])
 
 
