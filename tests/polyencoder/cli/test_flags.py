@@ -131,7 +131,7 @@ def test_other_names_are_those_of_options():
     [
         (["search"], "search requires --model, --index"),
         (["index", "--model", "m", "-c", "texts", "-o"], "index requires a value for --out"),
-        (["index", "--modle", "m", "-c", "texts", "-o", "x"], "unknown option: --modle (did you mean --model?)"),
+        (["search", "--modle", "m", "-i", "x"], "unknown option: --modle (did you mean --model?)"),
         (["pretrain"], "pretrain requires CORPUS, --out"),
         (["pretrain", "texts.txt"], "pretrain requires --out"),
         (["intents", "predict"], "intents predict requires TEXTS, --head"),
