@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from polyencoder.cli.shared.output import Progress, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
-from polyencoder.distributed import EncodeCandidates, encode_parts, map_with_ray
-from polyencoder.distributed.parts import map_here
+from polyencoder.distributed import EncodeCandidates, encode_parts
 from polyencoder.index import candidates_from
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count, Needs
+from polyencoder.settings.fields import Count
 
 __all__ = ["encode_candidates"]
 
 
 @settings()
 class EncodeCandidatesSettings(Settings):
-    """The candidates that are encoded, where their vectors are written, and what encodes them."""
+    """The candidates that are encoded, by which model, and where their vectors are written."""
 
     model: RankerSettings
     input: Annotated[tuple[str, ...], Parameter(consume_multiple=True, allow_leading_hyphen=False)]
@@ -32,17 +30,13 @@ class EncodeCandidatesSettings(Settings):
     """The folder for the Parquet files."""
     rows: Count = SHARD_SIZE
     """Candidates per file; a killed run loses at most the files that were being encoded."""
-    engine: Literal["local", "ray"] = "local"
-    """What encodes: this process, or actors of Ray, started on this machine unless RAY_ADDRESS names a cluster."""
-    workers: Annotated[Count, Needs("engine", ("ray",))] = 1
-    """Ray's actors, each with its own copy of the model."""
     skip_bad_candidates: bool = False
     """Skip and count candidates that cannot be used."""
     progress: Progress = None
 
 
 def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:
-    """Encode candidates into Parquet files, on one machine or several, for polyencoder index --vectors.
+    """Encode candidates into Parquet files for polyencoder index --vectors.
 
     A killed run continues behind the last whole file when the same command is started again.
     """
@@ -54,7 +48,6 @@ def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:
         settings.output,
         encode,
         rows=settings.rows,
-        mapper=partial(map_with_ray, workers=settings.workers) if settings.engine == "ray" else map_here,
         progress=shows_bars(settings.progress),
     )
     if summary := bad.summary():

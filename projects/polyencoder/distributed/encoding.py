@@ -31,7 +31,6 @@ class EncodeCandidates:
         >>> encode = EncodeCandidates("models/mine")
         >>> encode(pyarrow.table({"text": ["hello", "hi there"]})).column_names
         ['id', 'text', 'vector', 'metadata']
-        >>> dataset.map_batches(EncodeCandidates, fn_constructor_args=["models/mine"], batch_format="pyarrow")  # Ray's
 
     Args:
         model: a model folder or hub id, which all processes can read.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tqdm import tqdm
 
@@ -24,19 +24,9 @@ from polyencoder.index.parts import fingerprints_of
 from polyencoder.packages import require
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
-__all__ = ["Mapper", "encode_parts", "map_here"]
-
-T = TypeVar("T")
-
-Mapper = Callable[[Callable[[Any], Any], Iterable[tuple[T, Any]]], Iterator[tuple[T, Any]]]
-"""Calls a function with each of some tables, here or elsewhere; gives the results with the keys of the tables."""
+__all__ = ["encode_parts"]
 
 _CANDIDATES = b"polyencoder_candidates"
-
-
-def map_here(function: Callable[[Any], Any], tables: Iterable[tuple[T, Any]]) -> Iterator[tuple[T, Any]]:
-    """The `Mapper` of this process."""
-    return ((key, function(table)) for key, table in tables)
 
 
 def encode_parts(
@@ -45,7 +35,6 @@ def encode_parts(
     encode: EncodeCandidates,
     *,
     rows: int = SHARD_SIZE,
-    mapper: Mapper[Path] = map_here,
     progress: bool = False,
 ) -> int:
     """Write `part-000000000000.parquet`, ... with `rows` candidates each, for `vectors_from`; how many candidates.
@@ -58,7 +47,6 @@ def encode_parts(
         folder: where; made if it is not there.
         encode: the model.
         rows: candidates of a part: what is encoded at once, and lost at most by a kill.
-        mapper: where tables are encoded: `map_here`, or `map_with_ray`.
         progress: show a bar on stderr.
 
     Raises:
@@ -86,9 +74,9 @@ def encode_parts(
 
         with reporting_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        for path, table in mapper(encode, missing()):
+        for path, table in missing():
             with reporting_write_errors(path), atomic_write(path) as temporary:
-                parquet.write_table(table, temporary)
+                parquet.write_table(encode(table), temporary)
             bar.update(table.num_rows)
     if not total:
         raise InputError(f"{folder}: no part was made, as there is no candidate: the input is empty")

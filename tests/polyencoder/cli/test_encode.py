@@ -63,7 +63,7 @@ def test_what_it_refuses(ranker, tmp_path, monkeypatch, arguments, error, messag
 
 def test_a_file_that_is_there_is_kept(ranker, tmp_path):
     (tmp_path / "out.npy").write_text("mine")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         run(tmp_path, "--model", tmp_path / "model")
     assert (tmp_path / "out.npy").read_text() == "mine"
     run(tmp_path, "--model", tmp_path / "model", "--overwrite")

@@ -47,7 +47,7 @@ def line(monkeypatch, capsys, tmp_path):
         ([*MINE, "--negatives", "0"], "negatives is 0; it must be at least 1 (flag --negatives)"),
         ([*MINE, "--ranks", "best"], "ranks 'best': .* (flag --ranks)"),
         (MINE, "pairs.jsonl, line 1: has no 'context'; .* (flag --context)"),
-        ([*MINE, "-o", "texts.txt"], "texts.txt: is there already; .* (flag --overwrite)"),
+        ([*MINE, "-o", "texts.txt"], "texts.txt: exists already; .* (flag --overwrite)"),
         (["vocab", "texts.txt", "--out", "v", "--size", "0", "--no-progress"], "size is 0; .* (flag --size)"),
         (
             ["vocab", "pairs.jsonl", "--out", "v", "--column", "said", "--no-progress"],

@@ -104,5 +104,5 @@ def test_what_it_refuses(make_ranker, tmp_path):
     command_fails(ConfigError, "candidates is not read with candidate", *given, "--candidate", "a", "-c", "b.txt")
     (tmp_path / "page.html").touch()
     taken = [*given, "--candidate", "a", "--html", tmp_path / "page.html"]
-    command_fails(ConfigError, "is there already", *taken)
+    command_fails(ConfigError, "exists already", *taken)
     run_command(*taken, "--overwrite")

@@ -77,7 +77,7 @@ def test_from_files_to_predictions(run, tmp_path, head):
         assert len(one["best"]) == 3
     none = run("predict", "texts.txt", "--head", "head", "--model", "model", "--min-probability", "1", "--top-k", "1")
     assert [json.loads(line)["intent"] for line in none.splitlines()] == [None, None]
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         run(*learn, *QUICK, "-o", "head")
 
 

@@ -50,7 +50,7 @@ def test_a_size_and_a_sample(corpus, tmp_path):
 
 def test_a_vocabulary_that_is_there_is_kept(corpus, tmp_path):
     (tmp_path / "tokenizer.json").write_text("mine")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         run(corpus, "--out", tmp_path, "--min-count", 4)
     assert (tmp_path / "tokenizer.json").read_text() == "mine"
     assert run(corpus, "--out", tmp_path, "--min-count", 4, "--overwrite").exit_code == 0

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import polyencoder.distributed.parts as parts_module
 from polyencoder.distributed import EncodeCandidates, encode_parts
 from polyencoder.distributed.encoding import _loaded
 from polyencoder.errors import InputError
@@ -98,4 +97,3 @@ def test_other_parts_are_no_parts_of_this_run(tmp_path, encode, candidates, make
         encode_parts(candidates, folder, encode, rows=ROWS)
     with pytest.raises(InputError, match="the input is empty"):
         encode_parts([], tmp_path / "none", encode)
-    assert parts_module.map_here(str, [(1, 2)]).__next__() == (1, "2")
