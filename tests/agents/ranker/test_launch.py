@@ -76,7 +76,7 @@ def test_a_vocabulary_is_learnt_before_the_processes_part(options, launched, tmp
 def test_without_torchrun(monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match="RANK is not set: .* start this process with torchrun"):
+    with pytest.raises(ConfigError, match="RANK is not set: start this process with torchrun"):
         launch(["train_model", "-m", "polyencoder"])
 
 

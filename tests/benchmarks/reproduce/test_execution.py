@@ -66,7 +66,7 @@ def test_a_step_that_the_system_ended_says_so_and_not_its_last_line(places):
         (15, r"\(.+\)"),
         (signal.SIGRTMIN, r"\(.+\)"),
     ):
-        with pytest.raises(StepFailed, match=rf"first: ended by signal {int(sign)} {said}; what it has saved"):
+        with pytest.raises(StepFailed, match=rf"first: ended by signal {int(sign)} {said}; the same command"):
             execute(run, scale="small", seed=int(sign), places=places, deadline=None)
 
 
@@ -126,7 +126,7 @@ def test_a_result_is_read_back_and_one_of_less_than_its_row_asks_for_is_refused(
     with pytest.raises(ConfigError, match="0 updates where its row asks for 1"):
         write_result(tmp_path / "other", result, longer)
     assert not (tmp_path / "other").exists()
-    with pytest.raises(ConfigError, match=r"seed-0.json: .*no result"):
+    with pytest.raises(ConfigError, match=r"seed-0.json: .*not a result"):
         kept_results(tmp_path, "small", longer)
 
 

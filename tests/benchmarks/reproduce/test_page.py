@@ -56,7 +56,7 @@ def test_the_papers_own_settings_are_compared(numbers, said, keep):
 
 
 def test_a_try_is_refused(keep):
-    with pytest.raises(ConfigError, match="no result"):
+    with pytest.raises(ConfigError, match="not a result"):
         keep("small", "poly-2", "31", [0.7], examples=100)
 
 

@@ -72,7 +72,7 @@ def test_a_batch_that_processes_cannot_share(capsys):
 
 def test_a_row_of_which_nothing_is_run_is_an_error(capsys):
     assert command.main(["convert-3", "--row", "use-map"]) == 1
-    assert "convert-3: nothing is run of these rows at --scale small" in capsys.readouterr().err
+    assert "convert-3: these rows have no runs at --scale small" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_said_and_what_needs_it_is_left_out(tmp_path, capsys):
