@@ -146,7 +146,7 @@ def test_what_cannot_be_fitted():
         fit(seen, fingerprint="x", unanswerable=1.0)
     with pytest.raises(InputError, match="precision is 90; it must be between 0 and 1"):
         fit(seen, fingerprint="x", precision=90)
-    with pytest.raises(InputError, match="all scores are the same"):
+    with pytest.raises(InputError, match="all scores are equal"):
         fit(Observations(torch.zeros(20, 4).double(), seen.right, seen.among), fingerprint="x")
     last = Observations(seen.scores, torch.full_like(seen.right, 3), seen.among)
     with pytest.raises(InputError, match="the right answer comes first in 0 of 20 examples: too few to tell"):
