@@ -36,6 +36,8 @@ class PostgresServer:
         self._as: dict[str, Any] = {"user": "nobody", "extra_groups": [], "cwd": "/"} if os.geteuid() == 0 else {}
         if self._as:
             shutil.chown(folder, "nobody")
+            if not self._can_run():  # in a home, say, which `nobody` may not enter
+                self._programs = self._copied()
         self._run("initdb", "-D", str(folder / "data"), "-U", "tester", "--auth=trust", "--encoding=utf8", "--no-sync")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
@@ -66,6 +68,24 @@ class PostgresServer:
         if not crash:
             self.process.send_signal(2)  # a fast shutdown: it waits for no client
         self.process.wait(60)
+
+    def _copied(self) -> Path:
+        """The package and the libraries beside it, where `nobody` can read them."""
+        package, copies = self._programs.parent.parent, self.folder / "programs"
+        for source in package.parent.glob(f"{package.name}*"):
+            if source.is_dir():
+                shutil.copytree(source, copies / source.name)
+        for path in (copies, *copies.rglob("*")):
+            shutil.chown(path, "nobody")
+        return copies / self._programs.relative_to(package.parent)
+
+    def _can_run(self) -> bool:
+        try:
+            return not subprocess.run(
+                [self._programs / "postgres", "--version"], capture_output=True, check=False, **self._as
+            ).returncode
+        except PermissionError:
+            return False
 
     def _is_ready(self) -> bool:
         """By its file, which one that was killed leaves."""

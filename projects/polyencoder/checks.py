@@ -203,6 +203,8 @@ def without_password(address: str) -> str:
         return address
     login, at, place = rest.rpartition("@")
     path, _, name = place.partition("#")
+    if "?" in login and "/" in login:  # the @ is one of a query, or all of it is a password
+        return f"{scheme}://{re.split('[:/?]', login)[0]}/...{'#' + name if name else ''}"
     return f"{scheme}://{login.partition(':')[0]}{at}{path.partition('?')[0]}{'#' + name if name else ''}"
 
 

@@ -24,6 +24,7 @@ from polyencoder.checks import (
     json_problem,
     lone_surrogates,
     unencodable,
+    without_password,
 )
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
@@ -252,6 +253,20 @@ def test_what_looks_like_an_address(tmp_path, monkeypatch):
         check_place("out", name)
     (tmp_path / "run:1").mkdir()
     check_place("out", "run:1")  # which is there
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgres://u:secret@h:5/d?sslkey=secret#t", "postgres://u@h:5/d#t"),
+        ("postgres://u:sec/ret@h/d", "postgres://u@h/d"),
+        ("postgres://h:5/d?password=secret@secret#t", "postgres://h/...#t"),
+        ("postgres://u:a/secret?secret@h/d", "postgres://u/..."),
+        ("folder", "folder"),
+    ],
+)
+def test_addresses_are_shown_without_what_may_be_a_password(address, shown):
+    assert without_password(address) == shown
 
 
 def test_a_table_is_no_list_of_texts():

@@ -116,6 +116,11 @@ class Index(ABC):
         """End its connection, if it has one; it cannot be used after that."""
 
     @property
+    @abstractmethod
+    def address(self) -> str:
+        """Where it is, as its error messages begin: without a password."""
+
+    @property
     def remote(self) -> bool:
         """Whether a server keeps it, so that who asks it waits, perhaps for long."""
         return False

@@ -52,8 +52,10 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield some
 
 
-def to_write(new: Iterable[tuple[Candidate, E]], there: MutableMapping[str, E], *, how: How, where: str) -> Iterator[E]:
-    """The entries that differ from those that are `there`, by their ids, which is kept up to date.
+def to_write(
+    new: Iterable[tuple[Candidate, E]], there: MutableMapping[str, E], *, how: How, where: str
+) -> Iterator[tuple[Candidate, E]]:
+    """The candidates whose entries differ from those that are `there`, by their ids, which is kept up to date.
 
     Raises InputError for one that cannot be added, since its id is taken, or updated, since it is not there.
     """
@@ -67,13 +69,18 @@ def to_write(new: Iterable[tuple[Candidate, E]], there: MutableMapping[str, E], 
             other = "text" if old.text != entry.text else "metadata"
             raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
         there[entry.id] = entry
-        yield entry
+        yield record, entry
 
 
 def brought(new: Iterable[tuple[Candidate, E]], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:
-    """The vectors that candidates bring, float32 [dim], by the keys of their rows. InputError for one that is none."""
-    given = ((entry, checked_vector(record, dim=dim).vector) for record, entry in new if record.vector is not None)
-    return {key_of(entry.id): vector for entry, vector in given if vector is not None}
+    """The vectors that candidates bring, float32 [dim], by the keys of their rows. InputError for one that is none.
+
+    Of several candidates with one id the last counts, with its vector or without.
+    """
+    given: dict[str, np.ndarray[Any, Any] | None] = {}
+    for record, entry in new:
+        given[key_of(entry.id)] = None if record.vector is None else checked_vector(record, dim=dim).vector
+    return {key: vector for key, vector in given.items() if vector is not None}
 
 
 def missing(id_: str, *, where: str) -> InputError:

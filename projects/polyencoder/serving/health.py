@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from polyencoder.errors import PolyencoderError
 from polyencoder.serving.embeddings import gives_embeddings
+from polyencoder.serving.problems import for_clients
 from polyencoder.serving.service import Service, Serving
 
 __all__ = ["router"]
@@ -40,7 +41,7 @@ async def ready(service: Serving) -> Response:
     try:
         await service.check_index()
     except PolyencoderError as error:
-        return JSONResponse({"status": "no index", "reason": str(error)}, 503)
+        return JSONResponse({"status": "no index", "reason": for_clients(error, service)}, 503)
     return JSONResponse({"status": "ready"})
 
 

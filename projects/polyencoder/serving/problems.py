@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +14,10 @@ from starlette.exceptions import HTTPException
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.folder.files import IndexBusy
-from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.service import Service
 from polyencoder.serving.sessions import NoSession, SessionBusy
 
-__all__ = ["handle_problems", "problem"]
+__all__ = ["for_clients", "handle_problems", "problem"]
 
 _STATUS = {IndexBusy: 503, InputError: 422, ConfigError: 422, NoSession: 404, SessionBusy: 409}
 _log = logging.getLogger(__name__)
@@ -29,6 +30,16 @@ def problem(
     kind = "invalid_request_error" if status < 500 else "server_error"
     error = {"message": message, "type": kind, "param": param, "code": status}
     return JSONResponse({"message": message, "error": error}, status, headers=dict(headers or {}))
+
+
+def for_clients(error: PolyencoderError, service: Service) -> str:
+    """The message without what is the server's own affair: where its index is, and what a database says of that."""
+    message, index = str(error), service.index
+    for address in (service.config.index, None if index is None else index.address):
+        message = message.removeprefix(f"{address}: ")
+    if index is not None and index.remote and message != str(error) and not isinstance(error, InputError):
+        message = re.sub(r" \(.*\)", "", message, flags=re.DOTALL)  # a driver's words, with hosts and users
+    return message
 
 
 def _place(error: Mapping[str, Any], body: Any) -> list[str]:
@@ -73,8 +84,7 @@ def handle_problems(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, PolyencoderError)
-        config: ServerConfig = request.app.state.service.config
-        message = str(error).removeprefix(f"{config.index}: ")  # a path of this machine's
+        message = for_clients(error, request.app.state.service)
         for kind, status in _STATUS.items():
             if isinstance(error, kind):
                 return problem(status, message, param=error.argument)

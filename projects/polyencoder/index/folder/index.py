@@ -88,6 +88,10 @@ class FolderIndex(Index):
         self._database.close()
 
     @property
+    def address(self) -> str:
+        return str(self.folder)
+
+    @property
     def state(self) -> State:
         """The newest. CheckpointError if one was put into its place that another model made, or that is damaged."""
         return self._read(lambda state, _: state)

@@ -132,6 +132,10 @@ class MilvusIndex(Index):
         self.collection.close()
 
     @property
+    def address(self) -> str:
+        return self.collection.where
+
+    @property
     def remote(self) -> bool:
         return not self.collection.embedded
 
@@ -229,8 +233,9 @@ class MilvusIndex(Index):
         def step(some: list[Candidate], changes: Changes) -> None:
             new = [(record, MilvusEntry.of(record)) for record in some]
             there = self._there(entry.id for _, entry in new)
-            given = brought(new, dim=self.dim)
-            for entry in to_write(new, there, how=how, where=self.collection.where):
+            changed = list(to_write(new, there, how=how, where=self.collection.where))
+            given = brought(changed, dim=self.dim)
+            for _, entry in changed:
                 changes[key := key_of(entry.id)] = entry
                 self._given.pop(key, None)
                 if key in given:
@@ -273,7 +278,12 @@ class MilvusIndex(Index):
             keys = [key_of(entry.id) for entry in some]
             old = self.collection.rows(set(keys) - self._given.keys(), ["text", "vector"])
             vectors = {row["text"]: row["vector"] for row in old.values()}
-            given = [self._given.get(key) for key in keys]
+            # a row whose text stays keeps its vector, which it may have brought: another one's of this text may differ
+            texts_of = {key: row["text"] for key, row in old.items()}
+            given = [
+                old[key]["vector"] if texts_of.get(key) == entry.text else self._given.get(key)
+                for key, entry in zip(keys, some, strict=True)
+            ]
             wanted = (entry.text for entry, own in zip(some, given, strict=True) if own is None)
             if texts := [text for text in dict.fromkeys(wanted) if text not in vectors]:
                 new = encoded(texts, self._ranker, where=self.collection.where)

@@ -73,6 +73,7 @@ class Session:
     def __init__(self, connection: Any, *, seconds: float) -> None:
         self.connection = connection
         self.seconds = seconds
+        self._closed: type[Exception] = require("psycopg", extra="postgres").Error
         self.late = False
         """Whether a statement took too long, which ended the connection."""
 
@@ -104,6 +105,21 @@ class Session:
                 self.ask("ROLLBACK")
 
     @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction, or a part of one that is there; after an error nothing of it has happened."""
+        transaction = self.connection.transaction()
+        with self._limited(True):
+            transaction.__enter__()
+        try:
+            yield
+        except BaseException as error:
+            with self._limited(True):
+                transaction.__exit__(type(error), error, error.__traceback__)
+            raise
+        with self._limited(True):
+            transaction.__exit__(None, None, None)
+
+    @contextmanager
     def _limited(self, limited: bool) -> Iterator[None]:
         timer = threading.Timer(self.seconds, self._end)
         timer.daemon = True
@@ -116,7 +132,7 @@ class Session:
 
     def _end(self) -> None:
         self.late = True
-        with suppress(OSError), socket.socket(fileno=os.dup(self.connection.fileno())) as wire:
+        with suppress(OSError, self._closed), socket.socket(fileno=os.dup(self.connection.fileno())) as wire:
             wire.shutdown(socket.SHUT_RDWR)
 
 
@@ -131,13 +147,20 @@ class Server:
         self._idle: list[Session] = []
 
     def close(self) -> None:
-        while self._idle:
-            self._idle.pop().connection.close()
+        while (session := self._waiting()) is not None:
+            session.connection.close()
+
+    def _waiting(self) -> Session | None:
+        """A connection that no thread uses now."""
+        with suppress(IndexError):  # another thread may take the last one
+            return self._idle.pop()
+        return None
 
     def read(self, ask: Callable[[Session], T]) -> T:
         """What `ask` makes of one state of the database. A connection that was lost since the last time is replaced."""
         while True:
-            session, reused = (self._idle.pop(), True) if self._idle else (self._connect(), False)
+            waiting = self._waiting()
+            session, reused = waiting or self._connect(), waiting is not None
             try:
                 with session.snapshot():
                     session.set({"jit": "off", "statement_timeout": f"{self.seconds:g}s"})
@@ -159,7 +182,7 @@ class Server:
         """One transaction, alone among all that change this index; after an error nothing of it has happened."""
         session = self._connect(reads=False)
         try:
-            with session.connection.transaction():
+            with session.transaction():
                 session.set({"lock_timeout": f"{_LOCK_SECONDS}s", "statement_timeout": 0, "jit": "off"})
                 session.set({"idle_in_transaction_session_timeout": 0})  # new texts are encoded meanwhile
                 session.ask("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"polyencoder {self.name}",))

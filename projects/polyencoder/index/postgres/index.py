@@ -110,6 +110,13 @@ class PostgresIndex(Index):
                         f"{server.where}: is there and of the kind {old.kind}, not {name}; give another #NAME",
                         argument="postgres",
                     )
+                for key, value in parameters.items():
+                    if f"{key}=" in (kind or "") and value != old.parameters.get(key):
+                        raise ConfigError(
+                            f"{server.where}: is there, with {key}={old.parameters.get(key)}, not {value}; leave "
+                            f"{key} out, or give another #NAME",
+                            argument="postgres",
+                        )
                 meta = old
             else:
                 table.create(dim=meta.dim, kind=name, description=meta.to_json())
@@ -123,7 +130,9 @@ class PostgresIndex(Index):
             if there is None:
                 rows = table.count()
                 if "nlist" in parameters:
-                    parameters["nlist"] = parameters["nlist"] or max(1, min(round(4 * math.sqrt(rows)), rows // 39))
+                    parameters["nlist"] = parameters["nlist"] or max(
+                        1, min(round(4 * math.sqrt(rows)), rows // 39, _MOST_PROBES)
+                    )
                     table.describe(meta.to_json())
                 table.build(name, parameters)
         return index
@@ -154,6 +163,10 @@ class PostgresIndex(Index):
 
     def close(self) -> None:
         self._server.close()
+
+    @property
+    def address(self) -> str:
+        return self._server.where
 
     @property
     def remote(self) -> bool:
@@ -260,7 +273,7 @@ class PostgresIndex(Index):
         """As in `Index.changing`, a transaction; another process's change is waited for, half a minute at most."""
         with self._mutex:
             if self._change is not None:
-                with self._change.connection.transaction():
+                with self._change.transaction():
                     yield
                 return
             with self._server.changing() as session:
@@ -279,16 +292,17 @@ class PostgresIndex(Index):
 
     def _write(self, table: Table, new: list[tuple[Candidate, PostgresEntry]], *, how: How) -> None:
         there = table.entries([key_of(entry.id) for _, entry in new])
-        entries = {entry.id: entry for entry in to_write(new, there, how=how, where=self._server.where)}
-        keys = [key_of(id_) for id_ in entries]
-        given = brought(new, dim=self.meta.dim)
-        vectors = table.vectors(keys, dim=self.meta.dim)  # of texts that stay
-        wanted = (entry.text for key, entry in zip(keys, entries.values(), strict=True) if key not in given)
+        changed = list(to_write(new, there, how=how, where=self._server.where))
+        entries = {key_of(entry.id): entry for _, entry in changed}
+        given, old = brought(changed, dim=self.meta.dim), table.vectors(list(entries), dim=self.meta.dim)
+        # a row whose text stays keeps its vector, which it may have brought: another one's of this text may differ
+        given |= {key: own for key, (text, own) in old.items() if key not in given and text == entries[key].text}
+        vectors = dict(old.values())
+        wanted = (entry.text for key, entry in entries.items() if key not in given)
         if texts := [text for text in dict.fromkeys(wanted) if text not in vectors]:
             vectors |= zip(texts, encoded(texts, self._ranker, where=self._server.where), strict=True)
-        table.delete(keys)
-        rows = zip(keys, entries.values(), strict=True)
-        table.write((entry, given[key] if key in given else vectors[entry.text]) for key, entry in rows)
+        table.delete(list(entries))
+        table.write((entry, given[key] if key in given else vectors[entry.text]) for key, entry in entries.items())
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         with self._step() as table:

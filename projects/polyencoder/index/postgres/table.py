@@ -151,10 +151,11 @@ class Table:
         rows = self.ask("SELECT id, text, metadata FROM {table} WHERE key = ANY(%s)", (list(keys),))
         return {id_: PostgresEntry(id_, text, metadata or {}) for id_, text, metadata in rows}
 
-    def vectors(self, keys: Sequence[str], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:
-        """The vectors of these keys, float32 [dim], by their texts."""
-        rows = self.ask("SELECT text, vector FROM {table} WHERE key = ANY(%s)", (list(keys),))
-        return dict(zip((row[0] for row in rows), vectors_of((row[1] for row in rows), dim=dim).numpy(), strict=True))
+    def vectors(self, keys: Sequence[str], *, dim: int) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
+        """The texts and the vectors, float32 [dim], of these keys."""
+        rows = self.ask("SELECT key, text, vector FROM {table} WHERE key = ANY(%s)", (list(keys),))
+        vectors = vectors_of((row[2] for row in rows), dim=dim).numpy()
+        return {key: (text, vector) for (key, text, _), vector in zip(rows, vectors, strict=True)}
 
     # Writing
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+import polyencoder.index.postgres.connection as connection_module
 import polyencoder.index.postgres.index as index_module
 import polyencoder.index.rows as rows_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
@@ -234,3 +235,26 @@ def test_a_server_that_was_killed_loses_nothing(postgres, where, ranker):
     finally:
         postgres.start()
     assert len(index.search(ranker.encode_contexts([["hello"]]))[0]) == 6
+
+
+def test_a_commit_that_hangs_is_an_error_within_the_time_limit(postgres, where, monkeypatch):
+    monkeypatch.setattr(connection_module, "_LOCK_SECONDS", 0.5)
+    index = stored(where, drawn(5, 1, 4)[0])
+    index._server.seconds = 1
+    changing = index.changing()
+    changing.__enter__()
+    index.remove(["0"])
+    ((pid,),) = index._change.ask("SELECT pg_backend_pid()")
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(PolyencoderError, match="has not answered within 1 seconds"):
+            changing.__exit__(None, None, None)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_parameters_of_the_one_that_is_there_are_not_others(where, ranker):
+    PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=8")
+    with pytest.raises(ConfigError, match="is there, with m=8, not 12; leave m out"):
+        PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=12")
+    assert len(PostgresIndex.make(where, [Candidate("new", "new")], ranker, kind="hnsw")) == 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,3 +37,16 @@ def test_vectors_that_exist(where, ranker, sentences):
         index.add([{"text": "short", "vector": [1, 2, 3]}])
     assert len(index) == len(sentences)
     in_memory.close()
+
+
+def test_each_row_keeps_its_own_vector(where):
+    unit = np.eye(4, dtype=np.float32)
+    make_index([Candidate(id_, "hello", vector=unit[i]) for i, id_ in enumerate("ab")], where, Fingerprints("theirs"))
+    index = open_index(where)
+    index.update([Candidate("a", "hello", {"n": 1}), Candidate("b", "hello", {"n": 1})])
+    assert [index.search(unit[i : i + 1], top_k=1)[0][0].id for i in range(2)] == ["a", "b"]
+    with pytest.raises(InputError, match="was opened without its model"):
+        index.put([Candidate("c", "one", vector=unit[2]), Candidate("c", "two")])
+    index.add([Candidate("c", "one", vector=unit[2]), Candidate("c", "one", vector=unit[3])])  # the second is known
+    assert index.search(unit[2:3], top_k=1)[0][0].id == "c"
+    index.close()
