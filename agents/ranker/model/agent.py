@@ -233,7 +233,7 @@ class RankerModelAgent(TorchRankerAgent):
         self._make_room_for_tokens()
         is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
         if is_whole and self._run.trains and not self._is_finetune and (state := states.get(TRAINING_KEY)):
-            if "counters" not in state:
+            if not {"counters", "skipped_examples"} <= state.keys():
                 raise CheckpointError(
                     f"{path}: an earlier version began this run, which cannot be resumed: give a new --model-file, and "
                     f"start from these weights with --init-model {path}"

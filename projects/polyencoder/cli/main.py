@@ -207,6 +207,9 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
     else:
         command = reduce(lambda one, name: one[name], error.command_chain or (), app)
         needed = [one for one in command.assemble_argument_collection() if one.required and not given & {*one.names}]
+        if isinstance(cause := error.__cause__, pydantic.ValidationError):  # it has read --config, too
+            places = [one["loc"] for one in cause.errors()]
+            needed = [one for one in needed if any(one.keys[: len(place)] == place for place in places)]
         missing = [one.name for one in needed if one.name.startswith("--") and not one.name.isupper()]
         if asked and asked.name.isupper():  # files
             missing.insert(0, asked.name.removeprefix("--"))

@@ -141,3 +141,14 @@ def test_what_a_command_line_lacks_is_named(arguments, expected):
     done = invoke(*arguments)
     assert done.exit_code == 2
     assert done.stderr == f"polyencoder: {expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [("train: pairs.jsonl\n", "--out"), ("out: model\n", "--train"), ("epochs: 1\n", "--train, --out")],
+)
+def test_what_a_configuration_has_is_not_named_as_missing(tmp_path, text, missing):
+    (tmp_path / "run.yaml").write_text(text)
+    done = invoke("train", "--config", str(tmp_path / "run.yaml"))
+    assert done.exit_code == 2
+    assert done.stderr == f"polyencoder: train requires {missing}\n"

@@ -221,9 +221,10 @@ def test_a_run_of_an_earlier_version_is_refused(data, tmp_path):
     model, new = tmp_path / "model", tmp_path / "new"
     finish(start(model, data, "--max-train-steps 16"), model)
     earlier = read_states(f"{model}.checkpoint")
-    del earlier["training"]["counters"]
-    torch.save(earlier, tmp_path / "earlier")
-    os.replace(tmp_path / "earlier", f"{model}.checkpoint")
-    assert os.waitpid(start(model, data, "--max-train-steps 24"), 0)[1]
-    assert f"{model}.checkpoint: an earlier version began this run, which cannot be resumed" in log_of(model)
+    for name in ("skipped_examples", "counters"):
+        training = {key: value for key, value in earlier["training"].items() if key != name}
+        torch.save({**earlier, "training": training}, tmp_path / "earlier")
+        os.replace(tmp_path / "earlier", f"{model}.checkpoint")
+        assert os.waitpid(start(model, data, "--max-train-steps 24"), 0)[1]
+        assert f"{model}.checkpoint: an earlier version began this run, which cannot be resumed" in log_of(model)
     finish(start(new, data, f"--max-train-steps 8 --init-model {model}.checkpoint"), new)
