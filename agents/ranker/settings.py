@@ -83,12 +83,19 @@ def given_in(opt: Opt, cls: type) -> dict[str, Any]:
 def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
     """Raise ConfigError for a flag of the command line, of a setting of the class, that the other options leave unread.
 
-    `defaults` are those of the agent's flags; such a value may be given, and so may the setting's own default.
+    `defaults` are those of the agent's flags; such a value may be given, and so may the setting's own default. ParlAI's
+    own flags are left to it: `--betas` are also those of its qhadam, and a list in option files.
     """
     known, names, given = leaves(cls), option_names(cls), opt.get("override") or {}
     for name, option in names.items():
         value = given.get(option)
-        if value is None or str(value) in (str(defaults.get(option)), str(known[name].default)):
+        own = known[name].parlai
+        if (
+            value is None
+            or own is None
+            or own.theirs
+            or str(value) in (str(defaults.get(option)), str(known[name].default))
+        ):
             continue
         for other, values, _ in known[name].metadata(Needs):
             needed = names.get(other)

@@ -7,11 +7,13 @@ from functools import partial
 
 import pytest
 from parlai.agents.ranker import flags
+from parlai.agents.ranker.settings import check_read
 from parlai.core.agents import create_agent
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.settings.training import TrainingConfig
 from tests.agents.flag_tables import FOLLOWED, OURS, assert_in_one_part, assert_not_supported, flags_of
 
 MODELS = ["biencoder", "polyencoder", "crossencoder", "lateencoder"]
@@ -88,6 +90,14 @@ def test_data_parallel_is_accepted_and_names_the_launcher(make_agent, respond, l
 def test_what_reads_pairs_does_not_score_candidates_vectors(model, title, make_agent):
     with pytest.raises(ConfigError, match=f"--encode-candidate-vecs true: the scores of a {title} are not those of"):
         make_agent(model, encode_candidate_vecs=True)
+
+
+@pytest.mark.parametrize(
+    "given", [{"optimizer": "sgd", "betas": [0.9, 0.999]}, {"optimizer": "qhadam", "betas": (0.8, 0.9)}]
+)
+def test_flags_of_parlai_itself_are_left_to_it(given):
+    """An option file, given with `--init-opt`, has all of them."""
+    check_read(Opt({**given, "override": given}), TrainingConfig, defaults={"betas": (0.9, 0.999)})
 
 
 @pytest.mark.parametrize(
