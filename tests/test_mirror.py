@@ -50,7 +50,6 @@ TESTED_BY = {
     "ranker/protocol.py": "ranker/test_encoding.py",
     "serving/batch_forward.py": "serving/test_same_results.py",
     "serving/messages.py": "serving/test_limits.py",
-    "serving/problems.py": "serving/test_limits.py",
     "serving/readiness.py": "serving/test_health.py",
     "serving/request_limits.py": "serving/test_limits.py",
     "serving/writing.py": "serving/test_candidates.py",

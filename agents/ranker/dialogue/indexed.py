@@ -11,6 +11,7 @@ from parlai.agents.ranker.settings import given_in
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
+from polyencoder.checks import without_password
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import of_search
 from polyencoder.index import Hit
@@ -81,7 +82,9 @@ def check_index_options(opt: Opt) -> None:
                 raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: says how to search, so it needs --index")
         return
     if is_training_script(opt):
-        raise ConfigError(f"--index {opt['index']}: was built by the model before this training; leave it out here")
+        raise ConfigError(
+            f"--index {without_password(opt['index'])}: was built by the model before this training; leave it out here"
+        )
     if opt.get("index_top_k", 1) < 1:
         raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")
     if opt.get("add_label_to_fixed_cands"):
