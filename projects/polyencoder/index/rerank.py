@@ -47,10 +47,14 @@ def rerank(
             place.setdefault(hit.text, len(place))
     if not place:
         return firsts
-    width = max(map(len, firsts))
-    index = torch.tensor([[place[hit.text] for hit in found] + [-1] * (width - len(found)) for found in firsts])
-    scores = score_texts(ranker, contexts, list(place), index)
-    ordered = [_ordered(found, values) for found, values in zip(firsts, scores.tolist(), strict=True)]
+    texts = [list(dict.fromkeys(hit.text for hit in found)) for found in firsts]  # read once: equal texts score alike
+    width = max(map(len, texts))
+    index = torch.tensor([[place[text] for text in own] + [-1] * (width - len(own)) for own in texts])
+    scores = score_texts(ranker, contexts, list(place), index).tolist()
+    ordered = [
+        _ordered(found, dict(zip(own, values, strict=False)))
+        for found, own, values in zip(firsts, texts, scores, strict=True)
+    ]
     return [[*best, *found[len(best) :]] for best, found in zip(ordered, hits, strict=True)]
 
 
@@ -76,7 +80,6 @@ def check_reranker(ranker: TextRanker, *, k: int) -> None:
     checked_count("rerank_k", k)
 
 
-def _ordered(hits: list[Hit], scores: list[float]) -> list[Hit]:
-    """The hits from the highest to the lowest score; what `scores` has behind those of the hits is padding."""
-    order = sorted(range(len(hits)), key=lambda i: -scores[i])
-    return [hits[i]._replace(rerank_score=scores[i]) for i in order]
+def _ordered(hits: list[Hit], scores: dict[str, float]) -> list[Hit]:
+    """The hits from the highest to the lowest score of their texts."""
+    return [hit._replace(rerank_score=scores[hit.text]) for hit in sorted(hits, key=lambda hit: -scores[hit.text])]

@@ -15,7 +15,6 @@ body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
 table { border-collapse: collapse; display: block; overflow-x: auto }
 td, th { padding: .15rem .4rem; text-align: right; font-weight: normal }
 td.text { text-align: left; min-width: 16rem }
-.heat { background: color-mix(in srgb, #d9480f calc(var(--w) * 100%), transparent) }
 """
 
 
@@ -58,6 +57,6 @@ def _table(head: Sequence[str], rows: Sequence[str]) -> str:
 def _heat(weights: Sequence[float], most: float) -> str:
     """Cells with weights in percent, in a colour that is full at the largest of their table."""
     return "".join(
-        f'<td class="heat" style="--w:{one / (most or 1):.3f}">{f"{100 * one:.0f}" if one >= 0.005 else ""}</td>'
+        f'<td class="heat" style="background:rgb(217 72 15 / {one / (most or 1):.3f})">{f"{100 * one:.0f}" if one >= 0.005 else ""}</td>'
         for one in weights
     )

@@ -262,7 +262,7 @@ def test_an_index_whose_description_was_edited(field, value, refused, place):
     assert "index: " in said
 
 
-@pytest.mark.parametrize("where", ["postgres://user@host/db", "foo:bar//"])
+@pytest.mark.parametrize("where", ["mysql://user@host/db", "foo:bar//"])
 @pytest.mark.parametrize(
     ("command", "out"),
     [

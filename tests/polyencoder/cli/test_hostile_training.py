@@ -106,7 +106,7 @@ EVALUATION = {
     "data that is not there": ([*EVALUATE[:-1], "no.jsonl"], "no such file"),
     "no data": ([*EVALUATE[:-1], "empty.jsonl"], "empty.jsonl: has no example to evaluate on"),
     "a column": ([*EVALUATE, "--response", "answer"], "has no 'answer'"),
-    "too few candidates": ([*EVALUATE[:-1], "one.jsonl"], "lower it (flag --num-negatives)"),
+    "too few candidates": ([*EVALUATE[:-1], "one.jsonl"], "there is nothing to rank"),
     "no k": ([*EVALUATE, "--hits-at", "x"], "hits_at is 'x'"),
     "no candidates": (
         [*EVALUATE, "--num-negatives", "0"],

@@ -178,7 +178,7 @@ def test_the_last_layer_computes_no_more_than_is_asked_for(monkeypatch, family, 
     backbone = Backbone(model_of(family, None)).eval()
     names = list(backbone.state_dict())
     if dtype != torch.float32:
-        backbone.round(dtype)
+        backbone.cast_weights(dtype)
     assert backbone.packs
     assert list(backbone.state_dict()) == names
     tokens, fed = batch_of(family), []

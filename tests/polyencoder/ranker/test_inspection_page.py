@@ -13,7 +13,9 @@ RANKED = [Ranked(1, "<b>yes</b>", 2.0), Ranked(0, "no", 1.0)]
 
 def heats(page: str) -> list[tuple[float, str]]:
     """The colour, from 0 to 1, and the text of each cell with a weight."""
-    return [(float(one), text) for one, text in re.findall(r'class="heat" style="--w:([\d.]+)">(\d*)<', page)]
+    return [
+        (float(one), text) for one, text in re.findall(r'class="heat" style="background:[^"]* ([\d.]+)\)">(\d*)<', page)
+    ]
 
 
 def test_weights_of_candidates_and_of_tokens():

@@ -116,7 +116,7 @@ def test_what_cannot_be(ranker, make_ranker, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "bi")
     with pytest.raises(ConfigError, match="--quantize is for convert models; .* is bi"):
         run("export", tmp_path / "bi", tmp_path / "out", "--quantize")
-    with pytest.raises(ConfigError, match="kept in 8 bits and float16: leave dtype out"):
+    with pytest.raises(ConfigError, match="stored in 8 bits and float16: leave dtype out"):
         ranker.save_pretrained(tmp_path / "model", dtype="bfloat16")
     assert not (tmp_path / "model").exists()
 
