@@ -56,7 +56,8 @@ def _table(head: Sequence[str], rows: Sequence[str]) -> str:
 
 def _heat(weights: Sequence[float], most: float) -> str:
     """Cells with weights in percent, in a colour that is full at the largest of their table."""
-    return "".join(
-        f'<td class="heat" style="background:rgb(217 72 15 / {one / (most or 1):.3f})">{f"{100 * one:.0f}" if one >= 0.005 else ""}</td>'
-        for one in weights
-    )
+    cells = []
+    for one in weights:
+        number, colour = f"{100 * one:.0f}" if one >= 0.005 else "", f"rgb(217 72 15 / {one / (most or 1):.3f})"
+        cells.append(f'<td class="heat" style="background:{colour}">{number}</td>')
+    return "".join(cells)
