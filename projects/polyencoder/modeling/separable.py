@@ -104,8 +104,8 @@ class PolyEncoder(TwoTowers):
             return config
         if not text.separator_ids:
             raise ConfigError(
-                "context_vectors is turns, but nothing separates the turns of a context: give --turn-separator sep, or "
-                "newline",
+                "context_vectors is turns, but nothing separates the turns of a context: turn_separator must be "
+                "sep or newline",
                 argument="context_vectors",
             )
         return replace(config, turn_end=turn_end(text.separator_ids))
