@@ -119,7 +119,7 @@ def test_an_export_of_an_export_says_what_it_has(run, model_file, tmp_path):
     run(tmp_path / "graphs", tmp_path / "small", "--dtype", "float16")
     card = (tmp_path / "small" / "README.md").read_text()
     assert "ONNX" not in card
-    assert "kept in float16" in card
+    assert "stored in float16" in card
     assert "## Limits" in card
 
 
