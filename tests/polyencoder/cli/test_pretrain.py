@@ -48,7 +48,7 @@ def test_an_encoder_that_a_ranker_is_made_of(folder):
     assert "warning: the classifier learned little: masked words have a perplexity of" in result.stderr
     assert "perplexity" in said[-3]
     assert said[-2].startswith("4 updates, ")
-    assert "tokens/s" in result.output or "of held-out text" in result.output
+    assert "tokens/s" in result.output
     train = ["train", "--backbone", "encoder", "--train", "pairs.jsonl", "--valid", "pairs.jsonl", "--out", "ranker"]
     train += ["--architecture", "cross", "--max-updates", "2", "--text-truncate", "20", "--label-truncate", "20"]
     trained = invoke(*train, "--output-scaling", "auto", "--num-negatives", "3")
