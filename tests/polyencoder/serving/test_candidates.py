@@ -67,7 +67,7 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
     ("candidates", "says"),
     [
         ([NEW, {"id": "x", "text": " "}], "candidates.1"),
-        ([NEW, NEW], "there twice"),
+        ([NEW, NEW], "duplicate id 'new'"),
         ([NEW, {"id": "x", "text": "a", "more": 1}], "'more' is not a field of this request"),
         ([NEW, {"id": "", "text": "a"}], "candidates.1.id"),
         ([NEW, {"id": 3, "text": "a"}], "candidates.1.id"),
