@@ -18,7 +18,7 @@ from polyencoder.ranker.protocol import TextRanker
 __all__ = ["checked_vector", "same_vector", "with_vectors"]
 
 SAMPLE = 8  # candidates whose texts the model encodes, to compare
-LEAST_COSINE = 0.98  # of the model's vector and the one that is there: float16 and bfloat16 have 0.999
+LEAST_COSINE = 0.98  # of the model's vector and the given one: float16 and bfloat16 have 0.999
 TOLERANCE = 0.01  # of lengths, and of vectors of one text, as a share of their length
 
 

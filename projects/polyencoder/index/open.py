@@ -161,15 +161,11 @@ def _in_milvus(
     model_name: str,
     progress: bool,
 ) -> MilvusIndex:
-    records, dim = with_vectors(records, ranker)
-    if (first := next(records, None)) is None:
-        raise InputError(f"{where}: not made, as there is no candidate to put into it: the input is empty")
+    records, dim = _with_first(records, where, ranker)
     index = MilvusIndex.create(  # checks the kind
         where, ranker, kind=cast("IndexKind | None", kind), model_name=model_name, dim=dim
     )
-    with tqdm(
-        chain([first], records), desc="adding", unit=" candidates", unit_scale=True, disable=not progress
-    ) as shown:
+    with _adding(records, progress=progress) as shown:
         index.add(shown)
     return index
 
@@ -183,15 +179,25 @@ def _in_postgres(
     model_name: str,
     progress: bool,
 ) -> PostgresIndex:
+    records, dim = _with_first(records, where, ranker)
+    with _adding(records, progress=progress) as shown:
+        return PostgresIndex.make(where, shown, ranker, kind=kind, model_name=model_name, dim=dim)
+
+
+def _with_first(
+    records: Iterator[Candidate], where: str, ranker: TextRanker | Fingerprints
+) -> tuple[Iterator[Candidate], int | None]:
+    """As `with_vectors`. InputError if there is no candidate: a server is not asked for an index of none."""
     records, dim = with_vectors(records, ranker)
     if (first := next(records, None)) is None:
         raise InputError(
             f"{without_password(where)}: not made, as there is no candidate to put into it: the input is empty"
         )
-    with tqdm(
-        chain([first], records), desc="adding", unit=" candidates", unit_scale=True, disable=not progress
-    ) as shown:
-        return PostgresIndex.make(where, shown, ranker, kind=kind, model_name=model_name, dim=dim)
+    return chain([first], records), dim
+
+
+def _adding(records: Iterator[Candidate], *, progress: bool) -> tqdm[Candidate]:
+    return tqdm(records, desc="adding", unit=" candidates", unit_scale=True, disable=not progress)
 
 
 def _other_engine(engine: str, kind: str) -> ConfigError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate, How
 from polyencoder.index.entries import canonical, taken
-from polyencoder.index.given import checked_vector
+from polyencoder.index.given import checked_vector, same_vector
 from polyencoder.index.meta import separable
 from polyencoder.index.vectors import quantize
 from polyencoder.ranker.encoding import encode_candidates
@@ -53,23 +53,49 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def to_write(
-    new: Iterable[tuple[Candidate, E]], there: MutableMapping[str, E], *, how: How, where: str
+    new: Iterable[tuple[Candidate, E]],
+    there: MutableMapping[str, E],
+    stored: Mapping[str, np.ndarray[Any, Any]],
+    *,
+    dim: int,
+    how: How,
+    where: str,
 ) -> Iterator[tuple[Candidate, E]]:
-    """The candidates whose entries differ from those that are `there`, by their ids, which is kept up to date.
+    """The candidates that differ from those that exist, in text, metadata or the vector that they bring.
 
-    Raises InputError for one that cannot be added, since its id is taken, or updated, since it is not there.
+    Args:
+        new: the candidates with their entries.
+        there: the existing entries by their ids; kept up to date.
+        stored: the existing vectors, float32 [dim], of candidates that bring one, by the keys of their rows.
+        dim: of all vectors.
+
+    Raises:
+        InputError: one cannot be added, since its id is taken, or updated, since it does not exist; or a vector that
+            cannot be used.
     """
+    vectors = dict(stored)
     for record, entry in new:
+        key = key_of(entry.id)
+        vector = None if record.vector is None else checked_vector(record, dim=dim).vector
         if (old := there.get(entry.id)) is None:
             if how == "update":
                 raise missing(entry.id, where=where)
-        elif old.text == entry.text and canonical(old.metadata) == canonical(entry.metadata):
-            continue
-        elif how == "add":
-            other = "text" if old.text != entry.text else "metadata"
-            raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
+        else:
+            has_vector = vector is None or (key in vectors and same_vector(vectors[key], vector))
+            if not (other := _difference(old, entry) or ("" if has_vector else "values in its vector")):
+                continue
+            if how == "add":
+                raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
         there[entry.id] = entry
+        if vector is not None:
+            vectors[key] = vector
         yield record, entry
+
+
+def _difference(old: Entry, new: Entry) -> str:
+    if old.text != new.text:
+        return "text"
+    return "" if canonical(old.metadata) == canonical(new.metadata) else "metadata"
 
 
 def brought(new: Iterable[tuple[Candidate, E]], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:

@@ -46,7 +46,7 @@ class FiniteUpdates:
         """After an update of scaled gradients (float16), which the scaler has left out where their norm is not finite.
 
         Raises:
-            TrainingError: it has left out so many in a row that no scale helps.
+            TrainingError: it has left out `OVERFLOWS` in a row: no scale helps.
         """
         self._overflows = 0 if math.isfinite(norm) else self._overflows + 1
         if self._overflows >= OVERFLOWS:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from polyencoder.errors import InputError
@@ -16,11 +17,32 @@ class Entry(NamedTuple):
 
 
 OLD = Entry("a", "one", {"n": 1})
+STORED = {key_of("a"): np.array([3, 4], dtype=np.float32)}
 
 
 def written(*entries: Entry, how: str = "add") -> list[Entry]:
     new = [(Candidate(entry.id, entry.text, entry.metadata, f"line {i}"), entry) for i, entry in enumerate(entries)]
-    return [entry for _, entry in to_write(new, {"a": OLD}, how=how, where="here")]
+    return [entry for _, entry in to_write(new, {"a": OLD}, STORED, dim=2, how=how, where="here")]
+
+
+def with_vectors(*vectors: list[float] | None, how: str) -> list[Any]:
+    """The vectors that are written for candidates that are otherwise the one that exists."""
+    new = [(Candidate("a", "one", {"n": 1}, vector=vector), OLD) for vector in vectors]
+    return [record.vector for record, _ in to_write(new, {"a": OLD}, STORED, dim=2, how=how, where="here")]
+
+
+@pytest.mark.parametrize("how", ["put", "update"])
+def test_another_vector_is_a_change(how):
+    assert with_vectors([3, 4], [3.001, 4], None, how=how) == []
+    assert with_vectors([4, 3], [4, 3], [3, 4], how=how) == [[4, 3], [3, 4]]
+    with pytest.raises(InputError, match="its vector has 3 numbers, not 2"):
+        with_vectors([3, 4, 0], how=how)
+
+
+def test_another_vector_cannot_be_added():
+    assert with_vectors([3, 4], how="add") == []
+    with pytest.raises(InputError, match="'one', which has other values in its vector"):
+        with_vectors([4, 3], how="add")
 
 
 def test_what_is_equal_is_not_written_again():

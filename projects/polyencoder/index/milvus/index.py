@@ -233,7 +233,8 @@ class MilvusIndex(Index):
         def step(some: list[Candidate], changes: Changes) -> None:
             new = [(record, MilvusEntry.of(record)) for record in some]
             there = self._there(entry.id for _, entry in new)
-            changed = list(to_write(new, there, how=how, where=self.collection.where))
+            stored = self._vectors(key_of(entry.id) for record, entry in new if record.vector is not None)
+            changed = list(to_write(new, there, stored, dim=self.dim, how=how, where=self.collection.where))
             given = brought(changed, dim=self.dim)
             for _, entry in changed:
                 changes[key := key_of(entry.id)] = entry
@@ -271,6 +272,11 @@ class MilvusIndex(Index):
         found = self._entries({key for key in keys if key not in changes}, strong=True)
         found |= {key: entry for key in keys if (entry := changes.get(key)) is not None}
         return {entry.id: entry for entry in found.values()}
+
+    def _vectors(self, keys: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """The vectors of rows, and those that a change brings which is not written yet."""
+        rows = self.collection.rows(keys, ["vector"], strong=True)
+        return {key: np.asarray(row["vector"], dtype=np.float32) for key, row in rows.items()} | self._given
 
     def _apply(self, changes: Changes) -> None:
         """Write and delete rows. Each text that is new is encoded once."""

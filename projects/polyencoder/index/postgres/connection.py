@@ -106,7 +106,7 @@ class Session:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A transaction, or a part of one that is there; after an error nothing of it has happened."""
+        """A transaction, or a savepoint inside one; an error rolls it back."""
         transaction = self.connection.transaction()
         with self._limited(True):
             transaction.__enter__()
@@ -193,7 +193,11 @@ class Server:
             session.connection.close()
 
     def _connect(self, *, reads: bool = True) -> Session:
-        given = {"connect_timeout": _CONNECT_SECONDS, "fallback_application_name": "polyencoder"} | self.parameters
+        given = {
+            "connect_timeout": _CONNECT_SECONDS,
+            "fallback_application_name": "polyencoder",
+            "keepalives_idle": _CONNECT_SECONDS,  # a machine that is gone is noticed while an index is built, too
+        } | self.parameters
         try:
             connection = self._psycopg.connect(**given, autocommit=True, prepare_threshold=None)
         except self._psycopg.Error as error:

@@ -76,7 +76,7 @@ class PostgresIndex(Index):
         model_name: str = "",
         dim: int | None = None,
     ) -> PostgresIndex:
-        """A new index of these candidates; or the one that is there, if this model made it, with them added.
+        """A new index of these candidates; or an existing index of this model, with them added.
 
         All of it is one transaction: after an error or a kill there is no index, or the one that was there.
 
@@ -86,14 +86,14 @@ class PostgresIndex(Index):
             records: the candidates.
             kind: "flat", where each search reads all vectors, so that results are exact or certified, "hnsw" or
                 "ivf-flat", with parameters of pgvector as in "hnsw,m=16,ef_construction=128" or "ivf-flat,nlist=100".
-                None for "flat", or whichever is there.
+                None for "flat", or the kind of the existing index.
             model_name: where the model was loaded from, for messages about the index.
             dim: of the vectors, where candidates bring them and `ranker` is the fingerprints of what made them.
 
         Raises:
             PolyencoderError: if the server is away, or refuses.
-            CheckpointError: if the table is there and another model, or something else, made it.
-            ConfigError: if the kind is none, does not fit the vectors, or the table is there and of another kind.
+            CheckpointError: if the table exists and another model, or something else, made it.
+            ConfigError: if the kind is none, does not fit the vectors, or the existing index is of another kind.
         """
         wanted = None if kind is None else parse_kind(kind)
         name, parameters = wanted or parse_kind("flat")
@@ -107,13 +107,13 @@ class PostgresIndex(Index):
                 old.check_model(meta.fingerprints, where=server.where)
                 if wanted is not None and old.kind != name:
                     raise ConfigError(
-                        f"{server.where}: is there and of the kind {old.kind}, not {name}; give another #NAME",
+                        f"{server.where}: exists and is of the kind {old.kind}, not {name}; give another #NAME",
                         argument="postgres",
                     )
                 for key, value in parameters.items():
                     if f"{key}=" in (kind or "") and value != old.parameters.get(key):
                         raise ConfigError(
-                            f"{server.where}: is there, with {key}={old.parameters.get(key)}, not {value}; leave "
+                            f"{server.where}: exists, with {key}={old.parameters.get(key)}, not {value}; leave "
                             f"{key} out, or give another #NAME",
                             argument="postgres",
                         )
@@ -292,9 +292,12 @@ class PostgresIndex(Index):
 
     def _write(self, table: Table, new: list[tuple[Candidate, PostgresEntry]], *, how: How) -> None:
         there = table.entries([key_of(entry.id) for _, entry in new])
-        changed = list(to_write(new, there, how=how, where=self._server.where))
+        dim, where = self.meta.dim, self._server.where
+        known = table.vectors([key_of(entry.id) for record, entry in new if record.vector is not None], dim=dim)
+        stored = {key: vector for key, (_, vector) in known.items()}
+        changed = list(to_write(new, there, stored, dim=dim, how=how, where=where))
         entries = {key_of(entry.id): entry for _, entry in changed}
-        given, old = brought(changed, dim=self.meta.dim), table.vectors(list(entries), dim=self.meta.dim)
+        given, old = brought(changed, dim=dim), table.vectors(list(entries), dim=dim)
         # a row whose text stays keeps its vector, which it may have brought: another one's of this text may differ
         given |= {key: own for key, (text, own) in old.items() if key not in given and text == entries[key].text}
         vectors = dict(old.values())

@@ -134,7 +134,7 @@ class PostgresSearch:
 def statement(
     codes: int, *, queries: int | None, condition: str, scale: float, heads: int, has_keys: bool, certified: bool
 ) -> str:
-    """The statement for a context of so many codes, by lists of so many `queries`, or of all rows (None).
+    """The statement for a context of `codes` codes: over the lists of `queries` vectors, or over all rows (None).
 
     Its text depends on numbers alone; vectors, lengths and what is filtered by are bound. Columns: key, id, text,
     metadata, vector, and the bound of what is not in the lists, null where it is not known.
@@ -158,7 +158,7 @@ def statement(
             THEN max(lists.last + lists.unit * longest.norm) END
         FROM (SELECT unit, min(product) AS last, count(*) AS named FROM near GROUP BY code, unit) AS lists
     )"""
-    # OFFSET 0 keeps PostgreSQL from computing a column anew wherever it is used
+    # OFFSET 0 keeps PostgreSQL from computing a column again at each use
     every = range(codes)
     products = "".join(f", -(vector <#> %(c{i})s::vector) AS l{i}" for i in every)
     if has_keys:

@@ -79,7 +79,7 @@ class Table:
             return None
         if comment is None or not comment.startswith(_OURS):
             raise CheckpointError(
-                f"{self._where}: the table {self._name} is there, but was not made by polyencoder; give another #NAME"
+                f"{self._where}: the table {self._name} exists, but was not made by polyencoder; give another #NAME"
             )
         return str(comment).removeprefix(_OURS)
 
@@ -109,7 +109,7 @@ class Table:
         self.ask("COMMENT ON TABLE {table} IS {comment}", comment=self._sql.Literal(_OURS + description))
 
     def build(self, kind: str, parameters: dict[str, int]) -> None:
-        """Index what is there: the norms, which certificates ask for, and the vectors."""
+        """Build the indexes of the rows: of the norms, which certificates ask for, and of the vectors."""
         self.ask("CREATE INDEX ON {table} (norm)", limited=False)
         if kind == "hnsw":
             self.ask(
@@ -171,5 +171,5 @@ class Table:
 
 
 def literal(vector: Tensor) -> str:
-    """A vector [dim] as pgvector reads it, each float32 as it is."""
+    """A vector [dim] as pgvector reads it, without rounding."""
     return json.dumps(vector.float().tolist())

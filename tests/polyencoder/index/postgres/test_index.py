@@ -255,6 +255,6 @@ def test_a_commit_that_hangs_is_an_error_within_the_time_limit(postgres, where, 
 
 def test_parameters_of_the_one_that_is_there_are_not_others(where, ranker):
     PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=8")
-    with pytest.raises(ConfigError, match="is there, with m=8, not 12; leave m out"):
+    with pytest.raises(ConfigError, match="exists, with m=8, not 12; leave m out"):
         PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=12")
     assert len(PostgresIndex.make(where, [Candidate("new", "new")], ranker, kind="hnsw")) == 7

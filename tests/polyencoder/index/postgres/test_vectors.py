@@ -47,6 +47,10 @@ def test_each_row_keeps_its_own_vector(where):
     assert [index.search(unit[i : i + 1], top_k=1)[0][0].id for i in range(2)] == ["a", "b"]
     with pytest.raises(InputError, match="was opened without its model"):
         index.put([Candidate("c", "one", vector=unit[2]), Candidate("c", "two")])
-    index.add([Candidate("c", "one", vector=unit[2]), Candidate("c", "one", vector=unit[3])])  # the second is known
+    index.add([Candidate("c", "one", vector=unit[2]), Candidate("c", "one", vector=unit[2])])
+    with pytest.raises(InputError, match="which has other values in its vector"):
+        index.add([Candidate("c", "one", vector=unit[3])])
     assert index.search(unit[2:3], top_k=1)[0][0].id == "c"
+    index.put([Candidate("c", "one", vector=unit[3])])
+    assert [index.search(unit[i : i + 1], top_k=1)[0][0].score for i in (2, 3)] == [0, 1]
     index.close()
