@@ -41,7 +41,7 @@ from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.corpus import Corpus
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch
-from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.rate import matmul_throughput, step_flops
 from polyencoder.pretraining.start import masking_of
 from polyencoder.text import TextEncoder
@@ -214,7 +214,7 @@ def _turns(line: str) -> list[str]:
 
 def stepping(model: PretrainingModel, batch: PairBatch, *, packs: bool) -> Callable[[], float]:
     """A function that makes one step and returns its seconds."""
-    objective, optimizer = Pretraining(model), torch.optim.Adam(model.parameters(), 2e-4, betas=(0.9, 0.98))
+    objective, optimizer = PretrainingObjective(model), torch.optim.Adam(model.parameters(), 2e-4, betas=(0.9, 0.98))
     clock = _clock()
 
     def step() -> float:

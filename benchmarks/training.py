@@ -52,10 +52,10 @@ FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, 
     "text_truncate": 360,
     "label_truncate": 72,
 }
-Run = Callable[[int], tuple[float, float, float]]
+Training = Callable[[int], tuple[float, float, float]]
 """Seconds of so many training steps, of time and of the processor's, and what share of the rate of matrix products our
 model's operations, without padding, have in them (0 for others)."""
-Make = Callable[[], Run]
+Make = Callable[[], Training]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -143,7 +143,7 @@ def _ratios(rows: Sequence[Mapping[str, Any]], name: str) -> dict[str, float]:
     }
 
 
-def _loop(folder: Path, **flags: Any) -> Run:
+def _loop(folder: Path, **flags: Any) -> Training:
     """A function that runs steps of ParlAI's training loop; each call continues the previous one."""
     world = make_world(options(folder=folder, training=True, **COMMON, **flags))
 
@@ -161,7 +161,7 @@ def _loop(folder: Path, **flags: Any) -> Run:
     return run
 
 
-def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: int) -> Run:
+def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: int) -> Training:
     """A function that runs steps of sentence-transformers' trainer on pairs of the same task, shuffled alike."""
     try:
         peer, datasets = import_module("sentence_transformers"), import_module("datasets")

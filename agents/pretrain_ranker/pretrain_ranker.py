@@ -38,7 +38,7 @@ from polyencoder.pretraining.card import ranker_options, write_encoder
 from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.heads import MaskedWords, PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch
-from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.start import Pretrained, masking_of, take_heads
 from polyencoder.storage.checkpoint import load_weights
 from polyencoder.training.trainer import Trainer
@@ -209,7 +209,7 @@ class PretrainRankerAgent(RankerModelAgent):
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
         self._trained_words = TrainedWordsReport(self)
         callbacks = [self._trained_words, self._said]
-        objective = Pretraining(self.model)
+        objective = PretrainingObjective(self.model)
         return trainer_of(
             self,
             self.pretrained,
@@ -265,7 +265,7 @@ class PretrainRankerAgent(RankerModelAgent):
         self._examined.add(batch.examples, keys[0])
         pairs = [self._examined.pair(one, draws) for one, draws in zip(batch.examples, keys, strict=True)]
         self.model.eval()
-        objective, device = Pretraining(self.model), self.pretrained.device
+        objective, device = PretrainingObjective(self.model), self.pretrained.device
         masked, following = (
             self._batch_of(pairs, make).to(device) for make in (self._inputs.masked, self._inputs.next)
         )

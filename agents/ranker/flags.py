@@ -2,7 +2,7 @@
 
 No flag is ignored in silence: an error says why one cannot be followed.
 
-- `OF_THE_RANKER`, `OF_THE_TEXT`: a `--model-file` keeps what it was trained with; a new model follows;
+- `RANKER_FIELDS`, `TEXT_FIELDS`: a `--model-file` keeps what it was trained with; a new model follows;
 - `OF_THE_ENCODER`, `OF_THE_VOCABULARY`: an encoder and its tokenizer keep theirs, also of `--init-model`, `--backbone`;
 - `UNSUPPORTED`: ParlAI has it and these rankers have not;
 - all others are followed at any time, whatever is loaded; `check_origin`, `check_special_tokens` and `check_flags` have
@@ -20,7 +20,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.model.source import CheckpointSource
-from parlai.agents.ranker.settings import OF_THE_RANKER, flag
+from parlai.agents.ranker.settings import RANKER_FIELDS, flag
 from parlai.core.opt import Opt
 
 from polyencoder.config import Architecture, RankerConfig
@@ -32,7 +32,7 @@ from polyencoder.modeling.families import family
 from polyencoder.text import turn_separator
 
 # Fields of its TextConfig that a model keeps; lengths may change
-OF_THE_TEXT = ("turn_separator",)
+TEXT_FIELDS = ("turn_separator",)
 
 # Flags for an encoder from scratch, and the keys that they have in the configurations of Hugging Face's families
 OF_THE_ENCODER = {
@@ -198,7 +198,7 @@ def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
     given = given_flags(opt)
     if given.get("output_scaling") == "auto":
         del given["output_scaling"]  # it was measured when the training of this file began
-    values = {name: getattr(stored, field) for field, name in OF_THE_RANKER.items()}
+    values = {name: getattr(stored, field) for field, name in RANKER_FIELDS.items()}
     for name, value in {**values, "turn_separator": turn_separator(stored.text)}.items():
         if given.get(name, value) != value:
             raise contradiction(name, given[name], origin, value)

@@ -14,9 +14,9 @@ from pydantic import BeforeValidator
 from polyencoder.errors import ConfigError
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.fields import Leaf, Needs, leaves
-from polyencoder.settings.train import OF_A_NEW_RANKER, TrainSettings
+from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 
-__all__ = ["OF_THE_RANKER", "OTHER_NAMES", "add_settings", "check_read", "flag", "flag_of", "given_in", "option_names"]
+__all__ = ["OTHER_NAMES", "RANKER_FIELDS", "add_settings", "check_read", "flag", "flag_of", "given_in", "option_names"]
 
 
 def flag(name: str) -> str:
@@ -136,10 +136,10 @@ def _help(words: str, names: Mapping[str, str]) -> str:
     return re.sub("--[a-z-]*[a-z]", lambda found: flags.get(found[0], found[0]), words).replace("%", "%%")
 
 
-OF_THE_RANKER = {
+RANKER_FIELDS = {
     name: option
     for name, option in option_names(TrainSettings).items()
-    if name in (*OF_A_NEW_RANKER, "output_scaling") and name != "turn_separator"
+    if name in (*NEW_RANKER_FIELDS, "output_scaling") and name != "turn_separator"
 }
 """Fields of a RankerConfig, and their options."""
 

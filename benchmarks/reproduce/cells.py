@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.reproduce.runs import LAUNCHER, PROCESSES, Asked, Run, Step
+from benchmarks.reproduce.runs import LAUNCHER, PROCESSES, Asked, ReproductionRun, Step
 from benchmarks.reproduce.scales import Flags, Scale, Task
 from benchmarks.reproduce.tables import Cell, Column, Row, Table
 from benchmarks.reproduce.yaml_schema import did_you_mean
@@ -53,7 +53,7 @@ def cell_of(scale: Scale, table: Table, row: Row, column: Column) -> Cell:
     return replace(cell, task=scale.tables.get(table.name, {}).get(cell.task, cell.task))
 
 
-def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
+def run_of(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
     """The run whose number a cell shows.
 
     Raises:
@@ -81,7 +81,7 @@ def run_of(scale: Scale, cell: Cell, *, where: str) -> Run:
     named = {k: v.replace("{task}", cell.task) if isinstance(v, str) else v for k, v in flags.items() if k != "missing"}
     processes = int(scale.places.get(PROCESSES, 1))
     steps, asked = _steps(named, task=task, model=model, processes=processes, where=where)
-    return Run(
+    return ReproductionRun(
         name=name,
         steps=steps,
         asked=asked,
@@ -108,7 +108,7 @@ def _model(name: str, *, where: str) -> Model:
     return Model("polyencoder", "poly", {"poly-n-codes": int(found["codes"]), **vectors})
 
 
-def _counting(name: str, task: Task) -> Run:
+def _counting(name: str, task: Task) -> ReproductionRun:
     """A run that counts the training and evaluation examples of a task."""
     read = {"pattern": r"episodes with a total of (?P<examples>\d+) examples"}
     steps = []
@@ -116,7 +116,7 @@ def _counting(name: str, task: Task) -> Run:
         if not task.splits.get(split):
             words = ["-t", task.teacher, "-dt", datatype, "--datapath", "{data}", "-n", "1"]
             steps.append(Step(split, ("parlai", "display_data", *words), read))
-    return Run(
+    return ReproductionRun(
         name=f"{name}-counts",
         steps=tuple(steps),
         asked=Asked(),

@@ -11,7 +11,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from benchmarks.reproduce.runs import TORCHRUN, Places, Run
+from benchmarks.reproduce.runs import TORCHRUN, Places, ReproductionRun
 from polyencoder.cli.main import parse
 from polyencoder.errors import PolyencoderError
 
@@ -22,7 +22,7 @@ MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "pol
 _PATH_LIKE = (".", "/", "~")
 
 
-def wrong(run: Run, places: Places) -> list[str]:
+def wrong(run: ReproductionRun, places: Places) -> list[str]:
     """Errors in the flags of its commands: one line for each step that would fail.
 
     Runs that differ only in their folders are checked once.
@@ -38,7 +38,7 @@ def wrong(run: Run, places: Places) -> list[str]:
     return lines
 
 
-def missing(run: Run, places: Places) -> list[str]:
+def missing(run: ReproductionRun, places: Places) -> list[str]:
     """Missing files and models, with the places searched; nothing is downloaded."""
     if run.missing:
         return [run.missing]

@@ -20,7 +20,7 @@ import filelock
 
 from benchmarks.reproduce.reports import numbers, training_amount
 from benchmarks.reproduce.results import Result, TrainingAmount, machine_and_versions
-from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, Run, Step
+from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, ReproductionRun, Step
 from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
 
@@ -44,7 +44,7 @@ class StepFailed(PolyencoderError):
 
 
 @dataclass
-class _Progress:
+class _SeedProgress:
     """The progress of one seed, saved beside its models."""
 
     path: Path
@@ -60,7 +60,7 @@ class _Progress:
         write_text(self.path, json.dumps(values, indent=2) + "\n")
 
 
-def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
+def execute(run: ReproductionRun, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
     """Execute the unfinished steps of one seed and return its result.
 
     Args:
@@ -81,7 +81,7 @@ def execute(run: Run, *, scale: str, seed: int, places: Places, deadline: float 
         return _result(run, scale=scale, seed=seed, places=places, deadline=deadline)
 
 
-def finished(run: Run, seed: int, *, places: Places) -> bool:
+def finished(run: ReproductionRun, seed: int, *, places: Places) -> bool:
     """Whether all steps of a seed are done."""
     try:
         progress = _progress(places.folder(run.name, seed), run)
@@ -101,7 +101,7 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _result(run: Run, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
+def _result(run: ReproductionRun, *, scale: str, seed: int, places: Places, deadline: float | None) -> Result:
     progress = _progress(places.folder(run.name, seed), run)
     progress.pieces += 1
     progress.save()  # before a command writes anything, so that the folder's files belong to these commands
@@ -135,11 +135,11 @@ def _result(run: Run, *, scale: str, seed: int, places: Places, deadline: float 
     )
 
 
-def _progress(folder: Path, run: Run) -> _Progress:
+def _progress(folder: Path, run: ReproductionRun) -> _SeedProgress:
     path = folder / PROGRESS
     if not path.exists():
-        return _Progress(path, commands=run.commands)
-    progress = _Progress(path, **json.loads(path.read_text(encoding="utf-8")))
+        return _SeedProgress(path, commands=run.commands)
+    progress = _SeedProgress(path, **json.loads(path.read_text(encoding="utf-8")))
     if progress.commands != run.commands:
         raise PolyencoderError(
             f"{folder}: was started with other commands than the current ones; delete it, or give another --runs"
@@ -148,7 +148,7 @@ def _progress(folder: Path, run: Run) -> _Progress:
 
 
 def _one(
-    step: Step, *, run: Run, seed: int, places: Places, deadline: float | None, progress: _Progress
+    step: Step, *, run: ReproductionRun, seed: int, places: Places, deadline: float | None, progress: _SeedProgress
 ) -> dict[str, float]:
     """Run one step and read its numbers."""
     folder = places.folder(run.name, seed)
@@ -184,7 +184,7 @@ def _filled(value: Any, places: Places, run: str, seed: int) -> Any:
     return places.filled(value, run=run, seed=seed) if isinstance(value, str) and "{folder" in value else value
 
 
-def _training_amount(step: Step, *, run: Run, seed: int, places: Places) -> TrainingAmount:
+def _training_amount(step: Step, *, run: ReproductionRun, seed: int, places: Places) -> TrainingAmount:
     words = list(step.command)
     batch = int(words[words.index("--batchsize") + 1])
     if words[: len(TORCHRUN)] == list(TORCHRUN):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from benchmarks.reproduce.cells import cell_of, run_of, unavailable_reason
-from benchmarks.reproduce.runs import Run
+from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.scales import Scale
 from benchmarks.reproduce.tables import Row, Table, read_table, table_names
 from polyencoder.errors import ConfigError
@@ -19,7 +19,7 @@ __all__ = ["Planned", "all_runs", "plan", "runs_of"]
 class Planned:
     """A run and its number of seeds."""
 
-    run: Run
+    run: ReproductionRun
     seeds: int
 
 
@@ -53,10 +53,10 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
     Raises:
         ConfigError: a row does not fit the scale, or a run depends on one that is in no table.
     """
-    known: Mapping[str, Run] = {}
+    known: Mapping[str, ReproductionRun] = {}
     planned: dict[str, Planned] = {}
 
-    def add(run: Run, wanted: int, asked_by: Sequence[str]) -> None:
+    def add(run: ReproductionRun, wanted: int, asked_by: Sequence[str]) -> None:
         nonlocal known
         needs = {} if run.missing else run.needs  # a run that cannot be executed has no dependencies
         if needs:
@@ -82,7 +82,7 @@ def _tables() -> tuple[Table, ...]:
     return tuple(read_table(name) for name in table_names())
 
 
-def all_runs(scale: Scale) -> Mapping[str, Run]:
+def all_runs(scale: Scale) -> Mapping[str, ReproductionRun]:
     """The runs of all tables at a scale, and those written out in its file.
 
     Raises:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import machine
-from benchmarks.reproduce.runs import Run
+from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.yaml_schema import parse_fields
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.packages import PACKAGES, version_of
@@ -74,7 +74,7 @@ def result_path(folder: Path, scale: str, run: str, seed: int) -> Path:
     return folder / scale / run / f"seed-{seed}.json"
 
 
-def write_result(folder: Path, result: Result, run: Run) -> Path:
+def write_result(folder: Path, result: Result, run: ReproductionRun) -> Path:
     """Write a result; ConfigError if it was trained on less than the run asks for."""
     _check_enough(result, run, where=f"{run.name}, seed {result.seed}")
     path = result_path(folder, result.scale, result.run, result.seed)
@@ -82,7 +82,7 @@ def write_result(folder: Path, result: Result, run: Run) -> Path:
     return path
 
 
-def kept_results(folder: Path, scale: str, run: Run) -> list[Result]:
+def kept_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]:
     """Read the results of a run, ordered by seed.
 
     Raises:
@@ -121,7 +121,7 @@ def _seed_of(path: Path) -> int:
     return int(number) if number.isdigit() else -1
 
 
-def _check_enough(result: Result, run: Run, *, where: str) -> None:
+def _check_enough(result: Result, run: ReproductionRun, *, where: str) -> None:
     for what in ("updates", "examples"):
         had, asked = getattr(result, what), getattr(run.asked, what)
         if had < asked:

@@ -12,7 +12,7 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["LAUNCHER", "PROCESSES", "TORCHRUN", "Asked", "Places", "Run", "Step"]
+__all__ = ["LAUNCHER", "PROCESSES", "TORCHRUN", "Asked", "Places", "ReproductionRun", "Step"]
 
 PROCESSES = "processes"
 """The placeholder for the number of processes, one for each GPU, that share each training batch."""
@@ -48,7 +48,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Run:
+class ReproductionRun:
     """Commands that are run once for each seed."""
 
     name: str
@@ -86,7 +86,7 @@ class Run:
         """Whether it trains a model, so that results depend on the seed."""
         return bool(self.asked.updates or self.asked.examples)
 
-    def smoke(self) -> Run:
+    def smoke(self) -> ReproductionRun:
         """A smoke test of the run: a few updates and examples; not a result."""
         steps = tuple(replace(step, command=(*step.command, *step.smoke), smoke=()) for step in self.steps)
         return replace(self, steps=steps, asked=Asked())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.runs import Asked, Run, Step
+from benchmarks.reproduce.runs import Asked, ReproductionRun, Step
 from benchmarks.reproduce.yaml_schema import did_you_mean, parse_fields, read_yaml
 from polyencoder.errors import ConfigError
 
@@ -45,7 +45,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Start:
+class InitialWeights:
     """The weights that a ranker is initialized with."""
 
     title: str
@@ -68,8 +68,8 @@ class Scale:
     flags: Flags
     families: Mapping[str, Flags]
     tasks: Mapping[str, Task]
-    starts: Mapping[str, Start]
-    runs: Mapping[str, Run]
+    starts: Mapping[str, InitialWeights]
+    runs: Mapping[str, ReproductionRun]
     tables: Mapping[str, Mapping[str, str]]
     """By table, replacements of tasks: fewer examples where a table has many rows."""
 
@@ -86,7 +86,7 @@ def read_scale(name: str) -> Scale:
     path = SCALES / f"{name}.yaml"
     document = parse_fields(_Document, _document(path), where=path.name)
     parts: dict[str, Any] = {}
-    kinds: dict[str, type] = {"tasks": Task, "starts": Start}
+    kinds: dict[str, type] = {"tasks": Task, "starts": InitialWeights}
     for part, kind in kinds.items():
         values = getattr(document, part)
         parts[part] = {key: parse_fields(kind, of, where=f"{path.name}, {part}, {key}") for key, of in values.items()}
@@ -136,7 +136,7 @@ class _Document:
 
 
 @dataclass(frozen=True)
-class _PlainRun:
+class _RunFields:
     steps: list[Any] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     seeds: int = 1
@@ -155,16 +155,16 @@ class _PlainStep:
     smoke: str = ""
 
 
-def _plain_run(name: str, values: object, *, where: str) -> Run:
+def _plain_run(name: str, values: object, *, where: str) -> ReproductionRun:
     """A run whose commands are written out in the scale's file."""
-    plain = parse_fields(_PlainRun, values, where=where)
+    plain = parse_fields(_RunFields, values, where=where)
     steps = []
     for number, of in enumerate(plain.steps, start=1):
         step = parse_fields(_PlainStep, of, where=f"{where}, step {number}")
         steps.append(Step(step.name, tuple(step.command.split()), step.read, tuple(step.smoke.split())))
     if not steps and not plain.missing:
         raise ConfigError(f"{where}: needs steps, or says why it is missing")
-    return Run(
+    return ReproductionRun(
         name=name,
         steps=tuple(steps),
         asked=Asked(updates=plain.updates, examples=plain.examples),

@@ -10,7 +10,7 @@ from benchmarks.reproduce import checks
 from benchmarks.reproduce.execution import OutOfTime, RunsElsewhere, execute, finished
 from benchmarks.reproduce.plan import Planned
 from benchmarks.reproduce.results import Result, result_path, write_result
-from benchmarks.reproduce.runs import Places, Run
+from benchmarks.reproduce.runs import Places, ReproductionRun
 from polyencoder.errors import PolyencoderError
 
 __all__ = ["MORE_TO_DO", "run_all"]
@@ -47,7 +47,7 @@ def run_all(planned: Sequence[Planned], *, scale: str, places: Places, out: Path
             )
     failed = False
     while left:
-        elsewhere: list[tuple[Run, int]] = []
+        elsewhere: list[tuple[ReproductionRun, int]] = []
         for run, seed in left:
             if state.over(run, seed):
                 continue
@@ -91,36 +91,38 @@ class _State:
         out: the folder of results; None if none are kept, so that no run counts as finished.
     """
 
-    def __init__(self, left: Sequence[tuple[Run, int]], *, scale: str, places: Places, out: Path | None) -> None:
+    def __init__(
+        self, left: Sequence[tuple[ReproductionRun, int]], *, scale: str, places: Places, out: Path | None
+    ) -> None:
         self._scale, self._places, self._out = scale, places, out
         self._needed: set[tuple[str, int]] = set()  # by unfinished runs
         for run, seed in reversed(left):
             if not (run.missing or self.over(run, seed)):
                 self._needed |= _needs(run, seed)
 
-    def over(self, run: Run, seed: int) -> bool:
+    def over(self, run: ReproductionRun, seed: int) -> bool:
         """Whether a seed's result exists and, if another run needs them, its models too."""
         path = self.result(run, seed)
         if path is None or not path.exists():
             return False
         return (run.name, seed) not in self._needed or finished(run, seed, places=self._places)
 
-    def result(self, run: Run, seed: int) -> Path | None:
+    def result(self, run: ReproductionRun, seed: int) -> Path | None:
         """The path of a seed's result, which may not exist yet."""
         return self._out and result_path(self._out, self._scale, run.name, seed)
 
-    def keep(self, result: Result, run: Run) -> Path:
+    def keep(self, result: Result, run: ReproductionRun) -> Path:
         """Write a result unless it exists; return its path."""
         assert self._out is not None
         path = result_path(self._out, self._scale, run.name, result.seed)
         return path if path.exists() else write_result(self._out, result, run)
 
 
-def _needs(run: Run, seed: int) -> set[tuple[str, int]]:
+def _needs(run: ReproductionRun, seed: int) -> set[tuple[str, int]]:
     return {(need, seed if each else 0) for need, each in run.needs.items()}
 
 
-def _all_here(run: Run, seed: int, elsewhere: Sequence[tuple[Run, int]]) -> None:
+def _all_here(run: ReproductionRun, seed: int, elsewhere: Sequence[tuple[ReproductionRun, int]]) -> None:
     """Raise RunsElsewhere if another process is executing a dependency."""
     if any((other.name, of) in _needs(run, seed) for other, of in elsewhere):
         raise RunsElsewhere

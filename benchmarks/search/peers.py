@@ -56,8 +56,6 @@ BI, CROSS = "bi-encoder", "cross-encoder"
 THEIR_BI, THEIR_CROSS = "SentenceTransformer", "CrossEncoder"
 INDEX, TEXTS, VECTORS, CONTEXTS = "index", "texts.json", "vectors.npy", "contexts.json"
 
-Rows = list[dict[str, Any]]
-
 
 def measure(
     backbone: str,
@@ -68,7 +66,7 @@ def measure(
     counts: Sequence[int] = COUNTS,
     crossed: int,
     threads: int,
-) -> Rows:
+) -> list[dict[str, Any]]:
     """Rows of times for each system and number of candidates, then one of memory for each system.
 
     Args:
@@ -83,7 +81,7 @@ def measure(
     few, most = folder / str(counts[0]), folder / str(counts[-1])
     ranker = _ours(backbone, "bi")
     real = ranker.encode_candidates(texts).float()
-    rows: Rows = []
+    rows: list[dict[str, Any]] = []
     for n in counts:
         _write(folder / str(n), list(numbered(texts, n)), real, ranker)
         answers = {name: make(backbone, folder / str(n)) for name, make in SEARCHING.items()}

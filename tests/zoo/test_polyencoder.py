@@ -89,7 +89,7 @@ def published(server, archive, monkeypatch):
         server.files["/models.tgz"] = data
         model = zoo_model("convai2_poly")
         model = dataclasses.replace(
-            model, origin=dataclasses.replace(model.origin, url=server.url("/models.tgz"), sha256=sha256)
+            model, source=dataclasses.replace(model.source, url=server.url("/models.tgz"), sha256=sha256)
         )
         module = importlib.import_module("parlai.zoo.polyencoder.convai2_poly")
         monkeypatch.setattr(module, "download", partial(zoo.prepare, model))

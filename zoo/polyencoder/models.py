@@ -23,7 +23,7 @@ from parlai.zoo.polyencoder.fetch import fetch
 from parlai.zoo.polyencoder.unpack import unpack
 
 from polyencoder.errors import CheckpointError
-from polyencoder.hub.zoo import Origin, ZooModel
+from polyencoder.hub.zoo import ModelSource, ZooModel
 from polyencoder.importing.options import check_options
 from polyencoder.storage.checkpoint import save_folder
 
@@ -55,12 +55,12 @@ def prepare(model: ZooModel, datapath: str) -> None:
 
 
 def _make(model: ZooModel, folder: Path, *, datapath: str) -> None:
-    if model.origin.is_hub:
+    if model.source.is_hub:
         source: dict[str, Any] = {"backbone": model.location, "reduction_type": model.reduction}
     else:
-        file = _archived(model.origin, Path(get_model_dir(datapath))) / model.location
+        file = _archived(model.source, Path(get_model_dir(datapath))) / model.location
         if not file.is_file():
-            raise CheckpointError(f"{file}: is missing, although {model.origin.url} was unpacked there")
+            raise CheckpointError(f"{file}: is missing, although {model.source.url} was unpacked there")
         check_options(f"{file}.opt")  # ParlAI may have unpacked it
         # how its training was spread over GPUs is of no matter now
         source = {"model_file": str(file), "fp16": False, "data_parallel": False, "model_parallel": False}
@@ -68,13 +68,13 @@ def _make(model: ZooModel, folder: Path, *, datapath: str) -> None:
     _convert(folder, datapath=datapath, model=f"{model.architecture}encoder", **source)
 
 
-def _archived(origin: Origin, models: Path) -> Path:
+def _archived(source: ModelSource, models: Path) -> Path:
     """The folder of ParlAI's own models, fetched unless ParlAI or an earlier start did."""
     folder = models / THEIRS
     if not built(str(folder), THEIR_VERSION):
-        archive = models / "polyencoder" / origin.url.rpartition("/")[2]
+        archive = models / "polyencoder" / source.url.rpartition("/")[2]
         if not archive.is_file():
-            fetch(origin.url, archive, sha256=origin.sha256)
+            fetch(source.url, archive, sha256=source.sha256)
         with _beside(folder, last=".built") as place:
             try:
                 unpack(archive, place)

@@ -23,7 +23,7 @@ from parlai.agents.ranker.model.family import (
     describe_parlai_model,
     fine_tuned_part,
 )
-from parlai.agents.ranker.model.loop import LoopRun, own_checkpoint
+from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint
 from parlai.agents.ranker.model.optimization import build_schedule, parameter_groups
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
@@ -104,7 +104,7 @@ class RankerModelAgent(TorchRankerAgent):
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
         self.output_scaling_pending = False
-        self._run = LoopRun(opt, shared=bool(shared), ranks=self.ranks)
+        self._run = TrainLoopState(opt, shared=bool(shared), ranks=self.ranks)
         if not shared:
             self.settle_candidates(opt)
         self._saving = Saving(opt.get("model_file"))

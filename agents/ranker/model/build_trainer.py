@@ -8,7 +8,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.dialogue.sources import WITHOUT_NEGATIVES
-from parlai.agents.ranker.model.loop import LoopRun
+from parlai.agents.ranker.model.loop import TrainLoopState
 from parlai.agents.ranker.settings import given_in
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
 from parlai.core.opt import Opt
@@ -47,7 +47,7 @@ def training_config(opt: Opt) -> TrainingConfig:
 
 
 def build_trainer(
-    agent: TorchRankerAgent, config: TrainingConfig, *, run: LoopRun, restored: Mapping[str, Any] | None
+    agent: TorchRankerAgent, config: TrainingConfig, *, run: TrainLoopState, restored: Mapping[str, Any] | None
 ) -> Trainer:
     """An agent's trainer, resumed if there is a state to restore."""
     opt, model = agent.opt, agent.ranker
@@ -69,7 +69,7 @@ def trainer_of(
     *,
     config: TrainingConfig,
     objective: Objective | None = None,
-    run: LoopRun,
+    run: TrainLoopState,
     restored: Mapping[str, Any] | None,
     curve: type[LearningCurve] = LearningCurve,
 ) -> Trainer:

@@ -9,7 +9,7 @@ from typing import Any
 import parlai.utils.logging as logging
 from parlai.agents.ranker.args import add_encoder_args
 from parlai.agents.ranker.flags import (
-    OF_THE_RANKER,
+    RANKER_FIELDS,
     check_encoder,
     check_flags,
     check_origin,
@@ -139,7 +139,7 @@ class ModelFamily:
         """
         given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
         dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
-        fields = {name: opt[dest] for name, dest in OF_THE_RANKER.items() if opt.get(dest) is not None}
+        fields = {name: opt[dest] for name, dest in RANKER_FIELDS.items() if opt.get(dest) is not None}
         is_measured = fields.get("output_scaling") == "auto"
         if is_measured:
             fields["output_scaling"] = 1.0  # until then
@@ -175,7 +175,7 @@ class ModelFamily:
 
     def describe_in_opt(self, opt: Opt, config: RankerConfig) -> None:
         """Updates the options to the model's actual values, for the saved `.opt` file."""
-        for name, dest in OF_THE_RANKER.items():
+        for name, dest in RANKER_FIELDS.items():
             if dest in opt:
                 opt[dest] = getattr(config, name)
         opt["turn_separator"] = turn_separator(config.text)

@@ -28,7 +28,7 @@ from polyencoder.training.finite import DIVERGED
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
 
-__all__ = ["LoopRun", "current_loop", "own_checkpoint", "trains"]
+__all__ = ["TrainLoopState", "current_loop", "own_checkpoint", "trains"]
 
 
 def trains(opt: Opt) -> bool:
@@ -48,7 +48,7 @@ def own_checkpoint(opt: Opt) -> str:
     return f"{opt.get('model_file')}.checkpoint"
 
 
-class LoopRun:
+class TrainLoopState:
     """What a run of the training loop is, beyond the weights and ParlAI's own states.
 
     It is made before the model: the lock is taken, what the run will read is opened, chance is seeded. An agent that

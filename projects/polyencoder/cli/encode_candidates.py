@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from polyencoder.cli.shared.output import Progress, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.distributed import EncodeCandidates, encode_parts
 from polyencoder.index import candidates_from
@@ -32,7 +32,7 @@ class EncodeCandidatesSettings(Settings):
     """Candidates per file; a killed run loses at most the files that were being encoded."""
     skip_bad_candidates: bool = False
     """Skip and count candidates that cannot be used."""
-    progress: Progress = None
+    progress: ProgressBars = None
 
 
 def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:

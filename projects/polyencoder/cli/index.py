@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from polyencoder.checks import without_password
 from polyencoder.cli.shared.contexts import read_questions
 from polyencoder.cli.shared.loading import load, load_named
-from polyencoder.cli.shared.output import Progress, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Fingerprints, FolderIndex, Index, candidates_from, vectors_from
@@ -84,7 +84,7 @@ class IndexSettings(Settings):
     """Texts per file of vectors; a killed run loses at most one file."""
     skip_bad_candidates: bool = False
     """Skip and count candidates that cannot be used."""
-    progress: Progress = None
+    progress: ProgressBars = None
 
 
 @index.default

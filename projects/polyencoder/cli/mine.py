@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from polyencoder.cli.shared.contexts import in_batches
 from polyencoder.cli.shared.loading import load
-from polyencoder.cli.shared.output import Progress, bar, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import Columns, pairs_and_records
 from polyencoder.data.readers import expand
@@ -51,7 +51,7 @@ class MineSettings(Settings):
     """Contexts per batch."""
     overwrite: bool = False
     """Replace --out if it exists."""
-    progress: Progress = None
+    progress: ProgressBars = None
 
 
 def mine(settings: MineSettings) -> None:

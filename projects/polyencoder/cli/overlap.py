@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from polyencoder.checks import checked_count
-from polyencoder.cli.shared.output import Progress, bar, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.pretraining.documents import read_documents
@@ -23,7 +23,7 @@ def overlap(
     data: Annotated[tuple[str, ...], Parameter(alias="-d")],
     min_words: int = 8,
     at_most: float = 0.01,
-    progress: Progress = None,
+    progress: ProgressBars = None,
 ) -> None:
     """Count the long utterances of evaluation data that are in a corpus; fail if there are too many.
 

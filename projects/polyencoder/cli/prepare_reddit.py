@@ -11,7 +11,7 @@ from typing import IO, Annotated
 from cyclopts import Parameter
 
 from polyencoder.checks import checked_count
-from polyencoder.cli.shared.output import Progress, bar, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
@@ -31,7 +31,7 @@ def prepare_reddit(
     filters: Filters = _FILTERS,
     skip_bad_examples: bool = False,
     overwrite: bool = False,
-    progress: Progress = None,
+    progress: ProgressBars = None,
 ) -> None:
     """Join comments to the comments they reply to: JSON lines of contexts and responses, for `polyencoder pretrain`.
 

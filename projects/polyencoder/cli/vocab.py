@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from polyencoder.checks import unencodable
-from polyencoder.cli.shared.output import Progress, bar, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
@@ -52,7 +52,7 @@ class VocabSettings(Settings):
     """Seed of the sample; equal seeds give equal vocabularies."""
     overwrite: bool = False
     """Replace a tokenizer.json in --out."""
-    progress: Progress = None
+    progress: ProgressBars = None
 
 
 def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:

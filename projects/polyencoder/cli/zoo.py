@@ -37,7 +37,7 @@ def _facts(model: ZooModel) -> dict[str, Any]:
 
 
 def _row(model: ZooModel) -> tuple[str, ...]:
-    return model.name, model.title, _size(model.origin.size), model.origin.licence
+    return model.name, model.title, _size(model.source.size), model.source.licence
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> str:
@@ -47,7 +47,7 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _details(model: ZooModel) -> str:
-    origin = model.origin
+    origin = model.source
     shared = "" if origin.is_hub else " (of the archive, which holds all of ParlAI's models)"
     fields = [
         ("name", model.path),

@@ -17,13 +17,13 @@ from types import MappingProxyType
 from polyencoder.config import Architecture
 from polyencoder.errors import ConfigError
 
-__all__ = ["PAPER", "Origin", "Result", "ZooModel", "zoo_model", "zoo_models"]
+__all__ = ["PAPER", "ModelSource", "Result", "ZooModel", "zoo_model", "zoo_models"]
 
 PAPER = "Humeau et al., Poly-encoders, ICLR 2020 (https://arxiv.org/abs/1905.01969)"
 
 
 @dataclass(frozen=True)
-class Origin:
+class ModelSource:
     """The source of a model: a ParlAI archive with several models, or a Hugging Face repository."""
 
     url: str
@@ -56,7 +56,7 @@ class ZooModel:
     name: str
     title: str
     architecture: Architecture
-    origin: Origin
+    source: ModelSource
     location: str
     """The model file's path in the archive, or the id on the hub."""
     command: str
@@ -75,11 +75,11 @@ class ZooModel:
 def zoo_models() -> Mapping[str, ZooModel]:
     """All models of the zoo, by name."""
     facts = json.loads(files("polyencoder.hub").joinpath("zoo.json").read_text(encoding="utf-8"))
-    origins = {name: Origin(**fields) for name, fields in facts["origins"].items()}
+    sources = {name: ModelSource(**fields) for name, fields in facts["sources"].items()}
     models = {}
     for name, fields in facts["models"].items():
         results = tuple(Result(*row) for row in fields["results"])
-        models[name] = ZooModel(name=name, **(fields | {"origin": origins[fields["origin"]], "results": results}))
+        models[name] = ZooModel(name=name, **(fields | {"source": sources[fields["source"]], "results": results}))
     return MappingProxyType(models)
 
 

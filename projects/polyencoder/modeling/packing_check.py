@@ -33,12 +33,12 @@ class _Counted:
         return self._packing.attend(*inputs, **options)
 
 
-Run = Callable[[TokenBatch, Any], Tensor]
+Forward = Callable[[TokenBatch, Any], Tensor]
 """The outputs [batch, length, dim] of tokens, with a packing or with None, for padding."""
 
 
 @torch.no_grad()
-def why_not_packed(model: nn.Module, run: Run, *, layers: int, longest: int, window: int) -> str | None:
+def why_not_packed(model: nn.Module, run: Forward, *, layers: int, longest: int, window: int) -> str | None:
     """Compares packed with padded outputs on a few tokens: why they differ, or None.
 
     Args:
@@ -64,7 +64,9 @@ def why_not_packed(model: nn.Module, run: Run, *, layers: int, longest: int, win
 
 
 @torch.no_grad()
-def gives_first(model: nn.Module, run: Run, run_first: Run, *, change: Callable[[], object], longest: int) -> bool:
+def gives_first(
+    model: nn.Module, run: Forward, run_first: Forward, *, change: Callable[[], object], longest: int
+) -> bool:
     """Whether outputs are the same after `change`, and `run_first` computes those of first tokens.
 
     The other arguments are those of `why_not_packed`.

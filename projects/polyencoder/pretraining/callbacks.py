@@ -15,7 +15,7 @@ from polyencoder.modeling.mode import in_evaluation
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.inputs import PairBatch, pair_batch
-from polyencoder.pretraining.objective import MASKED, NEXT, Pretraining
+from polyencoder.pretraining.objective import MASKED, NEXT, PretrainingObjective
 from polyencoder.pretraining.rate import step_flops
 from polyencoder.text.tokens import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
@@ -41,7 +41,13 @@ class HeldOut(Evaluation):
     name = "held out"
 
     def __init__(
-        self, objective: Pretraining, examples: Sequence[PairExample], inputs: PairInputs, *, tokens: int, every: int
+        self,
+        objective: PretrainingObjective,
+        examples: Sequence[PairExample],
+        inputs: PairInputs,
+        *,
+        tokens: int,
+        every: int,
     ) -> None:
         self._begin(every)
         self._objective, self._processes = objective, Processes.of_this_group()

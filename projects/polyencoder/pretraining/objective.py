@@ -14,13 +14,13 @@ from polyencoder.pretraining.masking import IGNORED
 from polyencoder.training.distributed import sum_of_all
 from polyencoder.training.objective import Outcome
 
-__all__ = ["MASKED", "NEXT", "Pretraining"]
+__all__ = ["MASKED", "NEXT", "PretrainingObjective"]
 
 MASKED, NEXT = "masked", "next"
 """Prefixes of their metrics: `masked_loss`, `next_accuracy`."""
 
 
-class Pretraining:
+class PretrainingObjective:
     """Masked words: the cross-entropy of the words that were chosen. Next utterance: that of whether one follows.
 
     Or, of a batch whose contexts and responses are apart, that of which response of the batch follows: the others are

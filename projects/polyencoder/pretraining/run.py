@@ -24,7 +24,7 @@ from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingC
 from polyencoder.pretraining.card import ranker_flags, write_encoder
 from polyencoder.pretraining.chance import Chance
 from polyencoder.pretraining.corpus import Corpus, PairExample
-from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.rate import matmul_throughput
 from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.settings.base import flat_values
@@ -89,7 +89,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     inputs = PairInputs(
         pretrained.text, longest=pretrained.longest, masking=pretrained.masking, next=settings.objective.next
     )
-    objective = Pretraining(pretrained.model)
+    objective = PretrainingObjective(pretrained.model)
     evaluation = HeldOut(objective, held_out, inputs, tokens=tokens, every=settings.evaluation.evaluate_every)
     reader = Reader(processes.rank, processes.count)
     batches = PairBatches(train, inputs, tokens=tokens, seed=seed, reader=reader)

@@ -17,7 +17,7 @@ from polyencoder.settings.fields import Count, Needs, Numbers, Parlai, Positive,
 from polyencoder.settings.training import AROUND_BACKBONE, Families, TrainingConfig
 from polyencoder.storage.checkpoint import stored_architecture
 
-__all__ = ["OF_A_NEW_RANKER", "ConvertSettings", "DataSettings", "ModelSettings", "TrainSettings"]
+__all__ = ["NEW_RANKER_FIELDS", "ConvertSettings", "DataSettings", "ModelSettings", "TrainSettings"]
 
 
 _TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.model.has_vectors))
@@ -166,7 +166,7 @@ class ConvertSettings(Settings):
     """Batches between updates of the range of the 8-bit embeddings (default: 100)."""
 
 
-OF_A_NEW_RANKER = tuple(name for name, one in leaves(ModelSettings).items() if one.metadata(Without))
+NEW_RANKER_FIELDS = tuple(name for name, one in leaves(ModelSettings).items() if one.metadata(Without))
 """The settings that a ranker around a backbone keeps when it is trained further."""
 
 

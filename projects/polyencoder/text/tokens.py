@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PASS = 256  # tokens that one more pass through a model costs as much as: what it takes besides its matrix products
+PASS_COST = 256  # fixed cost of one pass through a model, in tokens
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def token_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | 
     return batches
 
 
-def length_groups(lengths: Sequence[int], *, pass_cost: int = PASS) -> list[list[int]]:
+def length_groups(lengths: Sequence[int], *, pass_cost: int = PASS_COST) -> list[list[int]]:
     """The places of sequences of these lengths, in groups that cost least to compute, each padded to its longest.
 
     A group costs its tokens, padding included, and `pass_cost`. Sorted by length the cheapest groups are neighbours, so

@@ -12,7 +12,7 @@ from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
-from polyencoder.training.objective import CrossEntropy, Loss, Ranking
+from polyencoder.training.objective import CrossEntropy, Loss, RankingObjective
 from polyencoder.training.optimizer import build_optimizer
 from polyencoder.training.precision import Precision
 from polyencoder.training.progress import Goal
@@ -26,7 +26,7 @@ __all__ = ["build_objective", "build_updates", "mined_negatives"]
 _log = logging.getLogger(__name__)
 
 
-def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
+def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjective:
     """Builds the objective: the label's cross-entropy and, with a teacher, the distillation loss.
 
     Raises:
@@ -38,7 +38,7 @@ def build_objective(learner: Learner, config: TrainingConfig) -> Ranking:
         ranker = Ranker.from_pretrained(distillation.teacher or "", device=learner.device)
         teacher = Teacher(ranker, ScoreCache(distillation.scores), bf16=config.precision == "bfloat16")
         loss = Distillation(teacher, distillation, labels=loss)
-    return Ranking(
+    return RankingObjective(
         learner.model,
         learner.text,
         loss=loss,

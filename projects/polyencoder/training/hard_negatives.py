@@ -22,7 +22,7 @@ from polyencoder.text import same
 __all__ = ["EncodedTexts", "HardNegatives", "Miner", "parse_ranks"]
 
 
-class Found(Protocol):
+class SearchHit(Protocol):
     """A hit of a search."""
 
     @property
@@ -37,7 +37,7 @@ class Searchable(Protocol):
 
     def __len__(self) -> int: ...
 
-    def search(self, contexts: ContextEncoding, *, top_k: int) -> Sequence[Sequence[Found]]:
+    def search(self, contexts: ContextEncoding, *, top_k: int) -> Sequence[Sequence[SearchHit]]:
         """The best candidates of each context, best first."""
         ...
 
@@ -114,9 +114,9 @@ class Miner:
             for hits, ceiling in zip(wrong, ceilings, strict=True)
         ]
 
-    def _wrong(self, hits: Sequence[Found], right: Collection[Hashable]) -> list[Found]:
+    def _wrong(self, hits: Sequence[SearchHit], right: Collection[Hashable]) -> list[SearchHit]:
         """The distinct hits that are not among these texts."""
-        wrong: dict[Hashable, Found] = {}
+        wrong: dict[Hashable, SearchHit] = {}
         for key, hit in zip(self._keys([hit.text for hit in hits]), hits, strict=True):
             wrong.setdefault(key, hit)
         return [hit for key, hit in wrong.items() if key not in right]

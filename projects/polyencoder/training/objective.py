@@ -21,7 +21,7 @@ from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 from polyencoder.training.gradient_caching import encode
 from polyencoder.training.losses import smoothed_cross_entropy
 
-__all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "Ranking", "Sums"]
+__all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "RankingObjective", "Sums"]
 
 Sums = Mapping[str, tuple[float, int]]
 """Metrics as (sum, count), to add up over batches and processes; count 0 for a plain sum."""
@@ -83,7 +83,7 @@ class Scored(NamedTuple):
     there: Tensor | None = None
 
 
-class Ranking:
+class RankingObjective:
     """Ranks the label above the other candidates, in one process or several.
 
     The losses of a model's objectives are summed; reported scores are the first one's.

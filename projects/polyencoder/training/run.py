@@ -21,7 +21,7 @@ from polyencoder.export.folder import README
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import flat_values
-from polyencoder.settings.train import OF_A_NEW_RANKER, TrainSettings
+from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.files import write_text
 from polyencoder.text import turn_separator
@@ -52,10 +52,10 @@ SAMPLE = 100  # pairs whose tokens are counted
 RESUME_IGNORES = {"out", "device", "config"}  # settings that may change when it resumes, or in another process
 
 # Settings of the model, by their place in its configuration; defaults are the initial model's
-OF_THE_RANKER = tuple(name for name in OF_A_NEW_RANKER if name != "turn_separator")
-OF_THE_TEXT = ("text_truncate", "label_truncate", "history_size", "number_turns")
-OF_A_CONVERT = (*CONVERT_SIZES, "dropout")
-SHAPES = {*OF_A_NEW_RANKER, *OF_THE_TEXT, *OF_A_CONVERT, "extra_contexts"}
+RANKER_FIELDS = tuple(name for name in NEW_RANKER_FIELDS if name != "turn_separator")
+TEXT_FIELDS = ("text_truncate", "label_truncate", "history_size", "number_turns")
+CONVERT_FIELDS = (*CONVERT_SIZES, "dropout")
+SHAPE_FIELDS = {*NEW_RANKER_FIELDS, *TEXT_FIELDS, *CONVERT_FIELDS, "extra_contexts"}
 
 
 @dataclass(frozen=True)
@@ -177,17 +177,17 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
 
 def _of_the_run(settings: TrainSettings) -> dict[str, Any]:
     """The settings that must be equal in a resumed run; model settings are the model's values."""
-    return {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPES}
+    return {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
 
 
 def _of_the_model(ranker: Ranker) -> dict[str, Any]:
-    """The model's values of the settings in `SHAPES`."""
+    """The model's values of the settings in `SHAPE_FIELDS`."""
     config = ranker.model.config
-    shape: dict[str, Any] = {name: getattr(config, name) for name in OF_THE_RANKER}
-    shape |= {name: getattr(config.text, name) for name in OF_THE_TEXT}
+    shape: dict[str, Any] = {name: getattr(config, name) for name in RANKER_FIELDS}
+    shape |= {name: getattr(config.text, name) for name in TEXT_FIELDS}
     shape["turn_separator"] = turn_separator(config.text)
     if config.convert is not None:
-        shape |= {name: getattr(config.convert, name) for name in OF_A_CONVERT}
+        shape |= {name: getattr(config.convert, name) for name in CONVERT_FIELDS}
         shape["extra_contexts"] = shape.pop("history_size") - 1
     return shape
 

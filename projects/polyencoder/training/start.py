@@ -10,7 +10,7 @@ from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.settings.train import OF_A_NEW_RANKER, TrainSettings
+from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.text import TextEncoder
 
 __all__ = ["starting_ranker", "untrained_ranker"]
@@ -85,7 +85,7 @@ def _initial(settings: TrainSettings) -> Ranker:
 def _around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:
     assert settings.model.backbone is not None
     model = settings.model
-    given: dict[str, Any] = {name: value for name in OF_A_NEW_RANKER if (value := getattr(model, name)) is not None}
+    given: dict[str, Any] = {name: value for name in NEW_RANKER_FIELDS if (value := getattr(model, name)) is not None}
     if isinstance(model.output_scaling, float):
         given["output_scaling"] = model.output_scaling
     return Ranker.from_backbone(

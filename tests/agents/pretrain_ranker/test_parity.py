@@ -16,7 +16,7 @@ from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.inputs import pair_batch
-from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.start import starting_model
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.trainer import Trainer
@@ -80,7 +80,8 @@ def test_both_learn_the_same(learnt, task, tmp_path, steps, examples, length):
             made = [make(pair, np.random.default_rng(pair.key)) for pair in pairs]
             yield pair_batch(made, pad_id=pretrained.text.pad_id)
 
-    Trainer(pretrained, settings.objective.training, batches=batches, objective=Pretraining(pretrained.model)).fit()
+    objective = PretrainingObjective(pretrained.model)
+    Trainer(pretrained, settings.objective.training, batches=batches, objective=objective).fit()
     assert len(theirs) == UPDATES
     assert len({round(sum(losses), 3) for losses in theirs}) > UPDATES // 2
     for ours, other in zip(steps, theirs, strict=True):
@@ -94,7 +95,7 @@ def test_both_evaluate_the_same(learnt, evaluate, task, examples):
         PretrainingSettings(corpus=("no file",), out="nowhere", backbone=f"{path}.encoder", max_steps=1, device="cpu")
     )
     inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
-    held_out = HeldOut(Pretraining(pretrained.model), examples, inputs, tokens=2_000, every=1)
+    held_out = HeldOut(PretrainingObjective(pretrained.model), examples, inputs, tokens=2_000, every=1)
     run = SimpleNamespace(updates=SimpleNamespace(autocast=lambda: torch.autocast("cpu", enabled=False)))
     found = held_out.measure(run)
     for name, value in found.items():

@@ -31,8 +31,8 @@ def message_of(error) -> str:
 @pytest.mark.parametrize("model", [*MODELS, "tfidf"])
 def test_every_flag_of_an_agent_is_in_the_table(model):
     table = [
-        flags.OF_THE_RANKER.values(),
-        flags.OF_THE_TEXT,
+        flags.RANKER_FIELDS.values(),
+        flags.TEXT_FIELDS,
         flags.OF_THE_ENCODER,
         flags.OF_THE_VOCABULARY,
         flags.UNSUPPORTED,
@@ -42,7 +42,7 @@ def test_every_flag_of_an_agent_is_in_the_table(model):
 
 def test_the_table_has_no_flag_that_is_none():
     everything = {name for model in MODELS for name in flags_of(model=model)}
-    listed = FOLLOWED | set(flags.OF_THE_RANKER.values()) | set(flags.OF_THE_ENCODER)
+    listed = FOLLOWED | set(flags.RANKER_FIELDS.values()) | set(flags.OF_THE_ENCODER)
     assert listed | set(flags.OF_THE_VOCABULARY) | set(flags.UNSUPPORTED) <= everything
 
 
@@ -263,7 +263,7 @@ def test_an_agent_made_in_python_has_the_defaults_of_all_flags(model, dictionary
     agent = create_agent(Opt({"model": model, "dict_file": dictionary, "datapath": "data", "embedding_size": 32}))
     ours = {name: action.default for name, action in flags_of(model=model).items() if name not in flags_of()}
     texts = {"betas", "adafactor_eps", "nus"}  # whose defaults are still to be parsed
-    followed = FOLLOWED | OURS - {*flags.OF_THE_RANKER.values(), *flags.OF_THE_TEXT, *flags.OF_THE_ENCODER}
+    followed = FOLLOWED | OURS - {*flags.RANKER_FIELDS.values(), *flags.TEXT_FIELDS, *flags.OF_THE_ENCODER}
     expected = {name: value for name, value in ours.items() if name in followed and name not in texts}
     assert {name: agent.opt[name] for name in expected} == expected
     assert agent.ranker.config.backbone["hidden_size"] == 32

@@ -15,7 +15,7 @@ from benchmarks.reproduce import __main__ as command
 from benchmarks.reproduce.execution import OutOfTime, StepFailed, execute
 from benchmarks.reproduce.reports import numbers
 from benchmarks.reproduce.results import kept_results, write_result
-from benchmarks.reproduce.runs import Asked, Places, Run, Step
+from benchmarks.reproduce.runs import Asked, Places, ReproductionRun, Step
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 
 pytestmark = pytest.mark.slow
@@ -26,9 +26,9 @@ def places(tmp_path):
     return Places({"data": str(tmp_path / "data")}, runs=tmp_path / "runs")
 
 
-def a_run(*steps: Step, **fields) -> Run:
+def a_run(*steps: Step, **fields) -> ReproductionRun:
     usual = {"asked": Asked(), "files": (), "seeds": 1, "hours": None, "missing": ""}
-    return Run(name="mine", steps=steps, **{**usual, **fields})
+    return ReproductionRun(name="mine", steps=steps, **{**usual, **fields})
 
 
 def python(name: str, code: str, **read) -> Step:

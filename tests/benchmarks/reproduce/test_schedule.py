@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.reproduce.plan import Planned
 from benchmarks.reproduce.results import kept_results, result_path
-from benchmarks.reproduce.runs import Asked, Places, Run, Step
+from benchmarks.reproduce.runs import Asked, Places, ReproductionRun, Step
 from benchmarks.reproduce.schedule import MORE_TO_DO, run_all
 
 
@@ -20,7 +20,7 @@ def start(tmp_path):
     """(runs, seeds) -> the exit code of running all of them."""
     places = Places({"data": str(tmp_path)}, runs=tmp_path / "runs")
 
-    def start(*runs: Run, seeds: int = 1) -> int:
+    def start(*runs: ReproductionRun, seeds: int = 1) -> int:
         planned = [Planned(run, seeds) for run in runs]
         return run_all(planned, scale="small", places=places, out=tmp_path / "results", deadline=None)
 
@@ -31,11 +31,11 @@ def start(tmp_path):
 def a_run(tmp_path):
     """(name, needs) -> a run that notes each time that it is run, and does something more."""
 
-    def make(name: str, also: str = "", **needs: bool) -> Run:
+    def make(name: str, also: str = "", **needs: bool) -> ReproductionRun:
         code = f"open(r'{tmp_path / 'notes'}', 'a').write('{name}-{{seed}} '); print(1); {also}"
         folders = (f"{{model:{need}}}" if each else f"{{folder:{need}}}" for need, each in needs.items())
         step = Step("only", ("python", "-c", code, *folders), {"pattern": r"(?P<n>\d+)"})
-        return Run(name=name, steps=(step,), asked=Asked(), files=(), seeds=1, hours=None, missing="")
+        return ReproductionRun(name=name, steps=(step,), asked=Asked(), files=(), seeds=1, hours=None, missing="")
 
     return make
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.reproduce import checks, tables
 from benchmarks.reproduce.cells import run_of
 from benchmarks.reproduce.plan import all_runs
-from benchmarks.reproduce.runs import Places, Run
+from benchmarks.reproduce.runs import Places, ReproductionRun
 from benchmarks.reproduce.scales import read_scale, scale_names
 from benchmarks.reproduce.tables import read_table
 from polyencoder.errors import ConfigError
@@ -94,7 +94,7 @@ def test_the_runs_of_all_tables_have_names_of_their_own_and_need_none_that_is_no
 def test_the_commands_of_the_tables_are_understood(scale, tmp_path):
     at = read_scale(scale)
     places = Places({**at.places, "data": str(tmp_path), "updates": "2"}, runs=tmp_path)
-    different: dict[object, Run] = {}  # one of those that have the same flags, whatever their values
+    different: dict[object, ReproductionRun] = {}  # one of those that have the same flags, whatever their values
     for run in all_runs(at).values():
         tried = run.smoke()  # with some words more
         different.setdefault(frozenset(word for step in tried.steps for word in step.command if word[:1] == "-"), tried)

@@ -22,7 +22,7 @@ from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.masking import IGNORED
-from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.text.tokens import token_batches
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
@@ -76,7 +76,7 @@ def test_masked_words_are_those_of_transformers(make_pretraining, batches):
         token_type_ids=tokens.segments,
         labels=batch.targets,
     )
-    outcome = Pretraining(model)(batch)
+    outcome = PretrainingObjective(model)(batch)
     torch.testing.assert_close(outcome.loss, expected.loss)
     chosen = batch.targets != IGNORED
     right = (expected.logits[chosen].argmax(1) == batch.targets[chosen]).sum()
@@ -95,7 +95,7 @@ def test_next_utterances_are_a_linear_layer_on_the_first_output(make_pretraining
     scores = torch.stack(outputs) @ model.next_utterance.weight[0] + model.next_utterance.bias
     two = torch.stack([torch.zeros_like(scores), scores], 1)  # the same as a choice of two classes
     expected = F.cross_entropy(two, batch.follows.long())
-    outcome = Pretraining(model)(batch)
+    outcome = PretrainingObjective(model)(batch)
     torch.testing.assert_close(outcome.loss, expected, rtol=1e-5, atol=1e-6)
     assert outcome.sums["next_accuracy"][0] == (two.argmax(1) == batch.follows).sum()
     assert set(batch.follows.tolist()) == {0.0, 1.0}
@@ -120,7 +120,7 @@ def test_contrastive_is_a_choice_among_the_different_responses_of_a_batch(
         scores = [(context @ response).item() / math.sqrt(model.encoder.dim) for response in responses]
         losses.append(math.log(sum(map(math.exp, scores))) - scores[own])
         right += scores[own] == max(scores)
-    outcome = Pretraining(model)(apart)
+    outcome = PretrainingObjective(model)(apart)
     assert outcome.losses.tolist() == pytest.approx(losses, rel=1e-4, abs=1e-5)
     assert outcome.loss.item() == pytest.approx(sum(losses) / len(losses), rel=1e-4, abs=1e-5)
     assert outcome.sums["next_accuracy"] == (right, len(losses))
@@ -144,7 +144,7 @@ def test_contrastive_scores_are_not_rounded_to_16_bits(make_pretraining, apart, 
 @pytest.mark.slow
 def test_contrastive_is_memorised(make_pretraining, apart):
     model = make_pretraining().train()
-    optimizer, objective = torch.optim.Adam(model.parameters(), 5e-3), Pretraining(model)
+    optimizer, objective = torch.optim.Adam(model.parameters(), 5e-3), PretrainingObjective(model)
     for _ in range(200):
         optimizer.zero_grad()
         objective(apart).loss.backward()
@@ -159,11 +159,11 @@ def test_the_loss_of_a_uniform_model(make_pretraining, batches, apart, piece_tex
     with torch.no_grad():
         model.encoder.model.embeddings.word_embeddings.weight.zero_()
         model.next_utterance.weight.zero_()
-    masked, follows = (Pretraining(model)(batch) for batch in batches)
+    masked, follows = (PretrainingObjective(model)(batch) for batch in batches)
     assert masked.loss.item() == pytest.approx(math.log(len(piece_text)), rel=1e-5)
     assert follows.loss.item() == pytest.approx(math.log(2), rel=1e-5)
     model.encoder.model.embeddings.position_embeddings.weight.data.zero_()
-    assert Pretraining(model)(apart).loss.item() == pytest.approx(math.log(len(EXAMPLES)), rel=1e-5)
+    assert PretrainingObjective(model)(apart).loss.item() == pytest.approx(math.log(len(EXAMPLES)), rel=1e-5)
 
 
 def test_packed_is_padded(make_pretraining, batches, apart):
@@ -173,7 +173,7 @@ def test_packed_is_padded(make_pretraining, batches, apart):
     assert packed.encoder.packs
     assert not padded.encoder.packs
     for batch in (*batches, apart):
-        losses = [Pretraining(model.train())(batch) for model in (packed, padded)]
+        losses = [PretrainingObjective(model.train())(batch) for model in (packed, padded)]
         torch.testing.assert_close(losses[0].losses, losses[1].losses, rtol=1e-4, atol=1e-5)
         for outcome in losses:
             outcome.loss.backward()

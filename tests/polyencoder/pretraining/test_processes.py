@@ -12,7 +12,7 @@ from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.heads import NextName
 from polyencoder.pretraining.inputs import pair_batch
-from polyencoder.pretraining.objective import Pretraining
+from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.start import Pretrained
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.optimizer import OptimizerConfig
@@ -39,7 +39,7 @@ def learn(make_pretraining, piece_text, masking, talks):
         torch.manual_seed(rank)
         model = make_pretraining()
         inputs = PairInputs(piece_text, longest=LONGEST, masking=masking, next=next)
-        corpus, objective = Corpus([talks], buffer=8), Pretraining(model)
+        corpus, objective = Corpus([talks], buffer=8), PretrainingObjective(model)
         examples = list(corpus.items())
         evaluation = HeldOut(objective, examples, inputs, tokens=4 * LONGEST, every=100)
         batches = PairBatches(
@@ -74,7 +74,7 @@ def test_a_process_without_a_batch_helps_the_others(make_pretraining, piece_text
     def step(rank: int):
         model = make_pretraining()
         pretrained = Pretrained(model, piece_text, torch.device("cpu"), LONGEST, masking)
-        trainer = Trainer(pretrained, CONFIG, objective=Pretraining(model))
+        trainer = Trainer(pretrained, CONFIG, objective=PretrainingObjective(model))
         trainer.start()
         outcomes = [trainer.step(None), trainer.step(batch if rank == 0 else None)]
         return [p.detach().flatten().tolist() for p in model.parameters()], [one is not None for one in outcomes]

@@ -13,7 +13,7 @@ from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import TrainSettings, train_ranker
-from polyencoder.training.objective import Ranking
+from polyencoder.training.objective import RankingObjective
 from tests.commands import run_command
 
 pytestmark = pytest.mark.slow
@@ -107,7 +107,7 @@ def test_three_objectives_are_summed(make_convert_ranker):
         for i, thing in enumerate(THINGS)
     ]
     batch = Collator(ranker.text)(examples)
-    found = Ranking(ranker.model, ranker.text)(batch)
+    found = RankingObjective(ranker.model, ranker.text)(batch)
 
     model = ranker.model
     parts = model.objectives(model.encode_objectives(batch.contexts))

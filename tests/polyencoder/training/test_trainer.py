@@ -18,7 +18,7 @@ from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.distillation import Distillation, DistillationConfig
 from polyencoder.training.hard_negatives import HardNegatives
-from polyencoder.training.objective import Ranking
+from polyencoder.training.objective import RankingObjective
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.score_cache import ScoreCache
@@ -245,7 +245,7 @@ def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     trainer = Trainer(
         student,
         replace(CONFIG, schedule=ScheduleConfig(name="constant", warmup_updates=0)),
-        objective=Ranking(student.model, student.text, loss=loss),
+        objective=RankingObjective(student.model, student.text, loss=loss),
     )
     values = [trainer.step(collator(EXAMPLES[:4])) for _ in range(30)]
     divergence = [total / count for total, count in (one.sums["distillation_loss"] for one in values)]
@@ -268,7 +268,7 @@ def test_a_teacher_of_the_configuration(make_ranker, tmp_path):
     def by_hand(student):
         teacher = Teacher(Ranker.from_pretrained(tmp_path / "teacher", device=student.device), ScoreCache(None))
         config = DistillationConfig(teacher="given", weight=0.7, kind="margin-mse")
-        return Ranking(student.model, student.text, loss=Distillation(teacher, config))
+        return RankingObjective(student.model, student.text, loss=Distillation(teacher, config))
 
     fields = {"teacher": str(tmp_path / "teacher"), "weight": 0.7, "kind": "margin-mse"}
     found = losses(**fields)

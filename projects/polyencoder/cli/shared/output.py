@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from tqdm import tqdm
 
-__all__ = ["Progress", "bar", "say", "shows_bars"]
+__all__ = ["ProgressBars", "bar", "say", "shows_bars"]
 
-Progress = Annotated[
+ProgressBars = Annotated[
     bool | None, Parameter(help="Show progress bars on standard error (default: if it is a terminal).")
 ]
 """The setting `progress`, whose None is `shows_bars`."""

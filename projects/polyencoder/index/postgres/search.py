@@ -24,13 +24,13 @@ from polyencoder.index.postgres.table import Table, literal, vectors_of
 from polyencoder.scoring import ContextEncoding, TopK, search
 from polyencoder.scoring.exact import scale_of
 
-__all__ = ["FoundRow", "PostgresSearch", "statement"]
+__all__ = ["CandidateRow", "PostgresSearch", "statement"]
 
 # exp of less is an error in PostgreSQL (underflow), not 0; what weighs e^-100 is not seen in any score.
 _LEAST_EXPONENT = -100
 
 
-class FoundRow(NamedTuple):
+class CandidateRow(NamedTuple):
     """A candidate that may be among the best."""
 
     key: str
@@ -63,7 +63,7 @@ class PostgresSearch:
         self.k = k
         self.attention = attention
         self.exact_lists = exact_lists
-        self.rows: list[FoundRow] = []
+        self.rows: list[CandidateRow] = []
         self._numbers: dict[str, int] = {}
         self._table = table
         self._condition, self._values = condition(filter)
@@ -120,11 +120,11 @@ class PostgresSearch:
         )
         used = {name: value for name, value in values.items() if f"%({name})s" in text}
         found = self._table.ask(text, used)
-        rows = torch.tensor([self._number(FoundRow(*row[:4])) for row in found], dtype=torch.int64)
+        rows = torch.tensor([self._number(CandidateRow(*row[:4])) for row in found], dtype=torch.int64)
         bound = found[0][5] if found and found[0][5] is not None else torch.inf
         return Shortlist(rows, vectors_of((row[4] for row in found), dim=context.dim), bound)
 
-    def _number(self, row: FoundRow) -> int:
+    def _number(self, row: CandidateRow) -> int:
         if (number := self._numbers.get(row.key)) is None:
             number = self._numbers[row.key] = len(self.rows)
             self.rows.append(row)

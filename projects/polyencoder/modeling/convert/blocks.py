@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polyencoder.modeling.convert.config import ConvertConfig
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding
-from polyencoder.modeling.convert.rows import Rows
+from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.modeling.cpu.products import scaled_linear
 from polyencoder.modeling.tracing import is_traced
 
@@ -89,11 +89,11 @@ class SelfAttention(nn.Module):
             nn.init.xavier_uniform_(part)
         nn.init.xavier_uniform_(self.output.weight)
 
-    def forward(self, inputs: Tensor, rows: Rows) -> Tensor:
+    def forward(self, inputs: Tensor, rows: PackedRows) -> Tensor:
         """[tokens, dim] -> [tokens, dim]."""
         return self.output(rows.each(self._attended, self.queries_keys_values(inputs)))
 
-    def _attended(self, projected: Tensor, rows: Rows) -> Tensor:
+    def _attended(self, projected: Tensor, rows: PackedRows) -> Tensor:
         """Queries, keys and values [tokens, 3 * heads * size] -> [tokens, heads * size]."""
         padded = rows.put(projected)
         queries, keys, values = padded.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [b, heads, n, size]
@@ -123,7 +123,7 @@ class Block(nn.Module):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
 
-    def forward(self, inputs: Tensor, rows: Rows) -> Tensor:
+    def forward(self, inputs: Tensor, rows: PackedRows) -> Tensor:
         """[tokens, dim] -> [tokens, dim]."""
         inputs = self.attention_norm(inputs + self.dropout(self.attention(inputs, rows)))
         outputs = feed_forward(inputs, self.inner, self.outer, activation_name=self.activation)

@@ -23,7 +23,7 @@ from polyencoder.modeling.convert.quantization import (
     round_parameters,
     with_rounded_parameters,
 )
-from polyencoder.modeling.convert.rows import Rows
+from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, BothTextsStep, CandidatesStep, Step
 from polyencoder.modeling.separable import linear_map
@@ -50,10 +50,10 @@ class SharedEncoder(nn.Module):
 
     def forward(self, tokens: TokenBatch) -> Tensor:
         """[batch, length] -> [batch, heads * dim]."""
-        rows = Rows.grouped(tokens.mask)
+        rows = PackedRows.grouped(tokens.mask)
         return self.reduction(self.outputs(tokens, rows), rows)
 
-    def outputs(self, tokens: TokenBatch, rows: Rows) -> Tensor:
+    def outputs(self, tokens: TokenBatch, rows: PackedRows) -> Tensor:
         """One vector for each token: [tokens, dim]."""
         outputs: Tensor = self.embeddings(rows.take(tokens.ids), rows.positions)
         for block in self.blocks:

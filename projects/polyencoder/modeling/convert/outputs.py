@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polyencoder.modeling.convert.blocks import activation, layer_norm
 from polyencoder.modeling.convert.config import ConvertConfig
-from polyencoder.modeling.convert.rows import Rows
+from polyencoder.modeling.convert.rows import PackedRows
 
 __all__ = ["AnnealedScale", "FeedForward", "Reduction"]
 
@@ -32,11 +32,11 @@ class Reduction(nn.Module):
         for part in self.queries_keys.weight.chunk(2 * heads):
             nn.init.xavier_uniform_(part)
 
-    def forward(self, inputs: Tensor, rows: Rows) -> Tensor:
+    def forward(self, inputs: Tensor, rows: PackedRows) -> Tensor:
         """[tokens, dim] -> [batch, heads * dim]; 0 for a text without tokens."""
         return rows.in_order(rows.each(self._reduced, inputs, self.queries_keys(inputs)))
 
-    def _reduced(self, inputs: Tensor, projected: Tensor, rows: Rows) -> Tensor:
+    def _reduced(self, inputs: Tensor, projected: Tensor, rows: PackedRows) -> Tensor:
         padded, mask = rows.put(projected), rows.mask
         queries, keys = padded.unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # [b, heads, n, size]
         scores = queries @ keys.transpose(2, 3)  # [b, heads, n, n]

@@ -12,13 +12,13 @@ from torch import Tensor
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.text.tokens import length_groups
 
-__all__ = ["Rows"]
+__all__ = ["PackedRows"]
 
-PASS = 64  # fixed cost of one more group in attention, in tokens of padding
+GROUP_COST = 64  # fixed cost of one more group in attention, in tokens of padding
 
 
 @dataclass(frozen=True)
-class Rows:
+class PackedRows:
     """The positions of packed tokens in a padded batch.
 
     mask: [batch, length]; the tokens of a sequence are adjacent. places: [tokens], their positions in the flattened
@@ -28,21 +28,21 @@ class Rows:
 
     mask: Tensor
     places: Tensor
-    parts: tuple[Rows, ...] = ()
+    parts: tuple[PackedRows, ...] = ()
     order: Tensor | None = None
 
     @classmethod
-    def of(cls, mask: Tensor) -> Rows:
+    def of(cls, mask: Tensor) -> PackedRows:
         """In the order of the batch."""
         return cls(mask, mask.flatten().nonzero().squeeze(1))
 
     @classmethod
-    def grouped(cls, mask: Tensor) -> Rows:
+    def grouped(cls, mask: Tensor) -> PackedRows:
         """Grouped by length, on a CPU, where this saves attention over padding."""
         if is_traced() or mask.device.type != "cpu":
             return cls.of(mask)
         lengths = mask.sum(1)
-        groups = length_groups(lengths.tolist(), pass_cost=PASS)
+        groups = length_groups(lengths.tolist(), pass_cost=GROUP_COST)
         if len(groups) <= 1:
             return cls.of(mask)
         order = torch.tensor([row for group in groups for row in group])
@@ -81,7 +81,7 @@ class Rows:
         return padded.index_copy(0, self.places, rows).view(batch, length, rows.size(-1))
 
     def each(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Applies a function of tensors [tokens, ...] and their `Rows` to each part."""
+        """Applies a function of tensors [tokens, ...] and their `PackedRows` to each part."""
         if not self.parts:
             return function(*inputs, self)
         pieces = zip(*(tensor.split([len(part.places) for part in self.parts]) for tensor in inputs), strict=True)

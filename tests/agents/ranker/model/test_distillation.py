@@ -12,7 +12,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.training.losses import distillation_kl, margin_mse
-from polyencoder.training.objective import Ranking
+from polyencoder.training.objective import RankingObjective
 from polyencoder.training.teacher import Teacher
 
 pytestmark = pytest.mark.slow
@@ -42,14 +42,14 @@ def teacher_file(trained):
 def learnt(monkeypatch):
     """What each step gave: [(scores, pool, losses)]."""
     calls = []
-    step = Ranking.__call__
+    step = RankingObjective.__call__
 
     def record(self, batch):
         outcome = step(self, batch)
         calls.append((outcome.scores, outcome.pool, outcome.losses))
         return outcome
 
-    monkeypatch.setattr(Ranking, "__call__", record)
+    monkeypatch.setattr(RankingObjective, "__call__", record)
     return calls
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyencoder import ConfigError, Ranker
-from polyencoder.training.objective import Ranking
+from polyencoder.training.objective import RankingObjective
 
 MODELS = ["biencoder", "polyencoder"]
 
@@ -19,13 +19,13 @@ def turns_of(animals) -> list[dict]:
 def pools(monkeypatch):
     """The pool of each batch that was learnt."""
     made = []
-    step = Ranking.__call__
+    step = RankingObjective.__call__
 
     def record(self, batch):
         made.append(batch.pool)
         return step(self, batch)
 
-    monkeypatch.setattr(Ranking, "__call__", record)
+    monkeypatch.setattr(RankingObjective, "__call__", record)
     return made
 
 

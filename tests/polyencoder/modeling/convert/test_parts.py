@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.blocks import Block, Embeddings, SelfAttention, activation, feed_forward
 from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
-from polyencoder.modeling.convert.rows import Rows
+from polyencoder.modeling.convert.rows import PackedRows
 from tests.polyencoder.modeling.convert.conftest import TINY
 
 LENGTHS = [1, 7, 3, 0, 5]
 
 
 @pytest.fixture
-def rows() -> Rows:
-    return Rows.of(torch.arange(7) < torch.tensor(LENGTHS)[:, None])
+def rows() -> PackedRows:
+    return PackedRows.of(torch.arange(7) < torch.tensor(LENGTHS)[:, None])
 
 
 @pytest.fixture
@@ -167,11 +167,11 @@ def test_feed_forward_1_in_fewer_passes(name):
 
 
 def test_without_padding_nothing_is_moved():
-    rows = Rows.of(torch.ones(2, 3, dtype=torch.bool))
+    rows = PackedRows.of(torch.ones(2, 3, dtype=torch.bool))
     inputs = torch.randn(6, 4)
     assert rows.put(inputs).data_ptr() == inputs.data_ptr()
     assert torch.equal(rows.take(rows.put(inputs)), inputs)
-    padded = Rows.of(torch.tensor([[True, True, True], [True, True, False]]))
+    padded = PackedRows.of(torch.tensor([[True, True, True], [True, True, False]]))
     assert torch.equal(padded.take(padded.put(inputs[:5])), inputs[:5])
 
 
@@ -185,7 +185,7 @@ def test_sequences_of_like_length_together_give_the_same(lengths, extra):
     mask = (places >= extra) & (places < extra + torch.tensor(lengths)[:, None])
     padded = torch.randn(len(lengths), width, 12, dtype=torch.double)
     found = []
-    for rows in (Rows.of(mask), Rows.grouped(mask)):
+    for rows in (PackedRows.of(mask), PackedRows.grouped(mask)):
         leaf = padded.clone().requires_grad_()
         outputs = reduction(attention(rows.take(leaf), rows), rows)
         gradient = torch.autograd.grad(outputs.square().sum(), [leaf, *attention.parameters(), *reduction.parameters()])
@@ -197,6 +197,6 @@ def test_sequences_of_like_length_together_give_the_same(lengths, extra):
 
 def test_a_batch_of_many_lengths_has_little_padding():
     lengths = torch.tensor([60] * 2 + [5] * 100)
-    rows = Rows.grouped(torch.arange(60) < lengths[:, None])
+    rows = PackedRows.grouped(torch.arange(60) < lengths[:, None])
     assert sorted(tuple(part.mask.shape) for part in rows.parts) == [(2, 60), (100, 5)]
-    assert Rows.grouped(torch.ones(9, 60, dtype=torch.bool)).parts == ()
+    assert PackedRows.grouped(torch.ones(9, 60, dtype=torch.bool)).parts == ()

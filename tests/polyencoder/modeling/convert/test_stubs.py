@@ -11,7 +11,7 @@ from torch import Tensor
 from polyencoder.modeling import ConveRT, build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
-from polyencoder.modeling.convert.rows import Rows
+from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordTokenizer
 
@@ -81,7 +81,7 @@ def test_vectors_are_the_graphs(stubs, module, text):
     candidates = text.candidates(stubs["texts"])
     torch.testing.assert_close((tokens.ids, tokens.mask), (candidates.ids, candidates.mask))
 
-    outputs = model.encoder.outputs(tokens, Rows.of(tokens.mask))
+    outputs = model.encoder.outputs(tokens, PackedRows.of(tokens.mask))
     expected = torch.tensor([vector for text in module["sequence"] for vector in text])
     torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(model.encoder(tokens), torch.tensor(module["reduced"]), rtol=0, atol=1e-5)
