@@ -47,15 +47,15 @@ def _table(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def _details(model: ZooModel) -> str:
-    origin = model.source
-    shared = "" if origin.is_hub else " (of the archive, which holds all of ParlAI's models)"
+    source = model.source
+    shared = "" if source.is_hub else " (of the archive, which holds all of ParlAI's models)"
     fields = [
         ("name", model.path),
         ("what", model.title),
-        ("origin", f"{origin.url}, {model.location}"),
-        ("licence", origin.licence),
-        ("size", _size(origin.size) + shared),
-        ("sha256", (origin.sha256 or "unknown") + shared),
+        ("source", f"{source.url}, {model.location}"),
+        ("licence", source.licence),
+        ("size", _size(source.size) + shared),
+        ("sha256", (source.sha256 or "unknown") + shared),
         ("command", model.command),
     ]
     results = [f"  {result.value:.1f}  {result.measure} ({result.source})" for result in model.results]

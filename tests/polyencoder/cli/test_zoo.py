@@ -40,9 +40,9 @@ def test_the_table(run):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_details(name, run):
     shown, model = run(name), zoo_model(name)
-    for fact in (model.path, model.title, model.origin.url, model.location, model.origin.licence, model.command):
+    for fact in (model.path, model.title, model.source.url, model.location, model.source.licence, model.command):
         assert fact in shown
-    assert (model.origin.sha256 or "unknown") in shown
+    assert (model.source.sha256 or "unknown") in shown
     lines = re.findall(r"^ +(\d+\.\d) +(.+) \((Table .+)\)$", shown, re.MULTILINE)
     assert [(float(value), measure, source) for value, measure, source in lines] == [
         (result.value, result.measure, result.source) for result in model.results
@@ -59,7 +59,7 @@ def test_json(run):
     facts = json.loads(run("--json"))
     assert [fact["name"] for fact in facts] == NAMES
     assert json.loads(run("minilm", "--json")) == facts[-1]
-    assert facts[0]["origin"]["size"] is None
+    assert facts[0]["source"]["size"] is None
     assert facts[0]["results"][0] == {"measure": "ConvAI2 test R@1/20", "value": 84.8, "source": "Table 4, Bi-encoder"}
 
 
@@ -70,10 +70,10 @@ def test_unknown_names():
 
 def test_the_facts():
     for model in zoo_models().values():
-        assert model.origin.url.startswith(("http://", "https://"))
-        assert model.origin.sha256 is None or re.fullmatch("[0-9a-f]{64}", model.origin.sha256)
-        assert model.origin.is_hub or model.location.endswith("/model")
-        assert not model.origin.is_hub or model.origin.url.endswith(model.location)
+        assert model.source.url.startswith(("http://", "https://"))
+        assert model.source.sha256 is None or re.fullmatch("[0-9a-f]{64}", model.source.sha256)
+        assert model.source.is_hub or model.location.endswith("/model")
+        assert not model.source.is_hub or model.source.url.endswith(model.location)
         assert model.path in model.command
         assert ("FILE" in model.command) == (" train_model " in model.command)
         assert all(50 < result.value < 100 for result in model.results)
