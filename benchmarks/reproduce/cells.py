@@ -38,13 +38,20 @@ class Model:
 
 MODELS = {
     "bi": Model("biencoder", "bi"),
+    "late": Model("lateencoder", "bi", {"turn-separator": "sep"}),
     "cross": Model("crossencoder", "cross"),
     "convert": Model("convert", "convert"),
     "convert-multi": Model("convert", "convert", {"extra-contexts": 10}),
 }
-"""All but poly-encoders: `poly-16` has 16 learned codes; `poly-16-first`, `-last` and `-first-last` use outputs."""
-_POLY = re.compile(r"poly-(?P<codes>\d+)(?:-(?P<vectors>first|last|first-last))?")
-_VECTORS = {"first": "n_first", "last": "n_last", "first-last": "first_n_last"}
+"""All but poly-encoders: `poly-16` has 16 learned codes; `poly-16-first`, `-last` and `-first-last` use outputs, and
+`poly-16-turns` the means of the latest 16 turns."""
+_POLY = re.compile(r"poly-(?P<codes>\d+)(?:-(?P<vectors>first|last|first-last|turns))?")
+_VECTORS: dict[str, Flags] = {
+    "first": {"polyencoder-type": "n_first"},
+    "last": {"polyencoder-type": "n_last"},
+    "first-last": {"polyencoder-type": "first_n_last"},
+    "turns": {"polyencoder-type": "turns", "turn-separator": "sep"},
+}
 
 
 def cell_of(scale: Scale, table: Table, row: Row, column: Column) -> Cell:
@@ -104,7 +111,7 @@ def _model(name: str, *, where: str) -> Model:
     found = _POLY.fullmatch(name)
     if not found:
         raise ConfigError(f"{where}: unknown model {name}; it must be poly-N or one of {', '.join(MODELS)}")
-    vectors = {"polyencoder-type": _VECTORS[found["vectors"]]} if found["vectors"] else {}
+    vectors = _VECTORS[found["vectors"]] if found["vectors"] else {}
     return Model("polyencoder", "poly", {"poly-n-codes": int(found["codes"]), **vectors})
 
 
