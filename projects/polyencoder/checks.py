@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from unicodedata import category
 
 import torch
 
@@ -28,6 +29,7 @@ __all__ = [
     "checked_list",
     "checked_text",
     "checked_texts",
+    "is_blank",
     "json_problem",
     "lone_surrogates",
     "shown",
@@ -101,9 +103,14 @@ def checked_text(name: str, value: Any) -> str:
 def checked_candidate(name: str, value: Any) -> str:
     """A text that can be ranked: one that can be encoded and has a word. Raises InputError that names it."""
     text = checked_text(name, value)
-    if not text.strip():
+    if is_blank(text):
         raise InputError(f"{name} is empty: leave it out, since a model scores nothing as it scores any text")
     return text
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing to read: only spaces, control characters and marks such as zero-width spaces."""
+    return all(character.isspace() or category(character) in ("Cc", "Cf") for character in text)
 
 
 def checked_device(name: torch.device | str) -> torch.device:

@@ -236,8 +236,10 @@ def test_json_from_outside_has_its_problems_named_by_their_place():
 
 
 def test_an_empty_candidate_is_named():
-    with pytest.raises(InputError, match="candidate 3 is empty"):
-        checked_candidate("candidate 3", " \n")
+    for text in (" \n", "\0", "\u200b\ufeff", "\x1b \u00ad"):
+        with pytest.raises(InputError, match="candidate 3 is empty"):
+            checked_candidate("candidate 3", text)
+    assert checked_candidate("candidate 3", "\u200fא") == "\u200fא"
     assert checked_candidate("candidate 3", "a") == "a"
 
 

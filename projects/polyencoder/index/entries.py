@@ -11,7 +11,7 @@ from uuid import UUID
 
 import numpy as np
 
-from polyencoder.checks import json_problem
+from polyencoder.checks import is_blank, json_problem
 from polyencoder.index.base import Candidate
 
 __all__ = ["canonical", "checked", "taken"]
@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
 def checked(candidate: Candidate) -> tuple[str, str, str | None]:
     """The text, the id and the metadata's JSON; ValueError says what is wrong with them."""
     text, id_ = candidate.text, candidate.id
-    if not isinstance(text, str) or not text.strip():
+    if not isinstance(text, str) or is_blank(text):
         raise ValueError("its text is empty" if isinstance(text, str) else f"its text is {text!r}")
     metadata = canonical(candidate.metadata)
     if id_ is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from polyencoder.checks import checked_list, checked_text, shown
+from polyencoder.checks import checked_list, checked_text, is_blank, shown
 from polyencoder.errors import InputError
 
 __all__ = ["are_messages", "as_persona", "checked_context", "checked_contexts", "turns_of_messages"]
@@ -22,7 +22,7 @@ def checked_context(name: str, value: Any) -> list[str]:
         turns = turns_of_messages(items, name=name)
     else:
         turns = [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
-    if not any(turn.strip() for turn in turns):
+    if all(map(is_blank, turns)):
         raise InputError(f"{name} is empty: it has no text in any of its turns")
     return turns
 

@@ -42,8 +42,8 @@ class FiniteUpdates:
             self._bad_loss = total
         return math.isfinite(total)
 
-    def check_scaled(self, norm: float, *, number: int) -> None:
-        """After an update of scaled gradients (float16), which the scaler has left out where their norm is not finite.
+    def check_scaled(self, norm: float, *, number: int) -> bool:
+        """Whether the scaler of a float16 loss has made an update: it skips gradients whose norm is not finite.
 
         Raises:
             TrainingError: it has left out `OVERFLOWS` in a row: no scale helps.
@@ -54,6 +54,7 @@ class FiniteUpdates:
                 f"update {number}: the gradients are not finite at any scale of the loss, as in the {OVERFLOWS} "
                 f"updates up to it. What was saved before stays. {DIVERGED.capitalize()}"
             )
+        return self._overflows == 0
 
     def leaves_out(self, model: nn.Module, *, number: int, scaled: bool) -> bool:
         """Whether to skip the next update, the same in all processes. Gradients must be summed already.

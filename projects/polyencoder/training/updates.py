@@ -29,7 +29,8 @@ class OptimizerUpdates:
         max_nonfinite: the maximum number of consecutive updates skipped for non-finite losses or gradients.
 
     Attributes:
-        count: the updates so far. norm: the last update's gradient norm before clipping. left_out: the updates skipped.
+        count: the updates so far. norm: the last update's gradient norm before clipping. left_out: the updates skipped,
+            those that a float16 loss scale skipped included.
         time: the fraction of the time limit that has passed, set by the trainer; 0 without one.
     """
 
@@ -99,8 +100,8 @@ class OptimizerUpdates:
             clip = self._clip if self._clip is not None else float("inf")
             self.norm = float(nn.utils.clip_grad_norm_(parameters, clip))
             self.precision.step(self.optimizer)
-            if self.precision.scales:
-                self._finite.check_scaled(self.norm, number=self.count + 1)
+            if self.precision.scales and not self._finite.check_scaled(self.norm, number=self.count + 1):
+                self.left_out += 1
         self.count += 1
         self.schedule.step(self.count, time=self.time)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -16,9 +17,15 @@ ProgressBars = Annotated[
 ]
 """The setting `progress`, whose None is `shows_bars`."""
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line end
+
 
 def say(line: str, *, err: bool = False) -> None:
-    """Write a line, to standard error with `err`, and flush it: another process may wait for it."""
+    """Writes a line, to standard error with `err`, and flushes it: another process may wait for it.
+
+    Control characters of texts, which would steer a terminal, are written as JSON writes them.
+    """
+    line = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
     print(line, file=sys.stderr if err else sys.stdout, flush=True)
 
 
