@@ -35,10 +35,6 @@ class IndexSearch:
     def __init__(self, opt: Opt, ranker: Ranker) -> None:
         index = open_index(opt["index"], ranker)
         rerank = opt.get("rerank")
-        if opt.get("rerank_k") is not None and not (rerank or ranker.model.reads_pairs):
-            raise ConfigError(
-                f"--rerank-k {opt['rerank_k']} is read only with --rerank: give that too, or leave it out"
-            )
         searcher = partial(
             Searcher,
             ranker,

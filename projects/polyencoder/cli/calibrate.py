@@ -41,8 +41,8 @@ class CalibrateSettings(Settings):
     """Calibrate for searching this index instead of ranking each example's candidates."""
     rerank: Annotated[str | None, Needs("index")] = None
     """With --index: calibrate this cross-encoder, which reranks what --model finds."""
-    rerank_k: Annotated[Count | None, Needs("rerank")] = None
-    """How many results the cross-encoder reranks (default: 50)."""
+    rerank_k: Annotated[Count | None, Needs("index")] = None
+    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder's own tokens)."""
     keep_turns: Annotated[bool, Needs("index")] = False
     """Also return candidates that repeat a turn of their context (ignoring case and spacing)."""
     num_negatives: Annotated[Count | None, Without("index")] = None

@@ -22,7 +22,7 @@ from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count, Needs, Without
+from polyencoder.settings.fields import Count, Without
 
 __all__ = ["search"]
 
@@ -44,8 +44,8 @@ class SearchSettings(Settings):
     """KEY=VALUE that the metadata must match; repeat a key to allow several values."""
     rerank: str | None = None
     """A cross-encoder to rerank the first results."""
-    rerank_k: Annotated[int | None, Needs("rerank")] = None
-    """How many results the cross-encoder reranks (default: 50)."""
+    rerank_k: Count | None = None
+    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder's own tokens)."""
     min_probability: str | None = None
     """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
     was calibrated for. See polyencoder calibrate."""

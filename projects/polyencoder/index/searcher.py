@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Hit, Index
 from polyencoder.index.options import SearchOptions, changed, checked_filter
 from polyencoder.index.rerank import OWN_K, RERANK_K, check_reranker, first_texts, rerank
@@ -64,6 +64,8 @@ class Searcher:
                 )
         if reranker is None and ranker.model.reads_pairs:
             reranker = ranker  # of a late-interaction encoder, whose vectors find what its tokens then order
+        if rerank_k is not None and reranker is None:
+            raise ConfigError("rerank_k is read only with rerank: give that too, or leave it out", argument="rerank_k")
         if rerank_k is None:
             rerank_k = OWN_K if reranker is ranker else RERANK_K
         if reranker is not None:

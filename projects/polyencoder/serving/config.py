@@ -65,8 +65,8 @@ class ServerConfig(Settings):
     """The index to search: a folder, or its address, milvus:... or postgres://... (default: none, it only reranks)."""
     rerank: Annotated[str | None, Needs("index"), Parlai()] = None
     """A cross-encoder to rerank the first results."""
-    rerank_k: Annotated[Count | None, Needs("rerank"), Parlai()] = None
-    """How many results the cross-encoder reranks (default: 50)."""
+    rerank_k: Annotated[Count | None, Needs("index"), Parlai()] = None
+    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder's own tokens)."""
     min_probability: Annotated[str | float | None, Needs("index"), Parlai()] = None
     """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
     was calibrated for (polyencoder calibrate)."""

@@ -230,7 +230,7 @@ def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path)
     ("options", "message"),
     [
         (["--keep-turns"], "keep_turns is read only with index"),
-        (["--rerank-k", "3"], "rerank_k is read only with rerank"),
+        (["--rerank-k", "3"], "rerank_k is read only with index"),
         (["--index", "index", "--num-negatives", "3"], "num_negatives is not read with index"),
     ],
 )

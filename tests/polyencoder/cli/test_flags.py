@@ -70,7 +70,7 @@ def test_the_flag_is_named(line, arguments, expected):
         (["--max-sessions", "5"], "max_sessions is read only with index: give that too, or leave it out"),
         (["--session-seconds", "5"], "session_seconds is read only with index: give that too, or leave it out"),
         (["--sessions", "chat.db"], "sessions is read only with index: give that too, or leave it out"),
-        (["--index", "none", "--rerank-k", "50"], "rerank_k is read only with rerank: give that too, or leave it out"),
+        (["--rerank-k", "50"], "rerank_k is read only with index: give that too, or leave it out"),
     ],
 )
 def test_a_server_reads_every_flag_that_is_given(line, options, message):

@@ -174,6 +174,8 @@ def test_errors(ranker, make_ranker, sentences, tmp_path):
         ranker.search("hello", index, rerank=ranker)
     with pytest.raises(InputError, match="rerank_k is 0"):
         ranker.search("hello", index, rerank=cross, rerank_k=0)
+    with pytest.raises(ConfigError, match="rerank_k is read only with rerank"):
+        ranker.search("hello", index, rerank_k=5)
     with pytest.raises(ConfigError, match="exactness is 'some'; it must be one of exact, certified, approximate"):
         ranker.search("hello", index, exactness="some")
     with pytest.raises(CheckpointError, match="no index"):
