@@ -42,7 +42,7 @@ class CalibrateSettings(Settings):
     rerank: Annotated[str | None, Needs("index")] = None
     """With --index: calibrate this cross-encoder, which reranks what --model finds."""
     rerank_k: Annotated[Count | None, Needs("index")] = None
-    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder's own tokens)."""
+    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder itself)."""
     keep_turns: Annotated[bool, Needs("index")] = False
     """Also return candidates that repeat a turn of their context (ignoring case and spacing)."""
     num_negatives: Annotated[Count | None, Without("index")] = None

@@ -45,7 +45,7 @@ class SearchSettings(Settings):
     rerank: str | None = None
     """A cross-encoder to rerank the first results."""
     rerank_k: Count | None = None
-    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder's own tokens)."""
+    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder itself)."""
     min_probability: str | None = None
     """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
     was calibrated for. See polyencoder calibrate."""

@@ -66,7 +66,7 @@ class ServerConfig(Settings):
     rerank: Annotated[str | None, Needs("index"), Parlai()] = None
     """A cross-encoder to rerank the first results."""
     rerank_k: Annotated[Count | None, Needs("index"), Parlai()] = None
-    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder's own tokens)."""
+    """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder itself)."""
     min_probability: Annotated[str | float | None, Needs("index"), Parlai()] = None
     """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
     was calibrated for (polyencoder calibrate)."""
