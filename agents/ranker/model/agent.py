@@ -183,7 +183,12 @@ class RankerModelAgent(TorchRankerAgent):
         model = build_model(config, pretrained)
         if pretrained is not None:
             start_from_heads(model, opt["backbone"])
-        freeze(model, fine_tuned=fine_tuned_part(opt))
+        freezes = bool(opt.get("freeze_candidates"))
+        if freezes and self.output_scaling_pending:
+            raise ConfigError(
+                "--output-scaling auto changes the vectors of candidates, which --freeze-candidates keeps: give it"
+            )
+        freeze(model, fine_tuned=fine_tuned_part(opt), freeze_candidates=freezes)
         if opt.get("compile") and self._should_initialize_optimizer():
             compile_encoders(model, device="cuda" if self.use_cuda else "cpu")
         return model

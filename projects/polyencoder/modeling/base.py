@@ -28,6 +28,15 @@ __all__ = ["RankerModel", "TrainableModel"]
 class TrainableModel(nn.Module):
     """What a `Trainer` needs of a model: a ranker, or one being pre-trained."""
 
+    inference_only: tuple[nn.Module, ...] = ()
+    """Frozen modules that compute in training as in inference, without dropout."""
+
+    def train(self, mode: bool = True) -> TrainableModel:
+        super().train(mode)
+        for module in self.inference_only:
+            module.eval()
+        return self
+
     @property
     def loss_scale(self) -> float | None:
         """The loss scale of a quantized model; None for other models."""
@@ -43,6 +52,10 @@ class TrainableModel(nn.Module):
         if any(backbone.rounded for backbone in self.backbones):
             return "these weights were loaded in low precision: load the ranker without dtype to train it"
         return None
+
+    def candidate_modules(self) -> list[nn.Module]:
+        """The modules that a candidate's vector depends on; none where it has no vector."""
+        return []
 
     def after_batch(self) -> None:
         """Updates what depends on the number of batches, not on gradients; called after each training batch."""
@@ -194,10 +207,6 @@ class RankerModel(TrainableModel, ABC):
         raise InputError(f"a {self.title} has no vectors of contexts or candidates: it reads them together")
 
     # ---- the vectors of candidates in an index
-
-    def candidate_modules(self) -> list[nn.Module]:
-        """The modules that a candidate's vector depends on."""
-        return []
 
     def set_candidate_map(self, layer: nn.Linear) -> None:
         """Sets the linear map of candidate vectors."""

@@ -1,4 +1,4 @@
-"""Layer freezing: the four choices of Table 3 of the poly-encoder paper."""
+"""Layer freezing: the four choices of Table 3 of the poly-encoder paper, and a frozen candidate side."""
 
 from __future__ import annotations
 
@@ -11,11 +11,17 @@ from polyencoder.modeling.base import TrainableModel
 FINE_TUNED = get_args(FineTuned)
 
 
-def freeze(model: TrainableModel, *, fine_tuned: str) -> None:
-    """Freezes each backbone except the named part; what a ranker adds to its backbones is always trained.
+def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = False) -> None:
+    """Freezes each backbone except the named part; what a ranker adds to its backbones is trained.
+
+    Args:
+        model: the model to train.
+        fine_tuned: the part of each backbone to train.
+        freeze_candidates: freeze all that a candidate's vector depends on, and compute it as in inference, without
+            dropout: an index of the initial model fits the trained one.
 
     Raises:
-        ConfigError: unknown part, or weights loaded in low precision.
+        ConfigError: unknown part, weights loaded in low precision, or a model without a candidate side to freeze.
     """
     if fine_tuned not in FINE_TUNED:
         raise ConfigError(
@@ -34,3 +40,9 @@ def freeze(model: TrainableModel, *, fine_tuned: str) -> None:
         layers = backbone.layers()
         for layer in list(layers)[-(1 if fine_tuned == "top_layer" else 4) :]:
             layer.requires_grad_(True)
+    frozen = model.candidate_modules() if freeze_candidates else []
+    if freeze_candidates and not frozen:
+        raise ConfigError("there are no vectors of candidates to keep", argument="freeze_candidates")
+    for module in frozen:
+        module.requires_grad_(False)
+    model.inference_only = tuple(frozen)

@@ -14,13 +14,12 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs, Numbers, Parlai, Positive, Share, Without, leaves
-from polyencoder.settings.training import AROUND_BACKBONE, Families, TrainingConfig
+from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrainingConfig
 from polyencoder.storage.checkpoint import stored_architecture
 
 __all__ = ["NEW_RANKER_FIELDS", "ConvertSettings", "DataSettings", "ModelSettings", "TrainSettings"]
 
 
-_TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.model.has_vectors))
 _POLY = Needs("architecture", Families(lambda own: own.model.has_vectors and not own.model.has_one_vector))
 _LATE = Needs("architecture", Families(lambda own: own.model.has_vectors and own.model.reads_pairs))
 _CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))
@@ -51,6 +50,9 @@ class DataSettings(Settings):
     """Skip and count records that cannot be used, instead of stopping at them."""
     num_negatives: Count = 19
     """How many candidates to sample from the training responses for an example that has none."""
+    candidates_of: Annotated[str | None, Needs("freeze_candidates")] = None
+    """An index (a folder, milvus:... or postgres://...) that the trained model shall search unchanged: an error before
+    training where its vectors are not those of this model."""
 
     def __post_init__(self) -> None:
         if not self.train or not self.out:
@@ -113,7 +115,7 @@ class ModelSettings(Settings):
     """Factor of the encoder's vectors (default: 4.47 for sentence encoders, else 1). auto: measured on the first batch
     so that their standard deviation is BERT's, for weights pre-trained without weight decay (Section 5.3 of the paper),
     whose large outputs saturate the attention of a poly-encoder."""
-    share_encoders: Annotated[bool | None, _TWO_TOWERS, _NEW, Parlai(theirs=True)] = None
+    share_encoders: Annotated[bool | None, TWO_TOWERS, _NEW, Parlai(theirs=True)] = None
     """Use one tower for contexts and candidates."""
     text_truncate: Annotated[Count | None, Parlai(theirs=True)] = None
     """Maximum tokens of a context; its latest turns are kept (default: 360, or as --init)."""
@@ -219,6 +221,11 @@ class TrainSettings(Settings):
         elif bool(model.backbone) == bool(model.init):
             raise ConfigError(
                 "give either backbone ENCODER (a new model) or init RANKER (to continue one)", argument="backbone"
+            )
+        if self.training.freeze_candidates and model.output_scaling == "auto":
+            raise ConfigError(
+                "output_scaling auto changes the vectors of candidates, which freeze_candidates keeps: give a number",
+                argument="output_scaling",
             )
         if self.training.hard_negatives.count and not family(model.architecture).model.has_vectors:
             raise ConfigError(

@@ -46,6 +46,7 @@ class Families:
 
 
 AROUND_BACKBONE = Needs("architecture", Families(lambda own: own.has_backbone))
+TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.model.has_vectors))
 
 AtLeastZero = Annotated[int, Field(ge=0)]
 
@@ -236,6 +237,9 @@ class TrainingConfig(Settings):
     Faster on GPUs, and on CPUs with bfloat16 instructions."""
     fine_tuned: Annotated[FineTuned, AROUND_BACKBONE, Parlai("type_optimization")] = "all_encoder_layers"
     """Which layers of the encoder are trained (Table 3 of the poly-encoder paper); embeddings are only with all."""
+    freeze_candidates: Annotated[bool, TWO_TOWERS] = False
+    """Keep the vectors of candidates: train the side of contexts alone, so that an index made before training stays
+    valid."""
     accumulate: Annotated[Count, Parlai("update_freq", theirs=True)] = 1
     """Batches per update (gradient accumulation)."""
     clip: Annotated[NotNegative, Parlai("gradient_clip", theirs=True)] = 1.0

@@ -65,7 +65,7 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
     precision = Precision(config.precision, learner.device, loss_scale=config.loss_scale)
     if precision.warning and processes.is_first:
         _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
-    freeze(learner.model, fine_tuned=config.fine_tuned)
+    freeze(learner.model, fine_tuned=config.fine_tuned, freeze_candidates=config.freeze_candidates)
     optimizer = build_optimizer(learner.model, config.optimizer)
     total = goal.total_updates(batch=config.batch_size * processes.count, accumulate=config.accumulate)
     return OptimizerUpdates(

@@ -18,6 +18,7 @@ from polyencoder.data.pairs import data_files
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import TrainingRun, model_card
 from polyencoder.export.folder import README
+from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import flat_values
@@ -99,6 +100,8 @@ def _train(settings: TrainSettings, processes: Processes) -> RunReport:
         data_files(files)  # missing files are an error before the model is loaded
     seed_everything(settings.training.seed)
     ranker = starting_ranker(settings)
+    if settings.data.candidates_of:
+        open_index(settings.data.candidates_of, ranker).close()  # an error where its vectors are another model's
     data = open_data(settings)
     best = KeepBest(ranker, settings.data.out, metric=METRIC, patience=settings.evaluation.patience)
     checkpoints = _checkpoints(settings, ranker, data, processes)

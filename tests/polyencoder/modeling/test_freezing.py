@@ -111,3 +111,33 @@ def test_training_a_frozen_model_moves_only_what_learns(make_model, make_tokens,
     optimizer.step()
     moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
     assert moved == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+class TestFrozenCandidates:
+    def test_gradients_reach_the_side_of_contexts_alone(self, make_model, grown):
+        for architecture, trained in (("bi", set()), ("poly", {"codes"}), ("late", {"exits", "token_weight"})):
+            model = make_model(architecture)
+            freeze(model, fine_tuned="all", freeze_candidates=True)
+            learning = grown(model)
+            assert learning == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+            assert {name.split(".")[0] for name in learning} == {"context_tower"} | trained
+
+    def test_of_a_shared_tower_the_codes_are_trained(self, make_model, grown):
+        model = make_model("poly", share_encoders=True)
+        freeze(model, fine_tuned="all", freeze_candidates=True)
+        assert grown(model) == {"codes.codes"}
+
+    def test_they_are_computed_without_dropout(self, make_model, make_backbone_config, make_tokens, padded):
+        noisy = {**make_backbone_config(2), "hidden_dropout_prob": 0.5}
+        model, tokens = make_model("bi", backbone=noisy), padded(make_tokens([5, 3]))
+        freeze(model, fine_tuned="all", freeze_candidates=True)
+        expected = model.eval().encode_candidates(tokens)
+        model.train()
+        assert torch.equal(model.encode_candidates(tokens), expected)
+        assert not torch.equal(model.encode_context(tokens).vectors, model.encode_context(tokens).vectors)
+        freeze(model, fine_tuned="all")
+        assert not torch.equal(model.train().encode_candidates(tokens), expected)
+
+    def test_a_cross_encoder_has_none(self, make_model):
+        with pytest.raises(ConfigError, match="no vectors of candidates to keep"):
+            freeze(make_model("cross"), fine_tuned="all", freeze_candidates=True)

@@ -1,0 +1,101 @@
+"""Training with a frozen candidate side: an index from before training is searched by the trained model, unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from polyencoder import Ranker
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.training import TrainSettings, train_ranker
+
+THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
+RESPONSES = [f"my {thing} is fine ." for thing in THINGS]
+
+
+@pytest.fixture
+def given(tmp_path, backbone_folder):
+    """(architecture) -> a ranker around a new encoder, and the settings that train one like it."""
+
+    def given(architecture: str, **changes) -> tuple[Ranker, TrainSettings]:
+        rows = [{"context": ["hi", f"your {thing} ?"], "response": f"my {thing} is fine ."} for thing in THINGS]
+        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        backbone = str(backbone_folder("bert"))
+        settings = TrainSettings(
+            **{
+                "backbone": backbone,
+                "architecture": architecture,
+                "reduction": "mean",
+                "text_truncate": 24,
+                "label_truncate": 16,
+                "train": str(tmp_path / "train.jsonl"),
+                "valid": str(tmp_path / "train.jsonl"),
+                "out": str(tmp_path / "out"),
+                "batch_size": 5,
+                "epochs": 3.0,
+                "learning_rate": 0.01,
+                "warmup_updates": 0,
+                "fine_tuned": "all",
+                "num_negatives": 4,
+                "freeze_candidates": True,
+                "device": "cpu",
+                **changes,
+            }
+        )
+        text = {"text_truncate": 24, "label_truncate": 16}
+        return Ranker.from_backbone(backbone, "bi", device="cpu", reduction="mean", text=text), settings
+
+    return given
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"architecture": "bi", "grad_cache": 2},
+        {"architecture": "poly", "n_codes": 3, "hard_negatives": 2, "hard_negatives_every": 2},
+    ],
+    ids=lambda changes: changes["architecture"],
+)
+def test_an_index_from_before_training_is_searched_unchanged(given, tmp_path, changes):
+    ranker, settings = given(**changes, candidates_of=str(tmp_path / "index"))
+    ranker.index(RESPONSES, tmp_path / "index").close()
+    before = digests(tmp_path / "index")
+    report = train_ranker(settings)
+    assert report.kept > 0
+    trained = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    assert torch.equal(trained.encode_candidates(RESPONSES), ranker.encode_candidates(RESPONSES))
+    context = ["hi", "your ski ?"]
+    assert not torch.equal(trained.encode_contexts([context]).vectors, ranker.encode_contexts([context]).vectors)
+    hits = trained.search(context, tmp_path / "index", top_k=4)
+    expected = trained.rank(context, RESPONSES)[:4]
+    assert [hit.text for hit in hits] == [one.text for one in expected]
+    assert digests(tmp_path / "index") == before
+
+
+def test_another_models_index_is_an_error_before_training(given, tmp_path, make_ranker):
+    make_ranker("bi").index(RESPONSES, tmp_path / "index").close()
+    with pytest.raises(CheckpointError, match="made by another model"):
+        train_ranker(given("poly", candidates_of=str(tmp_path / "index"))[1])
+    assert not list((tmp_path / "out").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "cross"}, "freeze_candidates"),
+        ({"architecture": "bi", "freeze_candidates": False, "candidates_of": "x"}, "candidates_of is read only with"),
+        ({"architecture": "bi", "output_scaling": "auto"}, "output_scaling auto changes the vectors of candidates"),
+        ({"architecture": "bi", "share_encoders": True}, "nothing to train"),
+    ],
+)
+def test_what_cannot_be_frozen(given, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        train_ranker(given(**changes)[1])
