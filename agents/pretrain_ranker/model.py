@@ -15,7 +15,7 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from tokenizers import Tokenizer
 
-from polyencoder.config import Architecture, RankerConfig, TextConfig
+from polyencoder.config import PROMPTS, Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config, max_length, with_dropout
@@ -65,13 +65,13 @@ class PretrainingFamily(ModelFamily):
         raise ConfigError("the vocabulary of pre-training is --vocabulary, which `polyencoder vocab` trains")
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
-        """Contexts may be as long as a sequence: what the response leaves is decided for each."""
+        """Contexts may be as long as a sequence: what the response leaves is decided for each. Nothing has a prompt."""
         if not isinstance(tokenizer, Tokenizer):
             raise ConfigError("the tokenizer is ConveRT's subwords: its dictionary or model is that of another agent")
         add_mask(tokenizer)  # an --init-model's tokenizer may lack it
         longest = opt.get("n_positions") or POSITIONS
         return TextConfig(
-            **fields,
+            **{name: value for name, value in fields.items() if name not in PROMPTS},
             text_truncate=min(length(opt, "text_truncate", longest), longest),
             label_truncate=longest,
             history_size=opt.get("history_size", -1),

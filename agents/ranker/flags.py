@@ -23,7 +23,7 @@ from parlai.agents.ranker.model.source import CheckpointSource
 from parlai.agents.ranker.settings import RANKER_FIELDS, flag
 from parlai.core.opt import Opt
 
-from polyencoder.config import Architecture, RankerConfig
+from polyencoder.config import PROMPTS, Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import END_OF_WORD
@@ -32,7 +32,7 @@ from polyencoder.modeling.families import family
 from polyencoder.text import turn_separator
 
 # Fields of its TextConfig that a model keeps; lengths may change
-TEXT_FIELDS = ("turn_separator",)
+TEXT_FIELDS = ("turn_separator", *PROMPTS)
 
 # Flags for an encoder from scratch, and the keys that they have in the configurations of Hugging Face's families
 OF_THE_ENCODER = {
@@ -199,7 +199,8 @@ def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
     if given.get("output_scaling") == "auto":
         del given["output_scaling"]  # it was measured when the training of this file began
     values = {name: getattr(stored, field) for field, name in RANKER_FIELDS.items()}
-    for name, value in {**values, "turn_separator": turn_separator(stored.text)}.items():
+    prompts = {name: getattr(stored.text, name) for name in PROMPTS}
+    for name, value in {**values, **prompts, "turn_separator": turn_separator(stored.text)}.items():
         if given.get(name, value) != value:
             raise contradiction(name, given[name], origin, value)
 

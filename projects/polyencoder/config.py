@@ -37,6 +37,9 @@ Activation = Literal["gelu", "relu"]
 Truncation = Literal["turns", "tokens", "recent_first"]
 
 
+PROMPTS = ("context_prompt", "candidate_prompt")
+"""The fields of a `TextConfig` that are prompts."""
+
 # Of a field that came later: as long as it has its default, fingerprints are those of before there was such a field.
 LATER = {"later": True}
 
@@ -95,6 +98,11 @@ class TextConfig:
     person_tokens_after_newline: bool = field(default=False, metadata=LATER)
     """Whether the person token stands before the last line of a turn instead (ParlAI's `add_p1_after_newln`)."""
 
+    context_prompt: str = field(default="", metadata=LATER)
+    """What stands before a context: the prompt of an encoder that was trained with prompts, such as E5's `query: `."""
+    candidate_prompt: str = field(default="", metadata=LATER)
+    """What stands before a candidate, such as E5's `passage: `."""
+
     @property
     def longest_context(self) -> int:
         """The most tokens of a context, start and end included."""
@@ -114,6 +122,13 @@ class TextConfig:
             raise ConfigError("surround is false, which the truncation `turns` does not know")
         if self.surround and self.truncation == "recent_first":
             raise ConfigError("surround is true, which the truncation `recent_first` does not know")
+        for name in PROMPTS:
+            if getattr(self, name) and self.truncation != "turns":
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r:.60}, but a ConveRT, or a model that ParlAI trained, has no "
+                    "prompts: leave it out",
+                    argument=name,
+                )
         if self.history_size == 0 or self.history_size < -1:
             raise ConfigError(
                 f"history_size is {self.history_size}; it must be -1 (all) or at least 1", argument="history_size"

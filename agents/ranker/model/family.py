@@ -20,7 +20,7 @@ from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
-from polyencoder.config import Architecture, RankerConfig, TextConfig
+from polyencoder.config import PROMPTS, Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
 from polyencoder.modeling import fitting
@@ -28,7 +28,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
-from polyencoder.modeling.sentence_encoder import own_fields
+from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
 from polyencoder.modeling.transfer import inherited_fields
 from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_turns, train_tokenizer, turn_separator
 from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
@@ -99,7 +99,10 @@ class ModelFamily:
 
     def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
         """The tokenizer given by a flag, here that of a pre-trained `--backbone`; None if it is to be trained."""
-        return load_tokenizer(opt["backbone"]) if opt.get("backbone") else None
+        if not opt.get("backbone"):
+            return None
+        tokenizer, special = load_tokenizer(opt["backbone"])
+        return tokenizer, special | own_prompts(opt["backbone"], given=given_flags(opt))
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
         """A tokenizer of these texts: byte-level BPE of `--dict-maxtokens`."""
@@ -110,7 +113,7 @@ class ModelFamily:
 
     def kept_fields(self, config: TextConfig) -> Fields:
         """The fields that a model keeps regardless of the options."""
-        names = (*TRAINED_SPECIAL_TOKENS, "truncation", "surround", "empty_token", *PERSON_TOKENS)
+        names = (*TRAINED_SPECIAL_TOKENS, "truncation", "surround", "empty_token", *PERSON_TOKENS, *PROMPTS)
         return {name: getattr(config, name) for name in names}
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
@@ -179,6 +182,7 @@ class ModelFamily:
             if dest in opt:
                 opt[dest] = getattr(config, name)
         opt["turn_separator"] = turn_separator(config.text)
+        opt.update({name: getattr(config.text, name) for name in PROMPTS if name in opt})
         opt.update({name: getattr(config.text, field) for field, name in PERSON_TOKENS.items() if name in opt})
         opt["text_truncate"], opt["label_truncate"] = config.text.text_truncate, config.text.label_truncate
         for key, dest in _OF_A_BERT.items():
@@ -216,7 +220,8 @@ def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
         "label_truncate": length(opt, "label_truncate", 72),
         "history_size": opt.get("history_size", -1),
     }
-    return TextConfig(**(fields | special | persons))
+    prompts = {name: given[name] for name in PROMPTS if name in given}
+    return TextConfig(**(fields | special | persons | prompts))
 
 
 def scratch_backbone(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from polyencoder.config import TextConfig
+from polyencoder.config import PROMPTS, TextConfig
 from polyencoder.evaluation.names import current_name, main_measures
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
@@ -108,6 +108,7 @@ def model_card(
         "parameters": ranker.model.describe_weights(dtype),
         "context": _context(config.text),
         "candidate": f"the first {config.text.label_truncate} tokens",
+        "prompts": _prompts(config.text),
         "trained for": _length(run),
         "ONNX graphs": graphs,
     }
@@ -152,6 +153,12 @@ def _context(text: TextConfig) -> str:
         return f"the latest {text.longest_context} tokens"
     last = f"the first {text.text_truncate} tokens of the last turn"
     return last if text.history_size == 1 else f"{last}, and of those before it, most recent first"
+
+
+def _prompts(text: TextConfig) -> str:
+    return ", ".join(
+        f"{value!r} before a {name.removesuffix('_prompt')}" for name in PROMPTS if (value := getattr(text, name))
+    )
 
 
 def _usage(ranker: TextRanker, *, name: str) -> str:

@@ -17,7 +17,7 @@ from polyencoder.modeling.encoder_config import backbone_config, max_length
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import start_from_heads
-from polyencoder.modeling.sentence_encoder import own_fields
+from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
 from polyencoder.text import TextEncoder, TurnSeparator, own_separator, read_subwords, separate_turns, turn_separator
 
@@ -79,7 +79,7 @@ def from_encoder(
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
     backbone.resize(tokenizer.get_vocab_size())
-    layout = TextConfig(**(special | text))
+    layout = TextConfig(**(special | own_prompts(name, given=text) | text))
     config = own_fields(name, architecture, given=config) | config
     encoder = backbone_config(backbone.model)
     layout = fitting(layout, encoder, architecture, given=text)

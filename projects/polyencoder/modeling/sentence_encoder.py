@@ -1,4 +1,4 @@
-"""Reads a sentence encoder's pooling and normalization from the files of sentence-transformers."""
+"""Reads a sentence encoder's prompts, pooling and normalization from the files of sentence-transformers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from polyencoder.config import Architecture, Reduction
 from polyencoder.errors import ConfigError, first_line
 from polyencoder.modeling.families import family
 
-__all__ = ["COSINE_SCALING", "SentenceVectors", "own_fields", "sentence_vectors"]
+__all__ = ["COSINE_SCALING", "SentenceVectors", "own_fields", "own_prompts", "sentence_vectors"]
 
 _log = logging.getLogger(__name__)
 
 COSINE_SCALING = 4.47
 """`output_scaling` of normalized vectors: its square, 20, is the cosine's scale that most were trained with."""
+
+CONFIG = "config_sentence_transformers.json"
+
+# The names of prompts by what they stand before, as `encode_query` and `encode_document` look for them
+_PROMPT_NAMES = {"context_prompt": ("query",), "candidate_prompt": ("document", "passage", "corpus")}
 
 # sentence-transformers' pooling modes -> reductions
 _REDUCTIONS: dict[str, Reduction] = {"cls": "first", "mean": "mean", "max": "max"}
@@ -75,7 +80,7 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
     pooling = _json(name, str(folder / "config.json"), dict)
     if pooling is None:
         raise ConfigError(f"{name}: modules.json names {folder}/config.json, which does not exist")
-    similarity = (_json(name, "config_sentence_transformers.json", dict) or {}).get("similarity_fn_name")
+    similarity = (_json(name, CONFIG, dict) or {}).get("similarity_fn_name")
     return SentenceVectors(
         _modes(pooling),
         cosine="Normalize" in kinds or similarity in (None, "cosine"),  # None: sentence-transformers' default
@@ -101,6 +106,30 @@ def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, give
         modules = ", ".join(vectors.left_out)
         _log.warning("%s: its %s is left out, so vectors are not those of sentence-transformers", name, modules)
     return fields
+
+
+def own_prompts(name: str | os.PathLike[str], *, given: Collection[str] = ()) -> dict[str, str]:
+    """The fields of a `TextConfig` that are prompts of a sentence encoder, except the `given` ones; logs them.
+
+    A context's is the prompt `query`, a candidate's the first of `document`, `passage` and `corpus`; without one
+    of these names the default prompt. Empty for an encoder without prompts, or an unreachable hub id.
+
+    Raises:
+        ConfigError: the file cannot be read, or its prompts are not texts by name.
+    """
+    config = _json(name, CONFIG, dict) or {}
+    prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
+    texts = [*prompts.values()] if isinstance(prompts, dict) else [prompts]
+    if not all(isinstance(one, str) for one in texts) or (default is not None and default not in prompts):
+        raise ConfigError(f"{name}: {CONFIG} has no valid prompts: texts by their names, one of them the default")
+    found: dict[str, str] = {}
+    for field, names in _PROMPT_NAMES.items():
+        own = next((one for one in (*names, default) if one in prompts), None)
+        if own is not None and prompts[own] and field not in given:
+            found[field] = prompts[own]
+    if found:
+        _log.info("%s: %s", name, ", ".join(f"{field} {text!r}" for field, text in found.items()))
+    return found
 
 
 def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:

@@ -127,6 +127,11 @@ class ModelSettings(Settings):
     """What separates the turns of a context: the tokenizer's separator, such as [SEP]; a newline token, as in the
     papers, which is added to the vocabulary; or nothing (default: newline if the encoder was pre-trained with such a
     token, else sep)."""
+    context_prompt: Annotated[str | None, AROUND_BACKBONE, Parlai()] = None
+    """The prompt before each context, such as "query: ", for encoders that were trained with prompts; never truncated
+    away (default: as --init, or the encoder's own, from config_sentence_transformers.json; "" for none)."""
+    candidate_prompt: Annotated[str | None, AROUND_BACKBONE, Parlai()] = None
+    """The prompt before each candidate, such as "passage: " (default: as --context-prompt)."""
     compile: Annotated[bool, AROUND_BACKBONE] = False
     """Compile the encoders with torch.compile; the first steps take longer. Needs a C++ compiler, on a GPU triton."""
 

@@ -97,7 +97,25 @@ def join_turns(
     max_tokens: int,
     persona: Collection[int] = (),
 ) -> list[int]:
-    """Token ids of a context: `start turn separator turn ... end`, at most `max_tokens` long.
+    """Token ids of a context: `start turn separator turn ... end`, at most `max_tokens` long, of the `kept_turns`."""
+    kept = kept_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona)
+    return [start, *separated(kept.values(), separator=separator), end]
+
+
+def separated(turns: Iterable[Sequence[int]], *, separator: Sequence[int]) -> list[int]:
+    """Turns as one sequence, with the separator between them."""
+    ids: list[int] = []
+    for position, turn in enumerate(turns):
+        if position:
+            ids.extend(separator)
+        ids.extend(turn)
+    return ids
+
+
+def kept_turns(
+    turns: Sequence[Sequence[int]], *, separator: int, max_tokens: int, persona: Collection[int] = ()
+) -> dict[int, Sequence[int]]:
+    """The turns, by their places and in their order, that fit into `max_tokens` with `separator` tokens between them.
 
     The persona lines, those at the places `persona`, and the latest turns are kept. A turn that does not fit beside
     the persona is left out whole, with all before it. The very last turn is always there: it is cut, and then its
@@ -105,43 +123,31 @@ def join_turns(
     these. A persona that does not fit into what the last turn leaves loses the lines that do not.
     """
     if not turns:
-        return [start, end]
+        return {}
     said = [place for place in range(len(turns)) if place not in persona] or [len(turns) - 1]
     *earlier, last = said
-    room = max_tokens - 2 + len(separator)  # a separator belongs to each turn, save one
-    reserved = min(len(turns[last]), max(1, (max_tokens - 2) // 2))
-    room -= reserved + len(separator)
+    reserved = min(len(turns[last]), max(1, max_tokens // 2))
+    room = max_tokens - reserved
     kept: dict[int, Sequence[int]] = {}
     for place in sorted({*persona} - {last}):
-        if (cost := len(turns[place]) + len(separator)) <= room:
+        if (cost := len(turns[place]) + separator) <= room:
             kept[place] = turns[place]
             room -= cost
     kept[last] = turns[last][-(reserved + room) :] if turns[last] else []
     room -= len(kept[last]) - reserved
     for place in reversed(earlier):
-        if (cost := len(turns[place]) + len(separator)) > room:
+        if (cost := len(turns[place]) + separator) > room:
             break
         kept[place] = turns[place]
         room -= cost
-    ids = [start]
-    for number, place in enumerate(sorted(kept)):
-        if number:
-            ids.extend(separator)
-        ids.extend(kept[place])
-    ids.append(end)
-    return ids
+    return {place: kept[place] for place in sorted(kept)}
 
 
 def join_tokens(
     turns: Sequence[Sequence[int]], *, start: int, end: int, separator: Sequence[int], max_tokens: int
 ) -> list[int]:
     """Token ids of a context, ParlAI's way: the last `max_tokens` tokens of all turns, between start and end."""
-    ids: list[int] = []
-    for position, turn in enumerate(turns):
-        if position:
-            ids.extend(separator)
-        ids.extend(turn)
-    return [start, *ids[-max_tokens:], end]
+    return [start, *separated(turns, separator=separator)[-max_tokens:], end]
 
 
 def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> list[int]:

@@ -9,7 +9,7 @@ from typing import cast
 
 from tokenizers import Tokenizer
 
-from polyencoder.checks import checked_text
+from polyencoder.checks import checked_text, checked_texts
 from polyencoder.config import TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.storage.files import fingerprint
@@ -18,8 +18,10 @@ from polyencoder.text.context import (
     immediate_and_extra,
     join_tokens,
     join_turns,
+    kept_turns,
     latest_utterances,
     persona_places,
+    separated,
     surround,
     with_person_tokens,
 )
@@ -53,6 +55,8 @@ class TextEncoder:
         separator = self.tokenizer.token_to_id(config.separator)
         self.separator_ids = self._encode([config.separator])[0] if separator is None else [separator]
         self._memory = TextMemory(_size, limit=MEMORY)
+        self._context_prompt_ids = self._prompt("context_prompt", longest=config.text_truncate)
+        self._prompt("candidate_prompt", longest=config.label_truncate)
 
     def __len__(self) -> int:
         """The number of tokens in the vocabulary."""
@@ -88,8 +92,9 @@ class TextEncoder:
             return self._recent_first(apart_from_persona(turns))
         if self.config.truncation == "turns":
             lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
-            return self.lines_ids(
-                latest_utterances(lines, size=self.config.history_size), max_tokens=self.config.text_truncate
+            lines = latest_utterances(lines, size=self.config.history_size)
+            return (self._prompted_ids if self.config.context_prompt else self.lines_ids)(
+                lines, max_tokens=self.config.text_truncate
             )
         turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
         ids = join_tokens(
@@ -102,7 +107,7 @@ class TextEncoder:
         return self._seen(ids if self.config.surround else ids[1:-1])
 
     def lines_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
-        """Token ids of a context's lines, truncated to the persona and the latest ones (`join_turns`)."""
+        """Token ids of a context's lines, without prompt, of which the persona and the latest fit (`join_turns`)."""
         return join_turns(
             self.ids(lines),
             start=self.start_id,
@@ -112,9 +117,32 @@ class TextEncoder:
             persona=persona_places(lines),
         )
 
+    def _prompted_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
+        """Token ids of a context's lines as those of `lines_ids`, with the prompt before the first that is kept.
+
+        Prompt and line are tokenized as one text, as sentence-transformers does; apart only where they would not fit,
+        or the line was cut.
+        """
+        prompt, turns = self._context_prompt_ids, self.ids(lines)
+        kept = kept_turns(
+            turns,
+            separator=len(self.separator_ids),
+            max_tokens=max_tokens - 2 - len(prompt),
+            persona=persona_places(lines),
+        )
+        place, (first, *others) = next(iter(kept), None), list(kept.values()) or [[]]
+        whole = place is None or len(first) == len(turns[place])
+        joined = self.ids([self.config.context_prompt + ("" if place is None else lines[place])])[0]
+        ids = separated([joined, *others], separator=self.separator_ids)
+        if not whole or len(ids) > max_tokens - 2:
+            ids = separated([[*prompt, *first], *others], separator=self.separator_ids)
+        return [self.start_id, *ids, self.end_id]
+
     def candidate_ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
-        """Token ids of each candidate, surrounded by the start and end tokens."""
+        """Token ids of each candidate behind its prompt, surrounded by the start and end tokens."""
         limit = self.config.label_truncate
+        if self.config.candidate_prompt:
+            texts = [self.config.candidate_prompt + text for text in checked_texts("candidates", texts)]
         found = self.ids(texts, remember=remember)
         if self.config.truncation != "turns":
             whole = [[self.start_id, *ids, self.end_id] for ids in found] if self.config.surround else found
@@ -160,6 +188,18 @@ class TextEncoder:
                 checked_text(f"text {place}", text)
             raise
         return [ids or self.empty_ids for ids in found]
+
+    def _prompt(self, name: str, *, longest: int) -> list[int]:
+        """The token ids of a prompt, which must leave room for a text."""
+        text = getattr(self.config, name).rstrip(" ")  # a space belongs to the word behind it
+        ids = self._encode([text])[0] if text else []
+        if len(ids) + 3 > longest:
+            raise ConfigError(
+                f"{name} has {len(ids)} tokens, which leaves no room for a text in {longest}: give a shorter one, or "
+                "a larger maximum",
+                argument=name,
+            )
+        return ids
 
     def _seen(self, ids: list[int]) -> list[int]:
         """Without padding tokens, which a text may name: a model that ParlAI trained does not see these."""

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from polyencoder.config import PROMPTS
 from polyencoder.data.pairs import data_files
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.card import TrainingRun, model_card
@@ -54,7 +55,7 @@ RESUME_IGNORES = {"out", "device", "config"}  # settings that may change when it
 
 # Settings of the model, by their place in its configuration; defaults are the initial model's
 RANKER_FIELDS = tuple(name for name in NEW_RANKER_FIELDS if name != "turn_separator")
-TEXT_FIELDS = ("text_truncate", "label_truncate", "history_size", "number_turns")
+TEXT_FIELDS = ("text_truncate", "label_truncate", "history_size", "number_turns", *PROMPTS)
 CONVERT_FIELDS = (*CONVERT_SIZES, "dropout")
 SHAPE_FIELDS = {*NEW_RANKER_FIELDS, *TEXT_FIELDS, *CONVERT_FIELDS, "extra_contexts"}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from polyencoder.config import PROMPTS
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.families import CONVERT_SIZES, family
@@ -71,7 +72,7 @@ def _initial(settings: TrainSettings) -> Ranker:
             + (", or start a new model from its encoder with backbone instead of init" if has_backbone else ""),
             argument="architecture",
         )
-    config = replace(config, text=replace(config.text, **_lengths(settings)))
+    config = replace(config, text=replace(config.text, **_text_fields(settings)))
     if isinstance(settings.model.output_scaling, float):
         config = replace(config, output_scaling=settings.model.output_scaling)
     ranker.model.check_config(config)
@@ -89,7 +90,7 @@ def _around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:
     if isinstance(model.output_scaling, float):
         given["output_scaling"] = model.output_scaling
     return Ranker.from_backbone(
-        settings.model.backbone, architecture, device=settings.evaluation.device, text=_lengths(settings), **given
+        settings.model.backbone, architecture, device=settings.evaluation.device, text=_text_fields(settings), **given
     )
 
 
@@ -105,12 +106,12 @@ def _over_vocabulary(settings: TrainSettings) -> Ranker:
         settings.convert.vocabulary,
         device=settings.evaluation.device,
         extra_contexts=settings.convert.extra_contexts or 0,
-        text=_lengths(settings),
+        text=_text_fields(settings),
         **sizes,
     )
 
 
-def _lengths(settings: TrainSettings) -> dict[str, Any]:
+def _text_fields(settings: TrainSettings) -> dict[str, Any]:
     """The explicit fields of the text's configuration."""
     model, convert = settings.model, settings.convert
     given = {
@@ -118,5 +119,6 @@ def _lengths(settings: TrainSettings) -> dict[str, Any]:
         "label_truncate": model.label_truncate,
         "history_size": model.history_size if convert.extra_contexts is None else 1 + convert.extra_contexts,
         "number_turns": convert.number_turns,
+        **{name: getattr(model, name) for name in PROMPTS},
     }
     return {name: value for name, value in given.items() if value is not None}

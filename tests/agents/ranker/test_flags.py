@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from functools import partial
 
@@ -228,6 +229,23 @@ def test_a_run_goes_on_with_its_own_command(backbone_folder, make_agent, tmp_pat
     }
     make_agent("biencoder", **options, dict_file=str(tmp_path / "new.dict")).save(str(tmp_path / "new"))
     assert make_agent("biencoder", model_file=str(tmp_path / "new"), **options).ranker
+
+
+def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_path, task):
+    folder = shutil.copytree(backbone_folder("bert"), tmp_path / "prompted")
+    own = {"prompts": {"query": "where ", "document": "here "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    options = {"backbone": str(folder), "text_truncate": 20, "label_truncate": 10, "candidate_prompt": "", **task}
+    agent = make_agent("biencoder", **options, dict_file=str(tmp_path / "new.dict"))
+    agent.save(str(tmp_path / "new"))
+    assert (agent.opt["context_prompt"], agent.opt["candidate_prompt"]) == ("where ", "")
+    text = make_agent("biencoder", model_file=str(tmp_path / "new")).dict.text
+    assert text.context_ids(["is it"]) == [2, *text.ids(["where is it"])[0], 3]
+    with pytest.raises(CheckpointError, match="--context-prompt what contradicts .*new, which was trained with where "):
+        make_agent("biencoder", model_file=str(tmp_path / "new"), context_prompt="what")
+    started = make_agent("polyencoder", init_model=str(tmp_path / "new"), dict_file=None, candidate_prompt="it ")
+    started = started.dict.text.config
+    assert (started.context_prompt, started.candidate_prompt) == ("where ", "it ")
 
 
 def test_a_dictionary_of_another_model(another, make_agent, backbone_folder, tmp_path):

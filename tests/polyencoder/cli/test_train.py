@@ -332,9 +332,10 @@ def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_le
     start = [part for part in start if part not in ("--n-codes", 4, "--reduction", "mean")]
     start[start.index("--out") + 1] = pairs / "again"
     start[start.index("--text-truncate") + 1] = 20
-    run("train", "--init", pairs / "out", *start, "--epochs", 1)
+    run("train", "--init", pairs / "out", *start, "--context-prompt", "hi ! ", "--epochs", 1)
     config = Ranker.from_pretrained(pairs / "again", device="cpu").model.config
     assert (config.n_codes, config.reduction, config.text.text_truncate) == (4, "mean", 20)
+    assert (config.text.context_prompt, config.text.candidate_prompt) == ("hi ! ", "")
     with pytest.raises(ConfigError, match="n_codes is not read with init: give one of them"):
         run("train", "--init", pairs / "out", *start, "--n-codes", 8)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from polyencoder import ConfigError, Ranker
-from polyencoder.modeling.sentence_encoder import SentenceVectors, sentence_vectors
+from polyencoder.modeling.sentence_encoder import SentenceVectors, own_prompts, sentence_vectors
 
 OLD = {"word_embedding_dimension": 16, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
 
@@ -95,6 +95,37 @@ def test_modules_that_rankers_do_not_have(sentence_encoder, backbone_folder, cap
     Ranker.from_backbone(folder, device="cpu")
     assert f"{folder}: its Dense is left out" in caplog.text
     assert f"{folder}: its pooling, lasttoken, is not supported: using the first output" in caplog.text
+
+
+E5 = {"query": "query: ", "passage": "passage: "}
+
+
+@pytest.mark.parametrize(
+    ("config", "context", "candidate"),
+    [
+        ({"prompts": E5, "default_prompt_name": None}, "query: ", "passage: "),
+        ({"prompts": E5 | {"document": "title: "}}, "query: ", "title: "),
+        ({"prompts": {"query": "", "document": ""}, "default_prompt_name": None}, None, None),
+        ({"prompts": {"query": "query: "}}, "query: ", None),
+        ({"prompts": {"sts": "sts: "} | E5, "default_prompt_name": "sts"}, "query: ", "passage: "),
+        ({"prompts": {"sts": "sts: ", "query": ""}, "default_prompt_name": "sts"}, None, "sts: "),
+        ({"prompts": {"sts": "sts: "}}, None, None),
+        ({}, None, None),
+    ],
+)
+def test_prompts_are_those_of_encode_query_and_encode_document(sentence_encoder, config, context, candidate):
+    folder = sentence_encoder(OLD, **config)
+    expected = {"context_prompt": context, "candidate_prompt": candidate}
+    assert own_prompts(folder) == {name: text for name, text in expected.items() if text}
+    assert own_prompts(folder, given=[*expected]) == {}
+
+
+@pytest.mark.parametrize(
+    "config", [{"prompts": ["a"]}, {"prompts": {"query": 3}}, {"prompts": {}, "default_prompt_name": "query"}]
+)
+def test_prompts_that_are_none(sentence_encoder, config):
+    with pytest.raises(ConfigError, match="has no valid prompts: texts by their names"):
+        own_prompts(sentence_encoder(OLD, **config))
 
 
 def test_what_is_no_sentence_encoder(backbone_folder, sentence_encoder):

@@ -1,0 +1,65 @@
+"""A ranker around an encoder with prompts: read from its files, kept, and part of what an index is made by."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from polyencoder import CheckpointError, Ranker
+
+PROMPTS = {"context_prompt": "hi ! ", "candidate_prompt": "hello , "}  # of words that the tiny tokenizer knows
+OFF = dict.fromkeys(PROMPTS, "")
+LENGTHS = {"text_truncate": 30, "label_truncate": 10}
+CONTEXTS, CANDIDATES = [["do you ski ?"], ["no .", "i love snow ."]], ["every winter .", "i love snow ."]
+
+
+@pytest.fixture
+def prompted_encoder(backbone_folder, tmp_path):
+    """The folder of an encoder whose files have prompts."""
+    folder = shutil.copytree(backbone_folder("bert"), tmp_path / "encoder")
+    own = {"prompts": {"query": "hi ! ", "passage": "hello , "}, "default_prompt_name": None}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(own))
+    return folder
+
+
+def prompted(turns: list[str]) -> list[str]:
+    return [f"hi ! {turns[0]}", *turns[1:]]
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "late", "cross"])
+def test_scores_are_those_of_texts_with_prompts(prompted_encoder, tmp_path, architecture):
+    torch.manual_seed(0)
+    ranker = Ranker.from_backbone(prompted_encoder, architecture, text=LENGTHS, device="cpu")
+    assert {name: getattr(ranker.text.config, name) for name in PROMPTS} == PROMPTS
+    scores = ranker.score(CONTEXTS, CANDIDATES)
+    ranker.save_pretrained(tmp_path / "ranker")
+    assert torch.equal(Ranker.from_pretrained(tmp_path / "ranker", device="cpu").score(CONTEXTS, CANDIDATES), scores)
+    torch.manual_seed(0)
+    plain = Ranker.from_backbone(prompted_encoder, architecture, text=LENGTHS | OFF, device="cpu")
+    expected = plain.score([prompted(turns) for turns in CONTEXTS], [f"hello , {text}" for text in CANDIDATES])
+    assert torch.equal(scores, expected)
+    assert not torch.equal(plain.score(CONTEXTS, CANDIDATES), expected)
+
+
+def test_another_prompt_is_another_model(prompted_encoder, tmp_path):
+    ranker = Ranker.from_backbone(prompted_encoder, text=LENGTHS, device="cpu")
+    ranker.index(CANDIDATES, tmp_path / "index")
+    assert {hit.text for hit in ranker.search(CONTEXTS[0], tmp_path / "index")} == {*CANDIDATES}
+    for changed in ({"context_prompt": "i "}, {"candidate_prompt": ""}):
+        other = Ranker.from_backbone(prompted_encoder, text=LENGTHS | changed, device="cpu")
+        with pytest.raises(CheckpointError, match="made by another model, .* this one has another tokenizer"):
+            other.search(CONTEXTS[0], tmp_path / "index")
+
+
+def test_a_new_ranker_takes_over_the_prompts_of_the_one_it_starts_from(prompted_encoder, tmp_path):
+    Ranker.from_backbone(prompted_encoder, text=LENGTHS, device="cpu").save_pretrained(tmp_path / "bi")
+    config = Ranker.from_backbone(tmp_path / "bi", "cross", text={"label_truncate": 8}, device="cpu").text.config
+    assert {name: getattr(config, name) for name in PROMPTS} == PROMPTS
+    own = json.loads((tmp_path / "bi" / "config.json").read_text())["text"]
+    for name in PROMPTS:  # a configuration of before there were prompts
+        del own[name]
+    whole = json.loads((tmp_path / "bi" / "config.json").read_text()) | {"text": own}
+    assert type(Ranker.from_backbone(tmp_path / "bi").model.config).from_json(json.dumps(whole), origin="x").text

@@ -1,0 +1,100 @@
+"""Prompts: what stands before contexts and candidates, whatever their length."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from polyencoder.config import TextConfig
+from polyencoder.errors import ConfigError
+from polyencoder.storage.files import fingerprint
+from polyencoder.text import TextEncoder
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "query", ":", *"abcdefgh", "your", "persona"]
+
+
+def encoder(**fields) -> TextEncoder:
+    """One whose tokens are words, so that a text's tokens do not depend on what stands before it."""
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(WORDS[:4])
+    return TextEncoder(tokenizer, TextConfig(**fields))
+
+
+TURNS = st.lists(
+    st.one_of(
+        st.text("abcdefgh ", max_size=16),
+        st.builds("your persona: {}\n{}".format, st.text("ab ", max_size=8), st.text("cd ", max_size=6)),
+    ),
+    max_size=6,
+)
+
+
+@given(TURNS, st.integers(5, 24), st.sampled_from(["sep", ""]))
+def test_a_context_loses_old_turns_and_not_its_prompt(turns, length, separator):
+    fields = {"separator": "[SEP]" if separator else "", "text_truncate": length}
+    prompted = encoder(**fields, context_prompt="query: ").context_ids(turns)
+    if length == 5:
+        assert len(prompted) <= 5
+    else:  # what remains is what fits beside the prompt
+        start, *rest = encoder(**{**fields, "text_truncate": length - 2}).context_ids(turns)
+        assert prompted == [start, 4, 5, *rest]
+
+
+@given(st.text("abcdefgh ", max_size=40), st.integers(5, 24))
+def test_a_candidate_loses_its_end_and_not_its_prompt(candidate, length):
+    text = encoder(label_truncate=length, candidate_prompt="query: ")
+    (found,) = text.candidate_ids([candidate])
+    assert found == [2, *text.ids([f"query: {candidate}"])[0][: length - 2], 3]
+    assert found[:3] == [2, 4, 5]
+
+
+def test_prompt_and_text_are_tokenized_as_one(tokenizer, text_config, sentences):
+    """As sentence-transformers does: the space at the end of a prompt belongs to the word behind it."""
+    text = TextEncoder(tokenizer, replace(text_config, context_prompt="a query: ", candidate_prompt="the reply: "))
+    for sentence in [*sentences[:5], ""]:
+        alone = tokenizer.encode(f"a query: {sentence}", add_special_tokens=False).ids
+        assert text.context_ids([sentence] if sentence else []) == [text.start_id, *alone, text.end_id]
+        alone = tokenizer.encode(f"the reply: {sentence}", add_special_tokens=False).ids[:22]
+        assert text.candidate_ids([sentence]) == [[text.start_id, *alone, text.end_id]]
+    long = text.context_ids([" ".join(sentences)])
+    own = tokenizer.encode("a query:", add_special_tokens=False).ids
+    assert len(long) == 40
+    assert long[1 : len(own) + 1] == own
+    assert long[len(own) + 1 : -1] == text.ids([" ".join(sentences)])[0][len(own) - 38 :]  # its latest tokens
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"context_prompt": "a b c d e f", "text_truncate": 8}, "context_prompt has 6 tokens, which leaves no room"),
+        ({"candidate_prompt": "a b c", "label_truncate": 5}, "candidate_prompt has 3 tokens, which leaves no room"),
+        ({"context_prompt": "a", "truncation": "tokens"}, "context_prompt is 'a', but a ConveRT, or a model"),
+        (
+            {"candidate_prompt": "a", "truncation": "recent_first", "surround": False},
+            "candidate_prompt is 'a', but a ConveRT, or a model",
+        ),
+        ({"context_prompt": 3}, "context_prompt is 3"),
+    ],
+)
+def test_prompts_that_cannot_be(fields, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        encoder(**fields)
+    assert error.value.argument in (*fields, None)
+
+
+def test_fingerprints(tokenizer):
+    """Those of models without prompts are the ones of before there were prompts."""
+    config = TextConfig(text_truncate=40)
+    before = (
+        "TextConfig(text_truncate=40, label_truncate=72, history_size=20, pad_token='[PAD]', start_token='[CLS]', "
+        "end_token='[SEP]', separator='[SEP]', truncation='turns')"
+    )
+    text = TextEncoder(tokenizer, config)
+    assert text.fingerprint() == fingerprint([text.tokenizer.to_str(), before])
+    others = [replace(config, **{name: "a "}) for name in ("context_prompt", "candidate_prompt")]
+    assert len({TextEncoder(tokenizer, one).fingerprint() for one in [config, *others]}) == 3
