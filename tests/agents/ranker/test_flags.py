@@ -243,9 +243,6 @@ def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_
     assert text.context_ids(["is it"]) == [2, *text.ids(["where is it"])[0], 3]
     with pytest.raises(CheckpointError, match="--context-prompt what contradicts .*new, which was trained with where "):
         make_agent("biencoder", model_file=str(tmp_path / "new"), context_prompt="what")
-    started = make_agent("polyencoder", init_model=str(tmp_path / "new"), dict_file=None, candidate_prompt="it ")
-    started = started.dict.text.config
-    assert (started.context_prompt, started.candidate_prompt) == ("where ", "it ")
 
 
 def test_a_dictionary_of_another_model(another, make_agent, backbone_folder, tmp_path):
