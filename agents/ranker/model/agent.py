@@ -186,7 +186,7 @@ class RankerModelAgent(TorchRankerAgent):
         freezes = bool(opt.get("freeze_candidates"))
         if freezes and self.output_scaling_pending:
             raise ConfigError(
-                "--output-scaling auto changes the vectors of candidates, which --freeze-candidates keeps: give it"
+                "--output-scaling auto changes the vectors of candidates, which --freeze-candidates keeps: set a number"
             )
         freeze(model, fine_tuned=fine_tuned_part(opt), freeze_candidates=freezes)
         if opt.get("compile") and self._should_initialize_optimizer():

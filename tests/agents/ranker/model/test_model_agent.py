@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.ranker.encoding import candidate_fingerprint
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 TEXTS = ["hello", "how are you ?", "bye"]
@@ -51,6 +52,18 @@ def test_type_optimization(model, fine_tuned, expected, make_agent, learn):
     own = {name for name, _ in agent.model.named_parameters() if not any(f".{part}." in name for part in parts)}
     assert own <= changed  # codes and the last layer of a cross-encoder always learn
     assert len(own) == {"biencoder": 0, "polyencoder": 1, "crossencoder": 2}[model]
+
+
+@pytest.mark.parametrize("model", ["biencoder", "polyencoder"])
+def test_freeze_candidates(model, make_agent, learn):
+    agent = make_agent(
+        model, freeze_candidates=True, type_optimization="all", learningrate=1e-2, warmup_updates=-1, dropout=0.5
+    )
+    before = candidate_fingerprint(agent.ranker, agent.dict.text)
+    assert learn(agent)
+    assert candidate_fingerprint(agent.ranker, agent.dict.text) == before
+    with pytest.raises(ConfigError, match="which --freeze-candidates keeps: set a number"):
+        make_agent(model, freeze_candidates=True, output_scaling="auto")
 
 
 def test_embeddings_that_are_not_to_learn(make_agent, learn):
