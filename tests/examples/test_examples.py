@@ -56,6 +56,21 @@ def test_filters_hold_and_an_added_candidate_is_found(shown):
     assert "neighbour" in lines[-1]
 
 
+@pytest.mark.slow
+def test_an_index_serves_the_model_that_reads_conversations(shown, tmp_path):
+    lines = shown("conversational_search", str(tmp_path / "out"), max_updates=6)
+    assert [line for line in lines if not line.startswith(" ")] == ["before", "trained"]
+    assert "Refunds reach your bank account" in "".join(lines[lines.index("trained") :])
+
+
+@pytest.mark.slow
+def test_postgres(shown, postgres):
+    lines = shown("postgres_search", postgres.address)
+    assert len(lines) == 4
+    assert "exact  new-shop: " in lines[0]
+    assert not any("refund-time" in line for line in lines)
+
+
 def test_tools_for_a_journey(shown):
     names = [line.split()[1] for line in shown("choose_tools")]
     assert set(names[:2]) == {"get_weather", "book_train"}
