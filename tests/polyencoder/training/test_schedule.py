@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.schedule import Schedule, ScheduleConfig
+from polyencoder.training.schedule import BETTER, MEASURED, Schedule, ScheduleConfig
 
 
-def rates(config: ScheduleConfig, *, total: int | None, updates: int, seconds: float | None = None) -> list[float]:
+def schedule_of(config: ScheduleConfig, *, total: int | None, by_time: bool = False, peak: float = 1.0) -> Schedule:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=peak)
+    return Schedule(optimizer, config, total_updates=total, by_time=by_time)
+
+
+def rates(
+    config: ScheduleConfig, *, total: int | None, updates: int, seconds: float | None = None, peak: float = 1.0
+) -> list[float]:
     """Those of a run whose updates take a second each, which has so many seconds."""
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    schedule = Schedule(optimizer, config, total_updates=total, by_time=seconds is not None)
+    schedule = schedule_of(config, total=total, by_time=seconds is not None, peak=peak)
     found = []
     for done in range(updates):
         found.append(schedule.learning_rate)
@@ -66,8 +74,7 @@ def test_the_rate_falls_to_its_end_where_time_and_updates_end_together(name, sec
 @pytest.mark.parametrize("name", ["linear", "cosine"])
 def test_the_rate_falls_steadily_at_a_changing_speed(name):
     """Updates become slower, so that time overtakes the number of updates in the midst of the run."""
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    schedule = Schedule(optimizer, ScheduleConfig(name=name, warmup_updates=10), total_updates=100, by_time=True)
+    schedule = schedule_of(ScheduleConfig(name=name, warmup_updates=10), total=100, by_time=True)
     found, now = [], 0.0
     for done in range(1, 101):
         now += 0.5 if done < 60 else 2.0
@@ -77,3 +84,110 @@ def test_the_rate_falls_steadily_at_a_changing_speed(name):
             break
     assert found[-1] == pytest.approx(0.0, abs=1e-6)
     assert found[10:] == sorted(found[10:], reverse=True)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine"])
+@pytest.mark.parametrize("warmup", [0, 1, 10, 59])
+def test_the_rate_goes_from_the_peak_to_its_final_value(name, warmup):
+    config = ScheduleConfig(name=name, warmup_updates=warmup, warmup_start=0.2, final_learning_rate=0.5)
+    found = rates(config, total=60, updates=60, peak=2.0)
+    for done, rate in enumerate(found):
+        share = (done - warmup) / (60 - warmup)
+        falling = 1 - share if name == "linear" else (1 + math.cos(math.pi * share)) / 2
+        expected = 0.5 + 1.5 * falling if done >= warmup else 2.0 * (0.2 + 0.8 * done / warmup)
+        assert rate == pytest.approx(expected), done
+
+
+@pytest.mark.parametrize("gamma", [None, 1, 16])
+def test_the_root_of_the_updates(gamma):
+    config = ScheduleConfig(name="invsqrt", warmup_updates=4, warmup_start=0.0, gamma=gamma)
+    found = rates(config, total=60, updates=60)
+    assert found[:5] == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert found[4 + 3 * (gamma or 4)] == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "total", "expected"),
+    [
+        ({}, None, 100),
+        ({}, 5_000, 100),
+        ({}, 60, 6),
+        ({}, 5, 1),
+        ({"longest_warmup": None}, 5_000, 500),
+        ({"longest_warmup": 7}, None, 7),
+        ({"warmup_updates": 0}, 60, 0),
+        ({"warmup_updates": 59}, 60, 59),
+        ({"warmup_updates": 60}, None, 60),
+    ],
+)
+def test_a_warm_up_is_100_updates_or_a_tenth_of_a_shorter_run(settings, total, expected):
+    assert schedule_of(ScheduleConfig(**settings), total=total).warmup_updates == expected
+
+
+def test_a_warm_up_of_the_whole_run_is_an_error():
+    with pytest.raises(ConfigError, match="a warm-up of 60 updates takes the whole run, of 60") as error:
+        schedule_of(ScheduleConfig(warmup_updates=60), total=60)
+    assert error.value.argument == "warmup_updates"
+
+
+def test_the_speed_is_known_after_a_few_updates():
+    """Until then it would be luck: the expected number is that of the run without a limit of time."""
+    schedule = schedule_of(ScheduleConfig(), total=1_000, by_time=True)
+    schedule.step(MEASURED - 1, time=0.5)
+    assert schedule.expected_updates == 1_000
+    schedule.step(MEASURED, time=0.5)
+    assert schedule.expected_updates == 2 * MEASURED
+    schedule.step(MEASURED, time=1e-4)
+    assert schedule.expected_updates == 1_000
+
+
+def validated(schedule: Schedule, losses: list[float]) -> list[float]:
+    """The rate after each validation."""
+    found = []
+    for loss in losses:
+        schedule.validated(loss)
+        found.append(schedule.learning_rate)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("patience", "losses", "expected"),
+    [
+        (0, [3.0, 2.0, 2.0, 2.0, 1.0, 1.5], [1.0, 1.0, 0.5, 0.25, 0.25, 0.125]),
+        (1, [3.0, 3.0, 3.0, 3.0, 3.0], [1.0, 1.0, 0.5, 0.5, 0.25]),
+        (1, [3.0, 3.0, 2.0, 2.5, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.5]),
+        (0, [1.0, 1.0 - BETTER / 2, 1.0 - 2 * BETTER], [1.0, 0.5, 0.5]),  # too little is no improvement
+    ],
+)
+def test_a_plateau_lowers_the_rate(patience, losses, expected):
+    """Whenever `patience` + 1 validations in a row are no better than the best."""
+    config = ScheduleConfig(name="plateau", warmup_updates=0, patience=patience, decay=0.5)
+    assert validated(schedule_of(config, total=None), losses) == pytest.approx(expected)
+
+
+def test_a_warm_up_has_no_plateau():
+    schedule = schedule_of(ScheduleConfig(name="plateau", warmup_updates=2, decay=0.5), total=None)
+    schedule.step(1)
+    schedule.validated(1.0)
+    schedule.step(2)
+    assert validated(schedule, [5.0, 5.0, 5.0]) == [1.0, 0.5, 0.25]
+
+
+@pytest.mark.parametrize("name", ["linear", "constant"])
+def test_other_schedules_ignore_validations(name):
+    schedule = schedule_of(ScheduleConfig(name=name, warmup_updates=0), total=10)
+    assert validated(schedule, [1.0, 1.0, 1.0]) == [1.0, 1.0, 1.0]
+
+
+def test_a_resumed_plateau_has_the_rates_of_an_uninterrupted_one():
+    config = ScheduleConfig(name="plateau", warmup_updates=0, patience=1, decay=0.5)
+    first, resumed = (schedule_of(config, total=None) for _ in range(2))
+    first.step(3)
+    validated(first, [3.0, 3.0, 3.0, 3.0])
+    resumed.load_state_dict(first.state_dict())
+    assert resumed.learning_rate == first.learning_rate == 0.5
+    for one in (first, resumed):
+        assert validated(one, [3.0, 2.0, 2.0]) == [0.25, 0.25, 0.25]
+    other = schedule_of(ScheduleConfig(name="constant", warmup_updates=0), total=None)
+    other.load_state_dict(first.state_dict())
+    assert other.learning_rate == 1.0

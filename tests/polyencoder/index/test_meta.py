@@ -1,0 +1,129 @@
+"""The description of an index: written and read back, and compared with the model that opens it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyencoder.errors import CheckpointError, InputError
+from polyencoder.index.faiss.file import FaissFile
+from polyencoder.index.meta import Fingerprints, IndexMeta, Maker, separable
+
+OURS = Fingerprints("m1", "t1")
+FAISS = FaissFile("a.faiss", "hnsw", 5, 1.5, {"m": 32, "ef_construction": 40, "ef_search": 16, "storage": "float32"})
+
+
+def described(**fields) -> IndexMeta:
+    fields = {"dtype": "float16", "shard_size": 100, "build": "0" * 16, "dim": 8} | fields
+    return IndexMeta.of(fields.pop("fingerprints", OURS), model_name="models/näme", **fields)
+
+
+@given(st.integers(0, 9), st.integers(0, 9), st.none() | st.text(), st.none() | st.just(FAISS))
+def test_a_description_is_read_as_it_was_written(rows, version, candidates, faiss):
+    meta = described(rows=rows, version=version, candidates=candidates, faiss=faiss)
+    assert IndexMeta.parsed(meta.to_json(), "index") == meta
+
+
+def test_the_maker_is_the_ranker(make_ranker):
+    ranker = make_ranker("poly")
+    maker = Maker.of(ranker, model_name="")
+    assert (maker.architecture, maker.dim) == ("poly", ranker.model.dim)
+    assert maker.fingerprints == Fingerprints.of(ranker)
+    assert maker.fingerprints != Fingerprints.of(make_ranker("poly", seed=1))
+    assert Fingerprints.of(OURS) is OURS
+    assert separable(ranker) is ranker.model
+    with pytest.raises(InputError, match="has no vectors of candidates"):
+        Maker.of(make_ranker("cross"), model_name="")
+
+
+def test_vectors_that_exist_need_their_size():
+    assert Maker.of(OURS, model_name="", dim=3).architecture == ""
+    for dim in (None, 0):
+        with pytest.raises(InputError, match="dim"):
+            Maker.of(OURS, model_name="", dim=dim)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 3}, "format version 3, but this version of polyencoder reads 4"),
+        ({"format_version": None}, "format version None"),
+        ({"dim": 0}, "damaged, a key of its description is missing, unknown or wrong .*dim"),
+        ({"dim": "8"}, "damaged, .*dim"),
+        ({"shard_size": 0}, "damaged, .*shard_size"),
+        ({"rows": -1}, "damaged, .*rows"),
+        ({"entries": -1}, "damaged, .*entries"),
+        ({"version": -1}, "damaged, .*version"),
+        ({"dtype": "float8"}, "damaged, .*dtype"),
+        ({"model_fingerprint": 3}, "damaged, .*a fingerprint is no text"),
+        ({"tokenizer_fingerprint": None}, "damaged, .*a fingerprint is no text"),
+        ({"odd": 1}, "damaged, .*odd"),
+        ({"faiss": {"file": "x"}}, "damaged, "),
+        ({"faiss": "x"}, "damaged, "),
+    ],
+)
+def test_a_description_that_no_index_has(change, message):
+    values = json.loads(described().to_json()) | change
+    with pytest.raises(CheckpointError, match=f"^my index: {message}"):
+        IndexMeta.parsed(json.dumps(values), "my index")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "3", "[" * 100_000, json.dumps({"dim": 8})])
+def test_text_that_is_no_description(text):
+    with pytest.raises(CheckpointError, match="^my index: damaged, its description .* build it again$"):
+        IndexMeta.parsed(text, "my index")
+
+
+@pytest.mark.parametrize("key", ["model_fingerprint", "tokenizer_fingerprint", "dim", "build", "dtype"])
+def test_a_description_without_a_key(key):
+    values = json.loads(described().to_json())
+    del values[key]
+    with pytest.raises(CheckpointError, match=f"damaged, .*{key}"):
+        IndexMeta.parsed(json.dumps(values), "index")
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (("m1", "t1"), None),
+        (("m1", ""), None),  # known by the name of its encoder alone
+        (("m2", "t1"), "made by another model, models/näme .fingerprint m1.; .* another weights or reduction"),
+        (("m2", ""), "another weights or reduction .fingerprint m2."),
+        (("m2", "t2"), "another tokenizer"),
+        (("m1", "t2"), "another tokenizer"),
+        (("m1-int8", "t1"), "made by the float32 model, and vectors of another precision are others"),
+    ],
+)
+def test_an_index_belongs_to_one_model(model, says):
+    meta = described()
+    if says is None:
+        meta.check_model(Fingerprints(*model), where="index")
+        return
+    with pytest.raises(CheckpointError, match=f"^index: .*{says}.* `polyencoder index`$"):
+        meta.check_model(Fingerprints(*model), where="index")
+
+
+def test_an_index_of_int8_graphs_is_not_that_of_their_model():
+    meta = described(fingerprints=Fingerprints("m1-int8", "t1"))
+    with pytest.raises(CheckpointError, match="made by int8 graphs"):
+        meta.check_model(OURS, where="index")
+
+
+@given(*[st.sampled_from(["", "a", "b"])] * 4)
+def test_fitting_is_mutual(model, tokenizer, other_model, other_tokenizer):
+    one, other = Fingerprints(model, tokenizer), Fingerprints(other_model, other_tokenizer)
+    assert one.fits(one)
+    assert one.fits(other) == other.fits(one)
+
+
+def test_a_summary_says_what_is_known():
+    assert described().summary("i", entries=1234, vectors="flat") == [
+        "i: 1,234 candidates",
+        "model: models/näme (foreign encoder, fingerprint m1)",
+        "vectors: flat",
+    ]
+    nameless = Maker(architecture="poly", dim=3, fingerprints=OURS, model_name="")
+    assert nameless.summary("i", entries=1, vectors="")[1] == "model: not known (poly-encoder, fingerprint m1)"
