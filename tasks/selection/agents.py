@@ -33,14 +33,14 @@ class DefaultTeacher(SampleTeacher):
 
 
 class UnknownTaskError(ConfigError, AttributeError):
-    """`-t selection:NAME` of a name that no task has. An AttributeError, too, as the import system expects."""
+    """`-t selection:NAME` of a name that no task has. An AttributeError, too, as Python's import system expects."""
 
 
 def __getattr__(name: str) -> NoReturn:
-    """ParlAI's loader asks for the teacher of a task that is not here."""
+    """Raises UnknownTaskError where ParlAI's loader looks up the teacher of an unknown task."""
     if not name.endswith("Teacher"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    show_errors_in_one_line()  # no teacher is asked for its flags
+    show_errors_in_one_line()  # ParlAI calls no teacher's `add_cmdline_args`, which would do so
     given, *tasks = (teacher.removesuffix("Teacher").lower() for teacher in (name, *__all__))
     tasks.remove("default")
     hint = did_you_mean(given, {task: f"selection:{task}" for task in tasks})

@@ -1,7 +1,7 @@
-"""`-t selection:convai2`: Persona-Chat as the ConvAI2 competition gave it, in ParlAI's text format.
+"""`-t selection:convai2`: the ConvAI2 version of Persona-Chat, in ParlAI's text format.
 
-Each line is `number text` or `number text<tab>label<tab><tab>candidate|candidate|...`; number 1 begins an episode, and
-lines without a tab are the persona, which goes before the first message. Official files, under `--datapath`/ConvAI2:
+Each line is `number text` or `number text<tab>label<tab><tab>candidate|candidate|...`; number 1 begins an episode;
+lines without a tab are the persona, which precedes the first message. Official files, under `--datapath`/ConvAI2:
 `{train,valid}_{self,both,none}_{original,revised}[_no_cands].txt`, plain or `.gz`.
 """
 
@@ -34,7 +34,7 @@ SILENCE = "__SILENCE__"
 
 
 class Convai2Teacher(SelectionTeacher):
-    """Persona and history in the context; 20 candidates where the file has them, else sampled when they are wanted.
+    """Persona and history in the context; 20 candidates from the file, or sampled if the file has none.
 
     `-t selection:convai2` is `self_original`; `selection:convai2:both`, `:none`, `:self_revised`, ... are the others.
     `:both_sides` is `self_original` with every utterance of its training dialogues as a label, as in the paper.
@@ -42,7 +42,7 @@ class Convai2Teacher(SelectionTeacher):
 
     def files(self, split: str) -> list[str]:
         if split == "test":
-            warn_once("ConvAI2's test set is hidden: the validation set stands in for it.")
+            warn_once("ConvAI2's test set is not public: the validation set is used instead.")
             split = "valid"
         return [str(self._find(split))]
 
@@ -77,10 +77,10 @@ def _episodes(file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
 
 
 def _both_sides(episodes: Iterator[Episode]) -> Iterator[Episode]:
-    """Each dialogue as its second speaker has it, then as its first speaker has it.
+    """Yields each dialogue twice: with the second speaker's utterances as labels, then with the first speaker's.
 
-    The official files have both, one after the other. Where a file has the second speaker's episodes alone, the
-    first speaker's is made of them: its labels are their texts. It has no persona, which such a file does not tell.
+    The official files contain both, one after the other. If a file has only the second speaker's episode, the first
+    speaker's is derived from it: its labels are the other's texts, and it has no persona.
     """
     waiting: Episode | None = None
     for episode in episodes:
@@ -100,7 +100,7 @@ def _other_side(episode: Episode) -> Episode:
 
 
 def _examples(path: str | DataFile, bad: OnBad) -> Iterator[tuple[bool, Example]]:
-    """(whether an episode begins, example) of a file. Persona lines that no utterance follows are left out."""
+    """Yields (whether an episode begins, example). Persona lines that no utterance follows are dropped."""
     persona: list[str] = []
     begins = True
     for line_number, line in lines(path, bad=bad):
@@ -115,11 +115,11 @@ def _examples(path: str | DataFile, bad: OnBad) -> Iterator[tuple[bool, Example]
             persona.append(rest)
             continue
         if not fields[0]:
-            bad(InputError(f"{path}, line {line_number}: has no label behind its first tab"))
+            bad(InputError(f"{path}, line {line_number}: has no label after its first tab"))
             continue
         label, candidates = fields[0], None
         if len(fields) > 2 and fields[2]:
-            candidates = [*map(intern, fields[2].split("|"))]  # each text is in memory once
+            candidates = [*map(intern, fields[2].split("|"))]  # equal texts share memory
             if label not in candidates:
                 bad(InputError(f"{path}, line {line_number}: the label {label[:60]!r} is not among its candidates"))
                 continue

@@ -1,8 +1,8 @@
 """`-t selection:reddit`, `-t selection:amazonqa`: PolyAI's conversational datasets as JSON lines.
 
-Each line is `{"context": the last message, "context/0": the one before, "context/1": ..., "response": ...}`. The
-project of PolyAI makes them from the raw dumps; there is nothing to download here. Files, under
-`--datapath`/reddit or /amazonqa: `train-*.json`, `test-*.json`, plain or `.gz`, or whatever `--selection-file` names.
+Each line is `{"context": the last message, "context/0": the one before, "context/1": ..., "response": ...}`. PolyAI's
+project creates them from the raw dumps; they cannot be downloaded. Files, under `--datapath`/reddit or /amazonqa:
+`train-*.json`, `test-*.json`, plain or `.gz`, or those that `--selection-file` names.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from polyencoder.errors import InputError
 
 __all__ = ["AmazonqaTeacher", "RedditTeacher"]
 
-TOGETHER = 100  # of the 1-of-100 evaluation
+GROUP_SIZE = 100  # of the 1-of-100 evaluation
 
 
 class ConversationalTeacher(SelectionTeacher):
-    """Evaluation is PolyAI's 1-of-100: examples in groups of 100, the responses of a group are the candidates of each
-    of its examples; what is left over at the end is not used."""
+    """Conversational datasets with PolyAI's 1-of-100 evaluation.
+
+    The responses of 100 consecutive examples are the candidates of each of them; a last, smaller group is dropped.
+    """
 
     folder: str
     max_turns: int
@@ -59,7 +61,7 @@ class ConversationalTeacher(SelectionTeacher):
         if self.training:
             yield from ([example] for example in examples)
             return
-        while len(group := list(islice(examples, TOGETHER))) == TOGETHER:
+        while len(group := list(islice(examples, GROUP_SIZE))) == GROUP_SIZE:
             responses = [example.label for example in group]
             yield from ([replace(example, candidates=responses)] for example in group)
 
@@ -69,7 +71,7 @@ class ConversationalTeacher(SelectionTeacher):
 
 
 class RedditTeacher(ConversationalTeacher):
-    """A message of a thread with up to ten before it, PolyAI's ten extra contexts, and the response."""
+    """A Reddit thread: the last message, up to ten before it (PolyAI's extra contexts), and the response."""
 
     folder, max_turns = "reddit", 11
 
@@ -81,5 +83,5 @@ class AmazonqaTeacher(ConversationalTeacher):
 
 
 def _line(text: str) -> str:
-    """One message in one line: line breaks are what separates messages."""
+    """The message on one line, because line breaks separate messages."""
     return " ".join(text.split())

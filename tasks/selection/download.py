@@ -18,8 +18,8 @@ __all__ = ["find"]
 def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], Any] | None = None) -> Path:
     """The first of these files that exists in `folder` under `--datapath`, plain or as `.gz`.
 
-    If none exists, `build` downloads them to a temporary folder beside it, and complete files are moved there: ParlAI
-    itself leaves a file with a wrong checksum, or half an archive, in the data folder.
+    If none exists, `build` downloads them to a temporary folder, from which complete files are moved: ParlAI itself
+    leaves files with a wrong checksum and partial archives in the data folder.
 
     Raises:
         InputError: no file exists, and they could not be downloaded.
@@ -33,7 +33,7 @@ def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], 
         raise InputError(f"{missing}; give --datapath a folder with {folder}/ in it")
     try:
         _download(opt, folder, build)
-    except Exception as error:  # no network, a full disk, a damaged download: whatever it was, the file is missing
+    except Exception as error:  # no network, a full disk, a damaged download, ...
         cause = " ".join(str(error).split())
         raise InputError(
             f"{missing}, and ParlAI's download failed ({cause}); give --datapath a folder with {folder}/ in it"
@@ -49,7 +49,9 @@ def _download(opt: Opt, folder: str, build: Callable[[Opt], Any]) -> None:
     with TemporaryDirectory(dir=root, prefix=f".{folder}-") as place:
         build(Opt(opt, datapath=place))
         files = [path for path in Path(place, folder).rglob("*") if path.is_file()]
-        for path in sorted(files, key=lambda path: path.name == ".built"):  # ParlAI's mark that all is there comes last
+        for path in sorted(
+            files, key=lambda path: path.name == ".built"
+        ):  # ParlAI's mark of a complete folder comes last
             target = root / path.relative_to(place)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)

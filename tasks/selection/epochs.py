@@ -1,4 +1,4 @@
-"""Epochs of conversations in the order of ParlAI's batches, which read several side by side; resumes inside them.
+"""Epochs of conversations in the order of ParlAI's batches, which read several in parallel; can resume mid-epoch.
 
 The library's own order, `polyencoder.data.epochs.endless`, has examples, not conversations.
 """
@@ -17,27 +17,27 @@ from polyencoder.data.seeded_random import SeededRandom, shuffled
 __all__ = ["Episode", "Epochs", "Messages"]
 
 Episode = list[Example]
-"""The examples of one conversation, in order; the turns of each are what is new in its context."""
+"""The examples of one conversation, in order; the turns of each are the new ones of its context."""
 
 Messages = list[dict[str, Any]]
 """The same as ParlAI's messages."""
 
 
 class Epochs:
-    """One reader's episodes, one at a time. A batch's teachers share one object and take their episodes in turn.
+    """Yields one reader's episodes. The teachers of a batch share one object and take episodes in turn.
 
     Args:
-        source: what is read.
-        reader: which part of it is ours.
+        source: the stored conversations.
+        reader: selects this process's part of it.
         seed: of the shuffling, None for the order of the source.
-        endless: begin the next epoch when one is over, instead of stopping.
-        seen: examples that an earlier, stopped run has had from this reader, if it is endless. They are passed over.
-        slots: conversations that are read side by side, one for each example of a batch: each takes one example in
-            its turn, and another episode when its own is over. So the stopped run was in the middle of as many.
+        endless: start the next epoch at the end of one instead of stopping.
+        seen: examples that an interrupted run has read from this reader, which are skipped (if endless).
+        slots: conversations that are read in parallel, one for each example of a batch: each gives one example in
+            its turn, and starts another episode when its own ends. The interrupted run had as many unfinished.
         draw: makes an epoch's messages from a stored conversation.
         mix: `draw` may make several episodes of one, each up to a message that is `episode_done`. With a seed they are
-            shuffled among those of other conversations, through a buffer of that size. None: they stay together, taken
-            one after another as if they were one, as they do without a seed.
+            shuffled with those of other conversations, through a buffer of this size. None: they stay together, read
+            one after another as one episode, which is also the case without a seed.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Epochs:
         self._looked = False
 
     def restart(self) -> None:
-        """Begin the epoch again; endless reading continues."""
+        """Restarts the epoch; endless reading continues."""
         if not self._endless:
             self._stream, self._next, self._looked = self._read(), None, False
 
@@ -72,7 +72,7 @@ class Epochs:
 
     @property
     def over(self) -> bool:
-        """Whether there is no further episode in this epoch."""
+        """Whether the epoch has no further episode."""
         if self._endless:
             return False
         self._look()
@@ -89,7 +89,7 @@ class Epochs:
         yield from episodes
 
     def _begun(self, episodes: Iterator[Messages]) -> Iterator[Messages]:
-        """What each slot has when the seen examples are taken from it: the rest of its episode, or a new one."""
+        """The episode of each slot after the seen examples: the rest of an unfinished one, or a new one."""
         rests: list[tuple[Messages, int]] = [([], 0)] * self._slots
         for number in range(self._seen - self._whole_epochs()):
             slot = number % self._slots
@@ -104,10 +104,10 @@ class Epochs:
                 yield fresh
 
     def _whole_epochs(self) -> int:
-        """Pass over the epochs that are over, where they need not be read: all stored episodes give one message.
+        """Skips finished epochs without reading them, if every stored episode has one message.
 
-        Gives the number of examples in them. Others' episodes count too: our share is of as many in each epoch, but of
-        other ones, with more messages or fewer.
+        Returns the number of examples in them. Other readers' episodes count too: in each epoch this reader's share has
+        the same size, but other episodes, which may have more or fewer messages.
         """
         total = 0
         for episode in self._drawn(Reader()):
@@ -135,7 +135,7 @@ class Epochs:
         return shuffled(parts, size=self._mix, rng=SeededRandom(f"{self._seed}:epoch {self.epoch}:mix"))
 
     def _drawn(self, reader: Reader) -> Iterator[Messages]:
-        """A reader's episodes of one epoch, each as `draw` makes it of a stored one."""
+        """Yields a reader's episodes of one epoch, each made by `draw` from a stored one."""
         rng = None if self._seed is None else SeededRandom(f"{self._seed}:epoch {self.epoch}")
         for number, episode in enumerate(self._source.items(rng, reader=reader)):
             place = number * reader.count + reader.number
@@ -143,7 +143,7 @@ class Epochs:
 
 
 def _split(episode: Messages) -> Iterator[Messages]:
-    """What was made of an episode as the episodes that it is: the last message of each is `episode_done`."""
+    """Splits the messages made from a conversation into episodes, each ending with a message that is `episode_done`."""
     part: Messages = []
     for message in episode:
         part.append(message)
@@ -155,7 +155,7 @@ def _split(episode: Messages) -> Iterator[Messages]:
 
 
 def _rest(episode: Messages, done: int) -> Messages:
-    """An episode without its first messages, which the first of the others brings along: they are its context."""
+    """An episode without its first messages, whose turns become context of the first remaining one."""
     first = episode[done].copy()
     first[EARLIER] = episode[:done]
     return [first, *episode[done + 1 :]]

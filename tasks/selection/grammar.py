@@ -1,9 +1,9 @@
 """Writes the dialogues of the sample task from a seed.
 
-A dialogue gives the speaker a persona of four facts and has four turns. In each turn the partner asks about a fact of
-the persona, tells something, asks for something told two or more turns ago, or makes small talk. Every sentence knows
-its meaning, (topic, value): a candidate is right if and only if it means what the label means, so distractors are all
-replies that mean something else.
+A dialogue has four turns and a speaker with a persona of four facts. In each turn the partner asks about a fact of the
+persona, states a fact, asks for one stated two or more turns ago, or makes small talk. Every sentence has a meaning,
+(topic, value): a candidate is right if and only if its meaning equals the label's, so every distractor has another
+meaning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CANDIDATES", "TURNS", "Dialogue", "Reply", "Turn", "write_dialogue",
 CANDIDATES = 20
 FACTS = 4
 TURNS = 4
-# What the partner does in the turns of a dialogue. A recall comes two or more turns after something was told.
+# The partner's actions in the four turns. `recall` comes two or more turns after `tell`.
 PLANS = (
     ("tell", "ask", "recall", "ask"),
     ("tell", "ask", "talk", "recall"),
@@ -29,9 +29,9 @@ PLANS = (
     ("ask", "talk", "tell", "ask"),
     ("ask", "ask", "talk", "ask"),
 )
-# How the 19 distractors are made up; what cannot be had (there is no history yet, ...) is filled with random replies.
+# The kinds of the 19 distractors; random replies replace kinds that a dialogue cannot provide (no history yet, ...).
 SAME_TOPIC = 5  # an answer to the same question with another value: it contradicts the persona or the history
-SAME_SPEAKER = 6  # true and said or known in this very dialogue, but no answer to this question
+SAME_SPEAKER = 6  # true in this dialogue, but not an answer to this question
 
 
 class Reply(NamedTuple):
@@ -60,7 +60,7 @@ def write_dialogue(rng: SeededRandom) -> Dialogue:
 
 
 class _Writer:
-    """Writes one dialogue. What was said so far is its state."""
+    """Writes one dialogue; its state is the history so far."""
 
     def __init__(self, rng: SeededRandom) -> None:
         self.rng = rng
@@ -85,7 +85,9 @@ class _Writer:
         topic, value = self.unasked.pop()
         text = self.rng.choice(topic.questions)
         same = self.rng.shuffled([other for other in topic.values if other is not value])
-        if self.rng.chance(0.3):  # the partner speaks of their own first: the wrong words are in the history then
+        if self.rng.chance(
+            0.3
+        ):  # the partner states their own value first, so that the history contains the wrong words
             theirs = self.rng.choice(same)
             text = f"{theirs.fill(self.rng.choice(topic.facts))} {text}"
             same = [theirs, *(other for other in same if other is not theirs)]
@@ -126,7 +128,7 @@ class _Writer:
         return Reply(f"{self.rng.choice(OPENERS)} {words}{end}".strip(), (topic, value))
 
     def anything(self) -> Reply:
-        """A reply from some other dialogue."""
+        """A reply from another dialogue."""
         kind = self.rng.below(4)
         if kind == 0:
             return self.chat(self.rng.choice(TALK))
@@ -142,7 +144,7 @@ class _Writer:
     def turn(self, text: str, label: Reply, same_topic: list[Reply]) -> Turn:
         """Completes a turn: the label and its distractors in random order."""
         speaker = [
-            *self.said[-1:],  # word for word: rankers love to repeat themselves
+            *self.said[-1:],  # word for word: rankers tend to repeat themselves
             *(self.answer(topic, value) for topic, value in self.facts),
             *(self.remind(topic, value) for topic, value in self.told),
         ]

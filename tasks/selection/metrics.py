@@ -1,7 +1,7 @@
-"""The metrics of a ranking task: accuracy and hits@k, and whatever the agent reports.
+"""Ranking metrics: accuracy and hits@k, and those that the agent reports.
 
 ParlAI's teachers also compute F1 and BLEU of every reply, which say little about a choice among candidates and take
-longer than the rest of a teacher's work.
+longer to compute than everything else in a teacher.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; candidates are optional,
 and columns may have other names. `--selection-file GLOB` names the files for every `-dt`, `--selection-folder FOLDER`
-a folder with `train.*`, `valid.*` and `test.*`, `--selection-hf NAME:SPLIT` a dataset of the hub or a folder that
-`datasets` reads, one record at a time.
+a folder with `train.*`, `valid.*` and `test.*`, `--selection-hf NAME:SPLIT` a dataset of the hub, or a folder that
+`datasets` can read; it is streamed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def add_file_argument(parser: ParlaiParser) -> None:
 
 
 class JsonlTeacher(SelectionTeacher):
-    """Pairs of a context and a response, each one an episode."""
+    """(context, response) pairs, each an episode."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:

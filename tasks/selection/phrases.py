@@ -2,7 +2,7 @@
 
 A value has a `plain` form ("two dogs") and a `hint` that means the same in other words ("they bark whenever the
 mailman comes"), so that matching words is not enough to find the right reply. Within a topic no two values mean the
-same, and no sentence of one topic answers the question of another: that is what makes exactly one candidate right.
+same, and no sentence of one topic answers the question of another: so exactly one candidate is right.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class PersonaTopic:
-    """Something that a persona line states and the partner may ask about."""
+    """A fact that a persona line states and the partner may ask about."""
 
     name: str
     facts: tuple[str, ...]
@@ -36,7 +36,7 @@ class PersonaTopic:
 
 @dataclass(frozen=True)
 class ToldTopic:
-    """Something that the partner tells, and may ask for again some turns later."""
+    """A fact that the partner states and may ask for some turns later."""
 
     name: str
     statements: tuple[str, ...]
@@ -48,7 +48,7 @@ class ToldTopic:
 
 @dataclass(frozen=True)
 class TalkTopic:
-    """Small talk whose reply depends on the last utterance alone."""
+    """Small talk, whose reply depends only on the last utterance."""
 
     prompts: tuple[str, ...]
     replies: tuple[str, ...]

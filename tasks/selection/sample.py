@@ -1,7 +1,7 @@
-"""`-t selection:sample`: dialogues that the project writes itself, in memory, the same ones everywhere.
+"""`-t selection:sample`: synthetic dialogues, generated in memory, identical on every machine.
 
 4,000 training, 400 validation and 400 test examples with 20 candidates each, for demos, tests and first experiments
-without a download. See `grammar` for what a dialogue is.
+without a download. `grammar` describes the dialogues.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polyencoder.data.example import Example
 __all__ = ["DIALOGUES", "SEED", "SampleTeacher", "sample_dialogues"]
 
 DIALOGUES = {"train": 1000, "valid": 100, "test": 100}
-SEED = 1  # published scores are those of this seed
+SEED = 1  # published scores are for this seed
 
 
 def sample_dialogues(split: str, *, seed: int = SEED) -> Iterator[Dialogue]:

@@ -1,4 +1,4 @@
-"""Base of the `-t selection:...` teachers: in memory or streamed, cheap metrics, candidates on demand."""
+"""Base class of the `-t selection:...` teachers: in memory or streamed, cheap metrics, candidates on demand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from polyencoder.errors import InputError
 __all__ = ["SelectionTeacher"]
 
 CHOICES = "choices"
-"""Where a message keeps its own candidates until it is sent, if the agent asks for any."""
+"""The field of a message that holds its own candidates until it is sent."""
 
 
 def add_negatives_args(parser: ParlaiParser) -> None:
@@ -51,11 +51,10 @@ def add_negatives_args(parser: ParlaiParser) -> None:
 
 
 class SelectionTeacher(FixedDialogTeacher):
-    """A teacher that says which files a split has (`files`) and what is in one (`read`).
+    """A teacher of a task: subclasses list the files of a split (`files`) and read one (`read`).
 
-    `-dt train` keeps the episodes in memory, `-dt train:stream` reads them when they are needed; both shuffle, another
-    order in each epoch, give every reader its share and continue an interrupted training. ParlAI draws with
-    replacement instead.
+    `-dt train` keeps the episodes in memory, `-dt train:stream` reads them when needed. Both shuffle each epoch, give
+    every reader its share and resume an interrupted training. ParlAI samples with replacement instead.
 
     `label_candidates` of a message are its own, or sampled ones if there is a `sampler` and the agent's
     `--candidates` (training) or `--eval-candidates` asks for inline candidates. An agent that trains with
@@ -64,20 +63,20 @@ class SelectionTeacher(FixedDialogTeacher):
 
     data_loader = None  # ParlAI would start a thread for it
     num_negatives = 19
-    """What `--num-negatives` is for this task unless it is given."""
+    """The task's default of `--num-negatives`."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         explain_errors(parser)
-        check_option_files(partial_opt)  # ParlAI asks a task before it reads a model's options
+        check_option_files(partial_opt)  # ParlAI calls this before it reads a model's options
         super().add_cmdline_args(parser, partial_opt)
         group = parser.add_argument_group("Selection tasks")
         group.add_argument(
             "--shuffle-buffer",
             type=int,
             default=4096,
-            help="How many episodes are buffered for shuffling, of a stream (-dt train:stream) and of what --mutators "
-            "make of different dialogues in training.",
+            help="Episodes in the shuffle buffer of a stream (-dt train:stream), and in that of the episodes that "
+            "--mutators make from different dialogues in training.",
         )
         group.add_argument(
             "--skip-bad-examples",
@@ -102,7 +101,7 @@ class SelectionTeacher(FixedDialogTeacher):
             self.sampler, self.bad, self.left_out = shared["sampler"], shared["bad"], shared["left_out"]
         else:
             self.bad = BadExamples(skip=bool(opt.get("skip_bad_examples")))
-            self.left_out = BadExamples(skip=True)  # what is in order, but no example for this task
+            self.left_out = BadExamples(skip=True)  # valid records that are no examples of this task
             self.source = self.open_source(DatatypeHelper.fold(self.datatype))
             self.sampler = self._open_sampler(DatatypeHelper.fold(self.datatype))
             self.epochs = self._open_epochs()
@@ -112,10 +111,10 @@ class SelectionTeacher(FixedDialogTeacher):
         own = {"source": self.source, "epochs": self.epochs, "sampler": self.sampler, "bad": self.bad}
         return super().share() | own | {"left_out": self.left_out}
 
-    # ---- what a task says
+    # ---- defined by a task
 
     def files(self, split: str) -> Sequence[str]:
-        """The files of "train", "valid" or "test"; downloaded if need be."""
+        """The files of "train", "valid" or "test", downloaded if necessary."""
         raise NotImplementedError
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
@@ -123,17 +122,17 @@ class SelectionTeacher(FixedDialogTeacher):
         raise NotImplementedError
 
     def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
-        """This epoch's episode from a stored one, where a task chooses something anew each time."""
+        """This epoch's version of a stored episode, for tasks that choose a part at random."""
         return episode
 
     def estimate(self, files: Sequence[str]) -> Counts:
-        """About how much the files of a stream hold."""
+        """An estimate of the size of a stream's files."""
         return estimated_counts(lambda file: self.read(file, BadExamples(skip=True)), files)
 
-    # ---- what all have
+    # ---- common to all tasks
 
     def _composed(self, episode: Episode, rng: SeededRandom) -> Messages:
-        """The messages of an episode; mutators may have made several of it, one after another."""
+        """The messages of an episode; mutators may have made several episodes of it, one after another."""
         drawn = self.draw(episode, rng)
         messages = [_message(example, is_last=example is drawn[-1]) for example in drawn]
         for mutator in self.mutators:
@@ -141,7 +140,7 @@ class SelectionTeacher(FixedDialogTeacher):
         return messages
 
     def open_source(self, split: str) -> Source[Episode]:
-        """The episodes of a split: found, and read where they stay in memory."""
+        """Opens the episodes of a split, and reads them if they are kept in memory."""
         files = self.files(split)
         if DatatypeHelper.is_streaming(self.datatype):
             source: Source[Episode] = Streamed(
@@ -158,7 +157,7 @@ class SelectionTeacher(FixedDialogTeacher):
         return source
 
     def _open_sampler(self, split: str) -> NegativeSampler | None:
-        """Samples candidates from the training labels for examples that have none, if the agent wants candidates."""
+        """Opens the sampler of candidates for examples that have none, if the agent uses inline candidates."""
         if not self.wants_candidates:
             return None
         count = self.num_negatives if (given := self.opt.get("num_negatives")) is None else given
@@ -167,7 +166,7 @@ class SelectionTeacher(FixedDialogTeacher):
         sampler = NegativeSampler(self._training_labels(split), count=count, seed=seed, source=source)
         first = next(self.source.items())
         if self.draw(first, SeededRandom("first"))[0].candidates is None:
-            _ = sampler.pool  # read now: what is missing there is found before the first example
+            _ = sampler.pool  # read now, so that a missing file is reported before the first example
         elif "num_negatives" in (self.opt.get("override") or {}):
             logging.warning(
                 f"--num-negatives: the {split} data of {self.opt['task']} has candidates, none are drawn but for "
@@ -176,7 +175,7 @@ class SelectionTeacher(FixedDialogTeacher):
         return sampler
 
     def _training_labels(self, split: str) -> Iterator[str]:
-        """Those that negatives are sampled from; of a stream the first ones."""
+        """The labels that negatives are sampled from; the first ones of a stream."""
         if split == "train":
             episodes = self.source.items()
         else:
@@ -189,7 +188,7 @@ class SelectionTeacher(FixedDialogTeacher):
         return self.source.counts()[0]
 
     def num_examples(self) -> int:
-        """How many examples an epoch has; of a stream, about how many."""
+        """The number of examples in an epoch; an estimate for a stream."""
         return self.source.counts()[1]
 
     def reset(self) -> None:
@@ -213,7 +212,7 @@ class SelectionTeacher(FixedDialogTeacher):
         report: dict[str, Metric] = super().report()
         for name, counted in (("bad_examples", self.bad), ("left_out", self.left_out)):
             if counted.count:
-                report[name] = AverageMetric(counted.count)  # each process reads, and counts, all of them
+                report[name] = AverageMetric(counted.count)  # each process reads and counts all records
         return report
 
     def _read(self, file: str) -> Iterator[Episode]:
@@ -222,7 +221,7 @@ class SelectionTeacher(FixedDialogTeacher):
     def _give_candidates(self, message: Message) -> None:
         choices = message.pop(CHOICES, None)
         if self.sampler is not None and message.get("labels"):
-            # Fresh negatives each time in training; in evaluation always the same, in whichever order and process.
+            # New negatives each time in training; in evaluation always the same for an example.
             key = None if self.training else f"{message['text']}\n{message['labels'][0]}"
             choices = self.sampler.candidates(message["labels"], own=choices, key=key)
         if choices and self.gives_candidates:
@@ -230,29 +229,29 @@ class SelectionTeacher(FixedDialogTeacher):
 
     @property
     def _buffer(self) -> int:
-        """How many episodes are held to shuffle them."""
+        """The size of the shuffle buffer, in episodes."""
         return int(self.opt.get("shuffle_buffer", 4096))
 
     @property
     def _task_seed(self) -> int:
-        """What another run has in common with this one: `--teacher_seed`."""
+        """The seed that runs share: `--teacher_seed`."""
         return int(self.opt.get("teacher_seed") or 0)
 
     @property
     def _seed(self) -> int:
-        """Of the order of training, which `--seed` changes as well: another run, another order."""
+        """The seed of the order of training, which `--seed` changes too."""
         given = self.opt.get("teacher_seed") is not None
         return self._task_seed if given else int(self.opt.get("seed") or 0)
 
     def _open_epochs(self) -> Epochs:
         reader = _reader(self.opt)
         done = _epochs_done(self.opt) if self.cycle else 0.0
-        seen = round(done * self.num_examples() / reader.count) if done else 0  # to count a stream takes reading it
+        seen = round(done * self.num_examples() / reader.count) if done else 0  # a stream must be read to be counted
         if seen:
-            logging.info(f"{self.opt['task']}: going on after {seen} examples that this process has had before")
+            logging.info(f"{self.opt['task']}: resumes after {seen} examples that this process has read before")
         if self.sampler:
             self.sampler.skip(seen, reader=reader)
-        # batches that take examples as their lengths, or the workers that prepare them, have it
+        # batches by length and background workers take examples in another order
         irregular = self.opt.get("dynamic_batching") or self.opt.get("num_workers")
         return Epochs(
             self.source,
@@ -276,14 +275,14 @@ def _message(example: Example, *, is_last: bool) -> Message:
 
 
 def _reader(opt: Opt) -> Reader:
-    """The reader that this process is. Each process of a distributed run has background workers of its own."""
+    """This process's reader. Each process of a distributed run has its own background workers."""
     background = opt.get("num_workers", 0) if DatatypeHelper.is_training(opt["datatype"]) else 0
     inner, number = max(1, background), opt.get("background_index") or 0
     return Reader(get_rank() * inner + number, num_workers() * inner)
 
 
 def _epochs_done(opt: Opt) -> float:
-    """The epochs of the training run that this one continues, if any, as ParlAI's training loop counts them."""
+    """The epochs done by the training run that this one resumes, as ParlAI's training loop counts them; 0 for none."""
     model = opt.get("model_file")
     if not model:
         return 0.0

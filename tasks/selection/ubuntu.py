@@ -27,10 +27,10 @@ WRONG = "Distractor_"
 
 
 class UbuntuTeacher(SelectionTeacher):
-    """Each turn of the context a line, its utterances joined by a space. Training rows labelled 0 are left out.
+    """Each turn of the context is a line, its utterances joined by spaces. Training rows labelled 0 are dropped.
 
-    Training: every turn of a right row is a label, with those before it as its context (the data augmentation of
-    Section 5.1 of the paper's first version). `-t selection:ubuntu:plain` trains on the right answers alone.
+    Training: every turn of a row labelled 1 is a label, with those before it as its context (the data augmentation of
+    Section 5.1 of the paper's first version). `-t selection:ubuntu:plain` trains only on the right answers.
     """
 
     num_negatives = 15  # Section 5.1 of the paper
@@ -60,6 +60,6 @@ class UbuntuTeacher(SelectionTeacher):
                 yield from ([Example(turns[:n], turns[n])] for n in range(1, len(turns)))
                 continue
             wrong = [ubuntu_turn(text) for name, text in row.items() if name.startswith(WRONG)]
-            # in the file the right one is always the first
+            # in the file the right one always comes first
             candidates = SeededRandom(row[CONTEXT]).shuffled([turns[-1], *wrong]) if wrong else None
             yield [Example(turns[:-1], turns[-1], candidates)]

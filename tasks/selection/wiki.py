@@ -2,7 +2,7 @@
 
 Files, under `--datapath`/wiki_article_search: one article a line, its sentences separated by tabs, as in StarSpace's
 `wikipedia_train250k.txt` or `wikipedia_shuf_train5M.txt`, `wikipedia_test10k.txt` and `wikipedia_test_basedocs.txt`;
-or `wikipedia_{train,valid,test}.txt`, which `wiki_dump` makes from a dump. Plain or `.gz`.
+or `wikipedia_{train,valid,test}.txt`, which `wiki_dump` writes. Plain or `.gz`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ ARCHIVES = ("wikipedia_train250k.tgz", "wikipedia_devtst.tgz")
 
 
 class WikiTeacher(SelectionTeacher):
-    """Training: a random sentence of an article, another one in each epoch.
+    """Article search: the query is a random sentence, the label the rest of its article.
 
-    Articles of one sentence are left out and counted, as the paper's counts of 9,921 and 9,925 of 10,000 suggest.
-
-    Evaluation: always the same one, against the same `--wiki-candidates` other articles for every query, so that an
-    agent that remembers vectors encodes them once.
+    In training the sentence changes with each epoch. In evaluation it is fixed, and every query has the same
+    `--wiki-candidates` other articles, so that an agent with a cache encodes them once. Articles of one sentence are
+    dropped and counted, as the paper's counts of 9,921 and 9,925 of 10,000 suggest.
     """
 
     @classmethod
@@ -52,7 +51,7 @@ class WikiTeacher(SelectionTeacher):
             "--wiki-candidates",
             type=int,
             default=10_000,
-            help="In evaluation: how many other articles are candidates beside the right one.",
+            help="In evaluation: the number of other articles among the candidates.",
         )
         return parser
 
@@ -62,7 +61,7 @@ class WikiTeacher(SelectionTeacher):
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:
         for number, sentences in _articles(file, bad):
             if len(sentences) < 2:
-                self.left_out(InputError(f"{file}, line {number}: an article of one sentence has none to be asked for"))
+                self.left_out(InputError(f"{file}, line {number}: an article of one sentence has no query"))
                 continue
             yield [Example(sentences, "")]  # the label is drawn
 
@@ -77,21 +76,21 @@ class WikiTeacher(SelectionTeacher):
 
     def draw(self, episode: Episode, rng: SeededRandom) -> Episode:
         sentences = episode[0].turns
-        asked = rng.below(len(sentences))
-        rest = " ".join([*sentences[:asked], *sentences[asked + 1 :]])
+        query = rng.below(len(sentences))
+        rest = " ".join([*sentences[:query], *sentences[query + 1 :]])
         others = None
         if self._others:
             own = " ".join(sentences)
             wanted = self.opt.get("wiki_candidates", 10_000)
             others = [text for text in self._others if text not in (own, rest)][:wanted]
             others.insert(rng.below(len(others) + 1), rest)
-        return [Example([sentences[asked]], rest, others)]
+        return [Example([sentences[query]], rest, others)]
 
     def _other_articles(self, split: str) -> list[str]:
-        """The candidates beside every right one, and two to spare, for queries whose own article is among them.
+        """The other candidates, and two spare ones, for queries whose own article is among them.
 
-        Those of StarSpace's file for it, else of the split itself and, where it is too small, of the training data. One
-        sentence is enough for them.
+        They come from StarSpace's file, else from the split itself and, if it is too small, from the training data.
+        Articles of one sentence are included.
         """
         wanted = self.opt["wiki_candidates"] + 2
         base = [BASE[split]] if split in BASE else []
@@ -104,9 +103,7 @@ class WikiTeacher(SelectionTeacher):
             if len(found) >= wanted:
                 break
         else:
-            logging.warning(
-                f"{self.opt['task']}: only {len(found)} articles to choose from, {wanted - 2} were asked for"
-            )
+            logging.warning(f"{self.opt['task']}: only {len(found)} articles exist, --wiki-candidates is {wanted - 2}")
         return list(found)[:wanted]
 
     def _find(self, names: list[str]) -> Path:

@@ -1,6 +1,6 @@
-"""Article search's files from a Wikipedia dump: `python -m parlai.tasks.selection.wiki_dump EXTRACTED OUT`.
+"""Converts a Wikipedia dump to article search's files: `python -m parlai.tasks.selection.wiki_dump EXTRACTED OUT`.
 
-EXTRACTED is what WikiExtractor writes: a folder of files with `<doc id=... title=...> ... </doc>` in them, plain or
+EXTRACTED is the output of WikiExtractor: a folder of files with `<doc id=... title=...> ... </doc>` in them, plain or
 compressed. OUT gets `wikipedia_{train,valid,test}.txt`: one article a line, lower-cased, sentences separated by tabs.
 """
 
@@ -20,12 +20,12 @@ from polyencoder.storage.files import atomic_write
 
 __all__ = ["articles", "main", "write_splits"]
 
-# Behind `.`, `!` or `?`, and what closes a quotation, before what can begin a sentence.
+# After `.`, `!` or `?` and a closing quote, before a character that can begin a sentence.
 SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]]))\s+(?=["'(\[]?[A-Z0-9])""")
 
 
 def articles(folder: str) -> Iterator[list[str]]:
-    """The sentences of each article in the files below a folder; titles and articles of one sentence are left out."""
+    """The sentences of each article in the files below a folder; titles and articles of one sentence are dropped."""
     files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
     if not files:
         raise InputError(f"{folder}: has no files; give the folder that WikiExtractor wrote")
@@ -51,10 +51,10 @@ def articles(folder: str) -> Iterator[list[str]]:
 
 
 def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0) -> dict[str, int]:
-    """Write the three files and say how many articles went into each.
+    """Write the three files; returns the number of articles in each.
 
-    About `held_out` articles each are for validation and test, chosen by chance, article by article, so that nothing
-    needs to fit into memory: the articles are read twice.
+    Validation and test get about `held_out` articles each, chosen at random. The articles are read twice instead of
+    being kept in memory.
     """
     total = sum(1 for _ in articles(folder))
     if not total:
@@ -79,7 +79,7 @@ def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("extracted", help="the folder that WikiExtractor wrote")
-    parser.add_argument("out", help="where the files go, such as DATAPATH/wiki_article_search")
+    parser.add_argument("out", help="the output folder, such as DATAPATH/wiki_article_search")
     parser.add_argument("--held-out", type=int, default=10_000, help="articles for validation and for test each")
     given = parser.parse_args(arguments)
     try:

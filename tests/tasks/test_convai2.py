@@ -152,7 +152,7 @@ def test_streaming_gives_the_same_messages(write, make, messages):
     [
         ("1 hi\thello\nsecond line\thello\n", "line 2: not `number text`, but 'second line"),
         ("1 hi\thello\n\n2 hi\thello\n", "line 2: not `number text`, but"),
-        ("1 hi\t\t\tyes|no\n", "line 1: has no label behind its first tab"),
+        ("1 hi\t\t\tyes|no\n", "line 1: has no label after its first tab"),
         ("1 hi\thello\t\tno|yes\n", "line 1: the label 'hello' is not among its candidates"),
         ("", "holds no example for -t selection:convai2 -dt valid"),
         ("1 your persona: i ski.\n", "holds no example for -t selection:convai2 -dt valid"),

@@ -37,7 +37,7 @@ def test_it_goes_on_within_one_call(url, server, tmp_path, tree):
 
 def test_it_goes_on_in_the_next_call(url, server, tmp_path, tree):
     server.breaks = [1 << 20, 1 << 20]
-    with pytest.raises(CheckpointError, match=r"broke off 2 times .*goes on with what came, .*file\.part"):
+    with pytest.raises(CheckpointError, match=r"broke off 2 times .*resumes from the partial download, .*file\.part"):
         fetch(url, tmp_path / "file", tries=2)
     assert not (tmp_path / "file").exists()
     assert (tmp_path / "file.part").read_bytes() == DATA[: 2 << 20]

@@ -1,4 +1,4 @@
-"""Where ParlAI looks for `zoo:polyencoder/NAME` when it finds no module of that name."""
+"""ParlAI's fallback for `zoo:polyencoder/NAME` without a module of that name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from polyencoder.hub.zoo import zoo_models
 
 
 def download(datapath: str) -> None:
-    """Say which names there are. ParlAI does not tell which one was asked for."""
+    """Raises a ConfigError that lists the models; ParlAI does not pass the name."""
     raise ConfigError(
         f"zoo:polyencoder/ has no such model; write zoo:polyencoder/NAME/model with one of {', '.join(zoo_models())} "
         "(`polyencoder zoo` describes them)"

@@ -1,7 +1,7 @@
 """Downloads files and resumes interrupted downloads.
 
-After an interruption ParlAI's own `download` starts over, and on the next start takes the partial file for the whole
-one. Here a partial file has another name until it is complete, and records the version of the file.
+After an interruption ParlAI's `download` starts over, and the next run takes the partial file for a complete one. Here
+a partial file has another name until it is complete, and the version of the file is stored beside it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from polyencoder.errors import CheckpointError
 from polyencoder.hub.resolve import SECONDS, unreachable_reason
 from polyencoder.storage.files import write_text
 
-PAUSE = 2.0  # seconds before the second try; twice as many before each further one
-_TIMEOUT = 10.0, 60.0  # seconds for a connection, and for the next bytes
+PAUSE = 2.0  # seconds before the second try; doubled before each further one
+_TIMEOUT = 10.0, 60.0  # seconds to connect, and between two blocks
 _BLOCK = 1 << 20
 
 
@@ -32,51 +32,51 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) ->
     """Download `url` to `path`, or resume; `path` exists only when the file is complete and its checksum right.
 
     Raises:
-        CheckpointError: the server cannot be reached (which is known in seconds), the file does not exist, the
+        CheckpointError: the server cannot be reached (known within seconds), the file does not exist, the
             connection broke `tries` times, or the checksum is wrong. The partial file is kept for the next call, except
             after a wrong checksum.
     """
     part = path.with_name(f"{path.name}.part")
-    if reason := unreachable_reason(url, lambda: _ask(url)):
-        kept = f"; what came before is kept, {part}" if part.is_file() else ""
+    if reason := unreachable_reason(url, lambda: _probe(url)):
+        kept = f"; the partial download is kept, {part}" if part.is_file() else ""
         raise CheckpointError(f"{url}: cannot be reached ({reason}){kept}")
     path.parent.mkdir(parents=True, exist_ok=True)
     for trial in range(tries):
         if trial:
             time.sleep(PAUSE * 2 ** (trial - 1))
         try:
-            _go_on(url, part)
+            _resume(url, part)
             break
         except (requests.RequestException, BrokenTransfer) as error:
             problem = error
     else:
         raise CheckpointError(
-            f"{url}: the download broke off {tries} times ({' '.join(str(problem).split())}); the same command goes on "
-            f"with what came, {part}"
+            f"{url}: the download broke off {tries} times ({' '.join(str(problem).split())}); the same command resumes "
+            f"from the partial download, {part}"
         ) from problem
     if sha256 and (digest := _digest(part)) != sha256:
         part.unlink()
         _state_file(part).unlink(missing_ok=True)
         raise CheckpointError(
-            f"{url}: has the checksum {digest}, not {sha256}: it was changed, or damaged on its way; what came is "
-            "deleted, so that the same command begins anew"
+            f"{url}: has the checksum {digest}, not {sha256}: the file was changed or damaged; the download is "
+            "deleted, and the same command starts over"
         )
     os.replace(part, path)
     _state_file(part).unlink(missing_ok=True)
 
 
-def _ask(url: str) -> None:
+def _probe(url: str) -> None:
     with get_http_session() as session:
         session.head(url, timeout=SECONDS)
 
 
-def _go_on(url: str, part: Path) -> None:
+def _resume(url: str, part: Path) -> None:
     """Append the rest of the file to `part`, or start over if the file on the server has changed."""
     state = _state(part, url)
     done = part.stat().st_size if state else 0
     if state and done == state["size"]:
         return
-    headers = {"Accept-Encoding": "identity"}  # the file itself, of which the bytes can be counted
+    headers = {"Accept-Encoding": "identity"}  # uncompressed, so that bytes can be counted
     if done:
         headers |= {"Range": f"bytes={done}-", "If-Range": state["version"]}
     with get_http_session() as session, session.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
@@ -87,7 +87,7 @@ def _go_on(url: str, part: Path) -> None:
             write_text(_state_file(part), json.dumps(state))
         elif status in (206, 416) and _start(response) != done:
             part.unlink(missing_ok=True)
-            raise requests.ConnectionError(f"the server has no rest of the file from byte {done} on")
+            raise requests.ConnectionError(f"the server does not send the file from byte {done}")
         elif status in (408, 429) or status >= 500:
             raise requests.ConnectionError(f"HTTP {status} {response.reason}")
         elif status != 206:

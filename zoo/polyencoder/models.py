@@ -32,7 +32,7 @@ MODEL = "model"
 
 
 def prepare(model: ZooModel, datapath: str) -> None:
-    """Make the folder of a model of the zoo unless it exists. Of several processes one makes it, and the others wait.
+    """Creates the folder of a model of the zoo unless it exists; one of several processes does so, the others wait.
 
     Raises:
         CheckpointError: it cannot be downloaded, or the download is invalid.
@@ -62,14 +62,14 @@ def _make(model: ZooModel, folder: Path, *, datapath: str) -> None:
         if not file.is_file():
             raise CheckpointError(f"{file}: is missing, although {model.source.url} was unpacked there")
         check_options(f"{file}.opt")  # ParlAI may have unpacked it
-        # how its training was spread over GPUs is of no matter now
+        # no settings of its training on GPUs
         source = {"model_file": str(file), "fp16": False, "data_parallel": False, "model_parallel": False}
     logging.info(f"converting {model.location} to {folder}")
     _convert(folder, datapath=datapath, model=f"{model.architecture}encoder", **source)
 
 
 def _archived(source: ModelSource, models: Path) -> Path:
-    """The folder of ParlAI's own models, fetched unless ParlAI or an earlier start did."""
+    """The folder of ParlAI's own models, downloaded unless ParlAI or an earlier run did so."""
     folder = models / THEIRS
     if not built(str(folder), THEIR_VERSION):
         archive = models / "polyencoder" / source.url.rpartition("/")[2]
@@ -81,12 +81,12 @@ def _archived(source: ModelSource, models: Path) -> Path:
                 for options in place.rglob("*.opt"):
                     check_options(options)
             except CheckpointError:
-                archive.unlink()  # or each new start would stop here
+                archive.unlink()  # or each further run would fail here
                 raise
             except OSError as error:
                 raise CheckpointError(
-                    f"{archive}: cannot be unpacked beside {folder} ({error.strerror or error}); the same command goes "
-                    "on with the archive when there is room"
+                    f"{archive}: cannot be unpacked beside {folder} ({error.strerror or error}); free some space and "
+                    "run the same command again"
                 ) from error
             mark_done(str(place), THEIR_VERSION)
         archive.unlink()
@@ -94,7 +94,7 @@ def _archived(source: ModelSource, models: Path) -> Path:
 
 
 def _convert(folder: Path, **options: Any) -> None:
-    """Write the ranker that these options of ParlAI describe, as our agent would after training."""
+    """Builds an agent from ParlAI's options and writes its ranker, as after training."""
     agent = create_agent(ParlaiParser(True, True).parse_kwargs(datatype="valid", **options))
     with _beside(folder, last=MODEL) as place:
         agent.opt.update(model_file=str(folder / MODEL), dict_file=str(folder / f"{MODEL}.dict"))
@@ -104,9 +104,9 @@ def _convert(folder: Path, **options: Any) -> None:
 
 @contextmanager
 def _beside(folder: Path, *, last: str) -> Iterator[Path]:
-    """Give an empty place; what is in it when the block ends well moves to `folder`, the file that marks it `last`."""
+    """Yields an empty folder, whose files move to `folder` if the block succeeds; the file `last` moves last."""
     place = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(place, ignore_errors=True)  # of a start that was killed
+    shutil.rmtree(place, ignore_errors=True)  # of a killed run
     place.mkdir(parents=True)
     try:
         yield place

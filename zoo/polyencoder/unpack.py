@@ -1,6 +1,6 @@
-"""Unpacks untrusted archives safely: nothing leaves the folder, fills the disk or remains after an error.
+"""Unpacks untrusted archives: stays inside the folder, limits the size, and leaves nothing after an error.
 
-Only files and folders are accepted, under plain names that stay within. That is stricter than tarfile's own `data`
+Only files and folders with plain relative names are accepted. That is stricter than tarfile's own `data`
 filter, and the same on every version of Python: some 3.10 and 3.11 have no such filter.
 """
 
@@ -20,15 +20,15 @@ MEMBERS = 10_000
 RATIO, ROOM = 20, 1 << 30
 """An archive may unpack to this many times its size, and this many bytes more: weights do not compress to half."""
 _PIECE = 1 << 20
-_LONGEST_NAME, _LONGEST_PATH = 255, 1000  # bytes: of what most systems can hold
+_LONGEST_NAME, _LONGEST_PATH = 255, 1000  # bytes: the limits of most systems
 
 
 class _Refused(Exception):
-    """Why a member is not unpacked."""
+    """A member is refused; the message is the reason."""
 
 
 class _Decompressed(gzip.GzipFile):
-    """The tar stream. Headers count too, and none is so long that it must be read at once."""
+    """The tar stream, limited in size. Headers count too; a single read is limited as well, as no header is long."""
 
     limit: int
 
@@ -44,7 +44,7 @@ def unpack(archive: Path, folder: Path) -> None:
     Raises:
         CheckpointError: it is damaged or too large, or a member is a link or a device, has an odd name, or would be
             written outside the folder.
-        OSError: the disk is full, or it cannot be written to. The folder is empty again, whatever was raised.
+        OSError: the disk is full, or it cannot be written to. The folder is emptied after any error.
     """
     try:
         _unpack(archive, folder)
@@ -73,11 +73,11 @@ def _unpack(archive: Path, folder: Path) -> None:
                 _check(member, files=files, folders=folders)
                 _write(tar, member, folder / member.name)
             while stream.read(_PIECE):
-                pass  # gzip's own checksum is behind the last member
+                pass  # to the end, where gzip's checksum is
 
 
 def _check(member: tarfile.TarInfo, *, files: set[Path], folders: set[Path]) -> None:
-    """Raise `_Refused` for what is no plain file or folder of a name that every system takes, or was there already."""
+    """Raises `_Refused` unless a member is a file or folder with a portable name that did not occur before."""
     path = PureWindowsPath(member.name)  # knows the separators, roots and drives of every system
     if path.anchor or ".." in path.parts:
         raise _Refused(f"{member.name!r:.300} in it would leave the folder")
@@ -85,10 +85,10 @@ def _check(member: tarfile.TarInfo, *, files: set[Path], folders: set[Path]) -> 
         raise _Refused(f"{member.name!r:.300} in it is a link or a device")
     try:
         lengths = [len(part.encode()) for part in path.parts]
-    except UnicodeEncodeError:  # bytes that are no UTF-8
+    except UnicodeEncodeError:  # not UTF-8
         lengths = [_LONGEST_NAME + 1]
     if not member.name.isprintable() or max(lengths, default=0) > _LONGEST_NAME or sum(lengths) > _LONGEST_PATH:
-        raise _Refused(f"{member.name!r:.300} in it is no name of a file")
+        raise _Refused(f"{member.name!r:.300} in it is not a valid file name")
     name = Path(os.path.normpath(member.name))
     if (member.isreg() and (name in folders or not name.name)) or not files.isdisjoint({name, *name.parents}):
         raise _Refused(f"{member.name!r:.300} is in it twice")
