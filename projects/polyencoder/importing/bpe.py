@@ -19,7 +19,7 @@ VERSION = "#version: 0.2"
 def read_lines(path: str | os.PathLike[str], *, holds: str = "text") -> list[str]:
     """The lines of a UTF-8 file, split only at line feeds: tokens may contain other line separators.
 
-    `holds` says in errors what the file is for.
+    `holds` describes the expected content in errors.
     """
     try:
         text = Path(path).read_bytes().decode("utf-8")
@@ -64,9 +64,9 @@ def read_merges(path: str | os.PathLike[str], *, versioned: bool = False) -> lis
 def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) -> dict[str, int]:
     """Completes a vocabulary with all inputs and outputs of its merges; new tokens are numbered from `size`.
 
-    A text reaches its tokens through others, some of which never remain in training text and so are in no
-    dictionary. The `tokenizers` library wants them numbered all the same; `names.with_unknown_rows` gives them the
-    embedding that they had, that of the unknown token.
+    Merges pass through intermediate tokens, some of which never remain in the training text, so that the dictionary
+    lacks them. The `tokenizers` library needs a number for each; `names.with_unknown_rows` gives them the embedding
+    of the unknown token, as before.
     """
     completed = dict(vocabulary)
     for left, right in merges:

@@ -1,9 +1,9 @@
 """Converts ParlAI's byte-level dictionaries, `gpt2`, `slow_bytelevel_bpe` and `bytelevelbpe`, to fast tokenizers.
 
-All three work as GPT-2's: a pattern splits the text, its bytes are written as 256 signs, and merges join these. They
-differ in what `X.dict` calls a token. `bytelevelbpe` writes the signs unchanged; the other two write `\\x` and two
-digits for each byte of a sign that is not ASCII, and `gpt2` leaves its merges in ParlAI's data folder. These are not
-needed: a merge makes a token of two earlier ones, so they follow from the vocabulary, in the order of training.
+All three work like GPT-2's: a pattern splits the text, its bytes become 256 characters, and merges join them.
+They differ in how `X.dict` writes a token. `bytelevelbpe` writes the characters unchanged; the other two write `\\x` and
+two digits for each byte of a character that is not ASCII, and `gpt2` keeps its merges in ParlAI's data folder. Those
+are not needed: a merge joins two earlier tokens, so the merges follow from the vocabulary, in the order of training.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from polyencoder.importing.patterns import class_of
 
 __all__ = ["BYTE_LEVEL", "byte_level"]
 
-_SPACE = "\u0120"  # the sign for the byte 32
-# GPT-2's, with Python's `regex` saying what letters, numbers and spaces are
+_SPACE = "\u0120"  # the character for byte 32
+# GPT-2's, with the letters, numbers and spaces of Python's `regex`
 _PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?[{L}]+| ?[{N}]+| ?[^{s}{L}{N}]+|[{s}]+(?![^{s}])|[{s}]+"
 _ESCAPED = re.compile(r"(?:\\x[0-9a-f]{2})+")
-# What ParlAI adds behind a vocabulary, and no merge makes
+# Tokens that ParlAI appends to a vocabulary; no merge makes them
 _ADDED = re.compile(r"__(?:p1|p2|FP16_PAD_\d+)__")
 
 
 def byte_level(
     dict_file: Path, kind: str, tokens: list[str], special: list[str], *, prefix_space: bool | None
 ) -> tuple[Tokenizer, str | None]:
-    """The tokenizer, and the token of an empty text, if that has one.
+    """Returns the tokenizer, and the token of an empty text, if it has one.
 
     Args:
         dict_file: `X.dict`.
         kind: one of `BYTE_LEVEL`.
         tokens: all of the dictionary's tokens, in the order of their ids.
-        special: those for padding, start, end and unknown.
+        special: the padding, start, end and unknown tokens.
         prefix_space: ParlAI's `bpe_add_prefix_space`.
     """
     own = set(special)
@@ -55,7 +55,7 @@ def byte_level(
         raise CheckpointError(f"{dict_file}: two of its tokens have the same name: not a byte-level dictionary")
     for merge in merges:
         if missing := [piece for piece in (*merge, "".join(merge)) if piece not in vocabulary]:
-            raise CheckpointError(f"{dict_file}: has no token {missing[0]!r}, of which its merges are made")
+            raise CheckpointError(f"{dict_file}: has no token {missing[0]!r}, which its merges need")
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.decoder = decoders.ByteLevel()
     if kind == "bytelevelbpe":  # Hugging Face's tokenizer, in ParlAI too, where special tokens are found in texts
@@ -76,18 +76,18 @@ def byte_level(
 
 
 def _from_dict(_: Path, tokens: list[str], special: list[str]) -> list[str]:
-    """`gpt2`: behind the file's tokens those that ParlAI's reading of a file changes, `\\n` in two characters."""
-    return [*tokens, *map(_as_written, tokens)]  # which are mostly the same
+    """`gpt2`: the file's tokens, then those that ParlAI changes when it reads a file, `\\n` in two characters."""
+    return [*tokens, *map(_as_written, tokens)]  # mostly the same
 
 
 def _from_vocabulary(path: Path, tokens: list[str], special: list[str]) -> list[str]:
-    """`bytelevelbpe`: behind the file's tokens all that are in the vocabulary."""
+    """`bytelevelbpe`: the file's tokens, then all of the vocabulary."""
     vocabulary = read_numbers(f"{path}-vocab.json", kind="a vocabulary")
     return [*tokens, *sorted(vocabulary, key=vocabulary.__getitem__)]
 
 
 def _from_vocabulary_alone(path: Path, tokens: list[str], special: list[str]) -> list[str]:
-    """`slow_bytelevel_bpe`: the vocabulary in ParlAI's writing, whatever is in the dictionary."""
+    """`slow_bytelevel_bpe`: the vocabulary in ParlAI's notation; the dictionary is ignored."""
     return [
         *special,
         *map(_written, read_numbers(f"{path}-vocab.json", kind="a vocabulary")),
@@ -100,7 +100,7 @@ BYTE_LEVEL: dict[str, Callable[[Path, list[str], list[str]], Iterable[str]]] = {
     "slow_bytelevel_bpe": _from_vocabulary_alone,
     "bytelevelbpe": _from_vocabulary,
 }
-"""For each kind, (`X.dict`, its tokens, the special ones) -> the tokens that ParlAI has, in the order of their ids."""
+"""For each kind, (`X.dict`, its tokens, the special ones) -> ParlAI's tokens, in the order of their ids."""
 
 
 def _as_written(token: str) -> str:
@@ -109,17 +109,17 @@ def _as_written(token: str) -> str:
 
 
 def _whole(token: str, index: int) -> str:
-    """A token's name; another one for what reading has changed, as no text has it."""
+    """A token's name; a name that no text contains for a token changed by reading."""
     return token if token == _as_written(token) else f"__read_as_{index}__"
 
 
 def _written(signs: str) -> str:
-    """ParlAI's writing of a token of signs."""
+    """A byte-level token in ParlAI's notation."""
     return "".join(chr(b) if 32 <= b <= 127 else f"\\{hex(b).lstrip('0')}" for b in signs.encode())
 
 
 def _signs(token: str, index: int) -> str:
-    """The signs of a token in ParlAI's writing."""
+    """The byte-level token for ParlAI's notation."""
 
     def decoded(match: re.Match[str]) -> str:
         try:
@@ -133,7 +133,7 @@ def _signs(token: str, index: int) -> str:
 def _merges_of(tokens: Iterable[str]) -> list[Merge]:
     """The merges of a vocabulary, whose tokens are in the order in which they were trained.
 
-    Earlier merges take a token apart into two pieces, which its own joins.
+    Earlier merges leave a token in two pieces, which its own merge joins.
     """
     ranks: dict[Merge, int] = {}
     for token in tokens:

@@ -1,8 +1,8 @@
 """Converts RoBERTa checkpoints of fairseq to backbones, without the fairseq package.
 
-fairseq's RoBERTa and Hugging Face's are the same function under other names. Three things differ on disk: older files
+fairseq's RoBERTa and Hugging Face's compute the same function. Three things differ on disk: older files
 keep the query, key and value projections of a layer as one tensor, the encoder has one of several prefixes,
-and token ids go a roundabout way: GPT-2's byte-pair encoding gives a number, and `dict.txt` the number's place.
+and token ids are indirect: GPT-2's byte-pair encoding gives a number, and the id is the number's line in `dict.txt`.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ def import_fairseq(
     vocab_bpe: str | os.PathLike[str],
     out: str | os.PathLike[str],
 ) -> None:
-    """Write the folder of a `RobertaModel`, a backbone, from a RoBERTa of fairseq.
+    """Converts a RoBERTa of fairseq to the folder of a `RobertaModel`, a backbone.
 
-    Outputs and token ids stay what they were. The heads, for masked words and for classes, are left out: a ranker
-    has no use for them. `activation_dropout`, which has no part in outputs, has no place in a `RobertaModel`.
+    Outputs and token ids are unchanged. The heads, for masked words and for classes, are dropped: a ranker does not
+    use them. So is `activation_dropout`, which `RobertaModel` lacks and which does not affect outputs.
 
     Args:
-        checkpoint: the `.pt` file, in old or new layout. It is read without running code of its own.
+        checkpoint: the `.pt` file, in old or new layout. No code in it is run.
         dictionary: its `dict.txt`.
         encoder_json: GPT-2's `encoder.json`: token -> number.
         vocab_bpe: GPT-2's `vocab.bpe`: the merges.
@@ -124,7 +124,7 @@ def _weights(state: Mapping[str, Tensor], *, n_layers: int, origin: str) -> dict
 
 
 def _separate(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state with the projections of queries, keys and values apart: `in_proj_*` is all three, in this order."""
+    """Splits `in_proj_*` into the projections of queries, keys and values, in this order."""
     separate: dict[str, Tensor] = {}
     for name, tensor in state.items():
         module, _, kind = name.rpartition("in_proj_")
@@ -141,7 +141,7 @@ def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin
     if activation not in _ACTIVATIONS:
         raise CheckpointError(f"{origin}: unknown activation {activation!r}; known are {', '.join(_ACTIVATIONS)}")
     if not option(options, "no_scale_embedding", bool, origin=origin, default=True):
-        raise CheckpointError(f"{origin}: its embeddings are scaled, which those of a RobertaModel are not")
+        raise CheckpointError(f"{origin}: its embeddings are scaled, which RobertaModel does not support")
     return RobertaConfig(
         **config_fields(weights, options, layers="encoder_layers", heads="encoder_attention_heads", origin=origin),
         hidden_act=activation,
@@ -164,7 +164,7 @@ def _read_dictionary(path: str | os.PathLike[str], *, n_tokens: int, origin: str
             )
         symbols[symbol] = len(symbols)
     if len(symbols) == n_tokens - 1 and _MASK not in symbols:
-        symbols[_MASK] = len(symbols)  # the task of masked words adds it to the dictionary that it reads
+        symbols[_MASK] = len(symbols)  # the masked language modelling task adds it to the dictionary
     if len(symbols) != n_tokens:
         raise CheckpointError(
             f"{os.fspath(path)}: gives {len(symbols)} tokens with the special ones, but {origin} embeds {n_tokens}; "
@@ -180,7 +180,7 @@ def _tokenizer(
     vocab_bpe: str | os.PathLike[str],
     dictionary: str | os.PathLike[str],
 ) -> Tokenizer:
-    """GPT-2's byte-level encoding, whose ids are those of the dictionary."""
+    """GPT-2's byte-level tokenizer with the ids of the dictionary."""
     merges = read_merges(vocab_bpe)
     tokens = {
         str(number): token for token, number in read_numbers(encoder_json, kind="the encoder.json of GPT-2").items()

@@ -35,11 +35,11 @@ def save_backbone(
     """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; all of them or none.
 
     Args:
-        folder: where; made if it is not there, and an encoder in it replaced.
+        folder: created if missing; an encoder in it is replaced.
         config: the configuration of the Hugging Face model.
         weights: its tensors, by its names, without a pooler.
-        tokenizer: makes the model's tokens.
-        special_tokens: its roles for them, such as `cls_token`.
+        tokenizer: the model's tokenizer.
+        special_tokens: by role, such as `cls_token`.
         origin: the checkpoint, for error messages.
 
     Raises:
@@ -47,7 +47,7 @@ def save_backbone(
     """
     target = Path(folder)
     if target.exists() and not target.is_dir():
-        raise CheckpointError(f"{target}: is a file; give a folder to write the encoder in")
+        raise CheckpointError(f"{target}: is a file; give a folder for the encoder")
     config.architectures = [_check_fit(config, weights, origin=origin)]
     config.dtype = torch.float32
     with (
@@ -71,7 +71,7 @@ def save_backbone(
 def save_tokenizer(folder: str | os.PathLike[str], tokenizer: Tokenizer, *, special_tokens: Mapping[str, str]) -> None:
     """Write tokenizer.json and tokenizer_config.json, which `AutoTokenizer` reads; both or none.
 
-    `special_tokens`: its roles for them, such as `cls_token`.
+    `special_tokens`: by role, such as `cls_token`.
     """
     target = Path(folder)
     with (
@@ -85,7 +85,7 @@ def save_tokenizer(folder: str | os.PathLike[str], tokenizer: Tokenizer, *, spec
 
 def _tokenizer_config(special_tokens: Mapping[str, str], *, segments: bool) -> str:
     values = {
-        "tokenizer_class": "PreTrainedTokenizerFast",  # the file unchanged, not rebuilt for a family of models
+        "tokenizer_class": "PreTrainedTokenizerFast",  # so that transformers does not rebuild it for a model family
         "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
         **special_tokens,
@@ -94,21 +94,19 @@ def _tokenizer_config(special_tokens: Mapping[str, str], *, segments: bool) -> s
 
 
 def _check_fit(config: PretrainedConfig, weights: Mapping[str, Tensor], *, origin: str) -> str:
-    """The class of the model, after a check that it has just these tensors, but for a pooler."""
+    """Returns the model's class; checks that it has exactly these tensors, except for a pooler."""
     try:
         with torch.device("meta"):  # shapes alone: no memory, no random numbers
             model = AutoModel.from_config(config, trust_remote_code=False)
     except ValueError as error:
-        raise CheckpointError(
-            f"{origin}: its options describe no model that can be built ({first_line(error)})"
-        ) from None
+        raise CheckpointError(f"{origin}: no model can be built from its options ({first_line(error)})") from None
     expected = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("pooler.")}
     if missing := sorted(set(expected) ^ set(weights)):
         raise CheckpointError(f"{origin}: {missing[0]} is in only one of the checkpoint and its model")
     for name, tensor in expected.items():
         if weights[name].shape != tensor.shape:
             raise CheckpointError(
-                f"{origin}: {name} has shape {list(weights[name].shape)}, where {list(tensor.shape)} is wanted"
+                f"{origin}: {name} has shape {list(weights[name].shape)}; its model has {list(tensor.shape)}"
             )
     check_finite(weights.items(), origin=origin)
     return type(model).__name__

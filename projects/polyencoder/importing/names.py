@@ -34,11 +34,11 @@ def check_names(
 ) -> None:
     """Raises CheckpointError, naming the first problem, if a checkpoint's tensors do not match the model.
 
-    `wanted` must be there, `known` may be; `others` are problems that were found before.
+    `wanted` must exist, `known` may; `others` are problems found earlier.
     """
     expected, there = dict.fromkeys([*wanted, *known]), set(state)
     problems = [f"{name} is missing" for name in wanted if name not in there]
-    problems += [f"{name} has no place in this model" for name in state if name not in expected]
+    problems += [f"{name} is not a tensor of this model" for name in state if name not in expected]
     if problems := [*problems, *others]:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise CheckpointError(f"{origin}: not the model that its options describe: {problems[0]}{more}")
@@ -49,7 +49,7 @@ def rename(
 ) -> dict[str, Tensor]:
     """The tensors of a state dict under their new names, in float32. Errors are those of `check_names`.
 
-    `left_out`: how the names begin of tensors that are known and not wanted, such as those of heads.
+    `left_out`: prefixes of tensors to drop, such as those of heads.
     """
     check_names(state, names, [name for name in state if name.startswith(left_out)], origin=origin)
     return {new: state[name].float() for name, new in names.items()}

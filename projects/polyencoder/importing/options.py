@@ -1,7 +1,7 @@
 """Reads ParlAI's option files, `X.opt`, as JSON only, and checks the code that they name.
 
-ParlAI takes an option file that is not UTF-8 for a pickle and runs what is in it, and it imports the modules that
-options name. So options that came from elsewhere are looked at, by `check_options`, before ParlAI reads them.
+ParlAI unpickles an option file that is not UTF-8, which runs any code in it, and imports the modules that options
+name. So `check_options` checks files from elsewhere before ParlAI reads them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from polyencoder.errors import CheckpointError
 __all__ = ["check_options", "model_option_files", "named_modules", "read_options"]
 
 TRUSTED = ("parlai", "polyencoder", "parlai_internal", "parlai_fb")
-"""Packages that options may name: ParlAI and this project; those that ParlAI imports at each start, if they exist."""
+"""Packages that options may name: ParlAI, this project, and those that ParlAI always imports if they exist."""
 
 _MODEL_KEYS, _TASK_KEYS = ("model",), ("task", "evaltask")
 _CLASS = re.compile(r"([A-Za-z_]\w*(?:\.\w+)*):[A-Za-z_]\w*")  # as ParlAI writes one: `package.module:Class`
@@ -29,14 +29,14 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The options of a `.opt` file.
 
     Raises:
-        CheckpointError: there is no such file, or it is not a JSON object in UTF-8.
+        CheckpointError: the file does not exist, or is not a JSON object in UTF-8.
     """
     try:
-        # decoded as ParlAI does: bytes alone could be JSON in another encoding to us, and a pickle to ParlAI
+        # decoded like ParlAI: the same bytes could be JSON in another encoding here and a pickle for ParlAI
         options = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise CheckpointError(
-            f"{os.fspath(path)}: cannot be read ({error.strerror}); it has the options of the model"
+            f"{os.fspath(path)}: cannot be read ({error.strerror}); it holds the options of the model"
         ) from None
     except (ValueError, RecursionError) as error:
         raise CheckpointError(
@@ -49,7 +49,7 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) -> dict[str, Any]:
-    """Reads a `.opt` file and checks that it makes ParlAI import only ParlAI's modules, ours, or `named` ones.
+    """Reads a `.opt` file and checks that ParlAI would import only its own modules, ours, or `named` ones.
 
     Raises:
         CheckpointError: it cannot be read, or it names another module.
@@ -69,7 +69,7 @@ def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) ->
 
 
 def named_modules(options: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """The modules that ParlAI may import for these options, each with the key and the value that name it."""
+    """Yields the modules that ParlAI may import for these options, with the key and the value that name each."""
     for key, value in options.items():
         if isinstance(value, dict):
             yield from named_modules(value)
@@ -85,7 +85,7 @@ def model_option_files(model_file: str | os.PathLike[str]) -> list[Path]:
 
 
 def _modules(key: str, value: str) -> Iterator[str]:
-    """By the rules of ParlAI's loader: of a name without a module in it, the package that it is looked for in."""
+    """The modules by the rules of ParlAI's loader; for a plain name, the package in which it is looked up."""
     if key in _TASK_KEYS:
         for task in value.split(","):
             repository, name = _repository(task.strip())

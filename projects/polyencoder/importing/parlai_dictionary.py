@@ -1,9 +1,9 @@
 """Converts ParlAI's dictionaries to fast tokenizers that give the same ids.
 
-What has to be the same for that: which characters make a word (to Python, whose `\\w` is not that of others), how
-text is lowered, the merges of subword-nmt, and what a line end becomes. In ParlAI's `bpe` dictionaries a piece that
-another one follows is written `piece@@`; here it is `piece`, and the last piece of a word is `piece</w>`. In `space`
-dictionaries a word may be empty, which no fast tokenizer knows; here each begins with a sign.
+This takes the same word characters (Python's `\\w`), the same lower-casing, the merges of subword-nmt, and the same
+treatment of line ends. ParlAI's `bpe` dictionaries write `piece@@` for a piece that another one follows; here it is
+`piece`, and the last piece of a word is `piece</w>`. In `space` dictionaries a word may be empty, which fast tokenizers
+do not support; here each word begins with a marker.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _SPECIAL = {
 }
 _OLD_SPECIAL = {"__NULL__", "__START__", "__END__", "__UNK__"}  # old dictionaries; ParlAI reads them as the ones above
 
-# For each `dict_tokenizer` of whole words, what a token is, as a regular expression of Python's
+# For each `dict_tokenizer` of whole words, the pattern of a token, as a Python regular expression
 _WORD_PATTERNS = {"re": r"[\w]+|[^\w\s]|\n", "split": r"[.,;:!?]|[^.,;:!?\s]+"}
 
-# The dictionary as the papers' files have it
+# The layout of the papers' files
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
-CODES = ".codecs"  # and as ParlAI names the merges of a `.dict` file, after its name
+CODES = ".codecs"  # the merges beside a `.dict` file of ParlAI
 
 KINDS = ("bpe", *_WORD_PATTERNS, "space", *BYTE_LEVEL)
-_WHY_NOT = {"nltk": ": its sentences are found by a model of NLTK's (punkt), which no tokenizer.json can hold"}
+_WHY_NOT = {"nltk": ": it splits sentences with a model of NLTK (punkt), which no tokenizer.json can hold"}
 
 # Options of a dictionary that change its tokens: option -> the values that mean "not used"
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
@@ -58,11 +58,11 @@ _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 def read_parlai_dictionary(
     dict_file: str | os.PathLike[str], opt: Mapping[str, Any]
 ) -> tuple[Tokenizer, dict[str, Any]]:
-    """The tokenizer of a dictionary of ParlAI's, and the fields of `TextConfig` that go with it.
+    """Reads a ParlAI dictionary: its tokenizer, and the fields of `TextConfig` that go with it.
 
-    A token has the id that it has in ParlAI. In a `bpe` dictionary, pieces that the merges can make but that the
-    dictionary has not, all of which ParlAI takes for its unknown token, have ids of their own behind its last one:
-    a model needs as many more embeddings, equal to that of the unknown token.
+    Tokens keep their ids. In a `bpe` dictionary the merges can make pieces that the dictionary lacks, which ParlAI
+    maps to the unknown token. Here they get ids after the last one: a model needs as many more embeddings, equal to
+    that of the unknown token.
 
     Args:
         dict_file: the file `X.dict`. A `bpe` dictionary has its merges beside it, in `X.dict.codecs`, a byte-level one
@@ -70,7 +70,7 @@ def read_parlai_dictionary(
         opt: the options that the model was trained with, those of `X.opt`.
 
     Raises:
-        ConfigError: if the dictionary is of a kind that cannot be followed exactly.
+        ConfigError: the dictionary is of a kind that cannot be reproduced exactly.
         CheckpointError: if a file is missing or damaged.
     """
     kind = opt.get("dict_tokenizer", "re")
@@ -81,7 +81,7 @@ def read_parlai_dictionary(
         )
     for name, unused in _UNSUPPORTED.items():
         if opt.get(name) not in unused:
-            raise ConfigError(f"{dict_file}: {name} {opt[name]} cannot be followed")
+            raise ConfigError(f"{dict_file}: {name} {opt[name]} is not supported")
 
     path, special = Path(dict_file), _special_tokens(opt)
     tokens = _read_tokens(path, opt)
@@ -103,7 +103,7 @@ def read_parlai_dictionary(
         "pad_token": names[null],
         "start_token": names[start],
         "end_token": names[end],
-        # ParlAI tokenizes it like any text: with the space it is not the name of a token
+        # ParlAI tokenizes it like any text: with the space it differs from the special token
         "separator": delimiter if tokenizer.token_to_id(delimiter) is None else f" {delimiter}",
         "truncation": "tokens",
         "empty_token": empty,
@@ -111,12 +111,12 @@ def read_parlai_dictionary(
 
 
 def count_parlai_tokens(dict_file: str | os.PathLike[str], opt: Mapping[str, Any]) -> int:
-    """The number of tokens in a dictionary of ParlAI's: that of its models' embeddings."""
+    """The number of tokens in a ParlAI dictionary, equal to the embeddings of its models."""
     return len(_read_tokens(Path(dict_file), opt))
 
 
 def names_of_word(word: str) -> set[str]:
-    """How a word may be called among the tokens of a dictionary that was read here."""
+    """The possible tokens of a word in a dictionary that was read here."""
     return {word, word + END_OF_WORD, WORD_START + word}
 
 
@@ -128,7 +128,7 @@ def _words(tokens: list[str], unknown: str, *, pattern: str) -> Tokenizer:
 
 
 def _pieces(tokens: list[str], special: list[str]) -> Tokenizer:
-    """Splits at each space, also into empty words; each token is preceded by the sign for the beginning of a word."""
+    """Splits at each space, also into empty words; each token begins with the marker."""
     vocabulary = {WORD_START + token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=WORD_START + special[-1]))
     tokenizer.normalizer = normalizers.Sequence(
@@ -144,7 +144,7 @@ def _pieces(tokens: list[str], special: list[str]) -> Tokenizer:
 
 
 def is_merge_vocabulary(folder: str | os.PathLike[str]) -> bool:
-    """Whether it is a folder of `read_merge_vocabulary`'s, and none of a tokenizer that transformers reads."""
+    """Whether a folder is for `read_merge_vocabulary`, and not a tokenizer that transformers reads."""
     names = {path.name for path in Path(folder).iterdir()} if Path(folder).is_dir() else set()
     return {VOCABULARY, MERGES} <= names and not names & {"tokenizer.json", "tokenizer_config.json", "config.json"}
 
@@ -152,15 +152,15 @@ def is_merge_vocabulary(folder: str | os.PathLike[str]) -> bool:
 def read_merge_vocabulary(
     source: str | os.PathLike[str], *, lower_case: bool = True
 ) -> tuple[Tokenizer, dict[str, str]]:
-    """The dictionary of the paper's encoders, for a new model; and the fields of `TextConfig` that go with it.
+    """Reads the dictionary of the paper's encoders, for a new model: its tokenizer and fields of `TextConfig`.
 
-    Numbers stay; tokens that fill the dictionary up for fp16, at its end, are left out, and `__newln__` is called
-    `[NEWLINE]`, as in vocabularies that `polyencoder vocab` trains.
+    Tokens keep their numbers. The padding tokens for fp16, at the end, are dropped; `__newln__` becomes `[NEWLINE]`, as
+    in vocabularies trained by `polyencoder vocab`.
 
     Args:
         source: a folder with the tokens and their numbers in `vocab.json`, `piece@@` where another follows, and the
             merges of subword-nmt in `merges.txt`; or ParlAI's file `X.dict` with the merges in `X.dict.codecs`.
-        lower_case: whether texts are lowered.
+        lower_case: whether texts are lower-cased.
 
     Raises:
         CheckpointError: a file is missing or damaged.
@@ -176,7 +176,7 @@ def read_merge_vocabulary(
         tokens.pop()
     newline = NEWLINES[0]
     tokens = [newline if token == _LINE_END else token for token in tokens]
-    special = [newline, *_SPECIAL.values()]  # the last one is what is unknown
+    special = [newline, *_SPECIAL.values()]  # the last one is the unknown token
     tokenizer, names = _subwords(path, tokens, special, merges=read_merges(merges, versioned=True))
     tokenizer.normalizer = normalizers.Sequence(to_lower_case() if lower_case else [])
     tokenizer.add_special_tokens([name for name in names.values() if tokenizer.token_to_id(name) is not None])
@@ -210,11 +210,11 @@ def _read_numbered(path: Path) -> list[str]:
 def _subwords(
     dict_file: Path, tokens: list[str], special: list[str], *, merges: list[Merge]
 ) -> tuple[Tokenizer, dict[str, str]]:
-    """The merges of subword-nmt, and the names that the special tokens have among its pieces."""
+    """Returns the tokenizer of subword-nmt's merges, and the names of the special tokens in it."""
     symbols = dict.fromkeys(symbol for left, right in merges for symbol in (left, right, left + right))
 
     def name(token: str) -> str:
-        # a special token keeps its name, unless texts can have a word or piece of that name too
+        # a special token keeps its name unless a word or piece of texts has it too
         if token in special and token not in symbols and token + END_OF_WORD not in symbols:
             return token
         return token.removesuffix(_CONTINUED) if token.endswith(_CONTINUED) else token + END_OF_WORD
@@ -233,12 +233,12 @@ def _subwords(
 
 
 def _special_tokens(opt: Mapping[str, Any]) -> list[str]:
-    """The tokens for padding, start, end and unknown, whose ids are 0, 1, 2, 3."""
+    """The padding, start, end and unknown tokens, with ids 0, 1, 2, 3."""
     return [opt.get(name) or default for name, default in _SPECIAL.items()]
 
 
 def _read_tokens(path: Path, opt: Mapping[str, Any]) -> list[str]:
-    """The tokens of a `.dict` file, in the order of their ids, with those that ParlAI adds when it reads one."""
+    """The tokens of a `.dict` file, in the order of their ids, including those that ParlAI adds when reading."""
     special = _special_tokens(opt)
     tokens = dict.fromkeys(special)
     try:

@@ -1,14 +1,14 @@
-"""Converts ParlAI's transformers to Hugging Face encoders: the same tensors under other names, the same outputs.
+"""Converts ParlAI's transformers to Hugging Face encoders: renamed tensors, the same outputs.
 
-Where ParlAI's `variant` puts its normalizations decides the class:
+ParlAI's `variant`, the place of its normalizations, decides the class:
 
 xlm, bart      embeddings, normalization, layers that normalize behind each block: BERT
-aiayn          the same without the normalization of the embeddings: BERT with an identity in its place
+aiayn          the same without the normalization of the embeddings: BERT with an identity instead
 prelayernorm   layers that normalize before each block, normalization of the outputs: RoBERTa-PreLayerNorm, with an
-               identity in the place of its normalization of the embeddings
+               identity instead of its normalization of the embeddings
 
-Word embeddings that ParlAI multiplies at run time (`embeddings_scale`) are multiplied here, once; sinusoidal
-positions become a table like trained ones; an encoder without segment embeddings gets zeros.
+Word embeddings that ParlAI scales at run time (`embeddings_scale`) are scaled once, here; sinusoidal positions become
+a table like trained ones; an encoder without segment embeddings gets zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polyencoder.modeling.encoder_config import first_position, scratch_config
 
 __all__ = ["ENCODER_OPTIONS", "VARIANTS", "encoder_config", "encoder_names", "encoder_weights"]
 
-# The options that shape an encoder, with the defaults of ParlAI's modules; None where they have none
+# The options that shape an encoder, with ParlAI's defaults; None for no default
 ENCODER_OPTIONS: dict[str, Any] = {
     "embedding_size": None,
     "ffn_size": None,
@@ -73,7 +73,7 @@ _NULL = 0  # ParlAI's dictionaries begin with their padding token
 
 
 def encoder_names(opt: Mapping[str, Any]) -> dict[str, str]:
-    """Each tensor of an encoder of ParlAI's -> its name in the Hugging Face class."""
+    """Names of a ParlAI encoder's tensors -> names in the Hugging Face class."""
     segments = {"segment_embeddings.weight": SEGMENTS} if opt["n_segments"] >= 1 else {}
     return names_of(_NAMES | _NORMS[opt["variant"]] | segments, n_layers=opt["n_layers"])
 
@@ -83,8 +83,8 @@ def encoder_weights(
 ) -> dict[str, Tensor]:
     """The tensors of the encoder at `prefix`, in float32, as those of the Hugging Face class.
 
-    `longest`: how many tokens a sequence can have. Where ParlAI has fewer positions, and would stop with an error, the
-    last one is that of all that follow.
+    `longest`: maximum tokens of a sequence. The last position is repeated if ParlAI has fewer, where
+    it would stop with an error.
     """
     tensors = {ours: state[f"{prefix}.{name}"].float() for name, ours in encoder_names(opt).items()}
     if opt["embeddings_scale"]:
@@ -118,7 +118,7 @@ def encoder_config(opt: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dic
 
 
 def _at_least_two_rows(segments: Tensor) -> Tensor:
-    """Segment embeddings [2 or more, dim], zeros for those that ParlAI's encoder has not.
+    """Segment embeddings [2 or more, dim], zeros for those that ParlAI's encoder lacks.
 
     With two, a cross-encoder can start from any of these encoders.
     """

@@ -1,7 +1,7 @@
 """Imports a ranker trained with ParlAI from its files `X`, `X.opt`, `X.dict` and `X.dict.codecs`.
 
-Only transformer/ranker, /biencoder, /polyencoder and /crossencoder are read; our own agents' files, of the same layout,
-are not meant here (`polyencoder.storage.checkpoint` reads them). Nothing is unpickled that could run code.
+Only transformer/ranker, /biencoder, /polyencoder and /crossencoder are read; `polyencoder.storage.checkpoint` reads
+the files of our own agents, which have the same layout. Nothing is unpickled that could run code.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ARCHITECTURES: dict[str, Architecture] = {
     "crossencoder": "cross",
     "ranker": "bi",  # without start and end tokens
 }
-_POSITIONS = 1024  # ParlAI's number of them when no option says another
+_POSITIONS = 1024  # ParlAI's default
 
 
 def is_parlai_model(model_file: str | os.PathLike[str]) -> bool:
     """Whether this is a ranker, bi-, poly- or cross-encoder of ParlAI's own agents, by the `.opt` file beside it.
 
-    Raises CheckpointError if that is something else than JSON.
+    Raises CheckpointError if that is not JSON.
     """
     path = _opt_file(model_file)
     return path.is_file() and _architecture(read_options(path)) is not None
@@ -51,7 +51,7 @@ def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, Text
 
     Raises:
         CheckpointError: if a file is missing or damaged, or if the model is not one of ParlAI's rankers.
-        ConfigError: if it has a dictionary that cannot be followed exactly.
+        ConfigError: its dictionary cannot be reproduced exactly.
     """
     config, states = read_parlai_model(model_file)
     tokenizer, _ = parlai_text(model_file)
@@ -61,17 +61,17 @@ def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, Text
 
 
 def read_ranker_config(model_file: str | os.PathLike[str]) -> RankerConfig:
-    """That of what `read_ranker_file` reads, without the weights of a folder."""
+    """The configuration that `read_ranker_file` returns, without reading the weights of a folder."""
     if Path(model_file).is_dir():
         return read_folder_config(model_file)
     return read_ranker_file(model_file)[0]
 
 
 def read_ranker_file(model_file: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:
-    """The configuration and the states of a model file, ours or ParlAI's; of a model folder its weights alone."""
+    """The configuration and the states of a model file, ours or ParlAI's; only the weights of a model folder."""
     if Path(model_file).is_dir():
         model, _ = load_folder(model_file)
-        model.for_training()  # model files have the weights that are trained
+        model.for_training()  # model files hold the trained weights
         return model.config, {"model": model.state_dict()}
     return read_parlai_model(model_file) if is_parlai_model(model_file) else read_model_file(model_file)
 
@@ -79,7 +79,7 @@ def read_ranker_file(model_file: str | os.PathLike[str]) -> tuple[RankerConfig, 
 def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:
     """The configuration and `{"model": weights}` of a model that ParlAI trained, under our names.
 
-    The optimizer's state is left behind: its parameters are other ones than ours.
+    The optimizer's state is dropped: its parameters differ from ours.
     """
     origin = os.fspath(model_file)
     opt = read_options(_opt_file(model_file))
@@ -93,12 +93,12 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
     state = read_states(model_file)["model"]
     config, weights = convert_parlai(state, opt, architecture=architecture, text=text, origin=origin)
     for difference in batch_dependence(opt, architecture):
-        warnings.warn(f"{origin}: {difference}; scores here are those that it gives without any", stacklevel=2)
+        warnings.warn(f"{origin}: {difference}; scores here are those without them", stacklevel=2)
     rows, known = config.backbone["vocab_size"], count_parlai_tokens(f"{origin}.dict", opt)
     if rows != known:
         raise CheckpointError(f"{origin}: has embeddings of {rows} tokens, but {origin}.dict has {known} tokens")
     size = tokenizer.get_vocab_size()
-    if size > rows:  # pieces that ParlAI takes for the unknown token
+    if size > rows:  # pieces that ParlAI maps to the unknown token
         unknown = int(tokenizer.token_to_id(tokenizer.model.unk_token) or 0)
         for name in [name for name in weights if name.endswith(WORDS)]:
             weights[name] = with_unknown_rows(weights[name], unknown=unknown, size=size)
@@ -108,8 +108,8 @@ def read_parlai_model(model_file: str | os.PathLike[str]) -> tuple[RankerConfig,
 def parlai_text(model_file: str | os.PathLike[str]) -> tuple[Tokenizer, TextConfig]:
     """The text layout of a model that ParlAI trained.
 
-    Lengths are ParlAI's, save that no text may be longer than the positions of its encoder: where ParlAI would stop
-    with an error it is cut.
+    Lengths are ParlAI's, but texts longer than the positions of its encoder are truncated, where ParlAI would stop with
+    an error.
     """
     opt = read_options(_opt_file(model_file))
     tokenizer, fields = read_parlai_dictionary(f"{os.fspath(model_file)}.dict", opt)
@@ -144,6 +144,6 @@ def _architecture(opt: Mapping[str, Any]) -> Architecture | None:
 
 
 def _kind(opt: Mapping[str, Any]) -> str:
-    """`biencoder`, `ranker`, ...; empty for what is no ranker of ParlAI's."""
+    """`biencoder`, `ranker`, ...; empty if it is not a ranker of ParlAI."""
     match = _MODEL_NAME.search(str(opt.get("model")))
     return match[1] if match else ""

@@ -1,7 +1,7 @@
-"""Converts the weights of ParlAI's own rankers to ours: the same tensors under other names, the same scores.
+"""Converts the weights of ParlAI's own rankers to ours: renamed tensors, the same scores.
 
-This module reads a state dict and options as plain mappings; it never imports ParlAI. Nothing is skipped: a tensor that
-is missing, or that has no place here, is an error.
+This module reads a state dict and options as plain mappings; it never imports ParlAI. A missing or unknown tensor is an
+error.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _TOWERS: dict[str, dict[str, str]] = {
 }
 _PERCEPTRON = "cand_encoder.mlp"
 
-# Of its multi-head attention: ParlAI's tensors -> ours
+# Multi-head attention: ParlAI's tensors -> ours
 _PROJECTIONS = {"q_lin.*": "query.*", "k_lin.*": "key.*", "v_lin.*": "value.*", "out_lin.*": "output.*"}
 
-# The options that shape a model beside its encoders, with the defaults of ParlAI's modules; None where they have none
+# The options that shape a model beside its encoders, with ParlAI's defaults; None for no default
 _OPTIONS: dict[str, dict[str, Any]] = {
     "bi": {
         "reduction_type": "mean",
@@ -58,14 +58,14 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "cross": {"reduction_type": "first"},
 }
 
-# The values that can be carried over, and why others cannot
+# The supported values, and why others are not
 _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "variant": (tuple(VARIANTS), "no encoder of Hugging Face is known to be that"),
+    "variant": (tuple(VARIANTS), "no encoder of Hugging Face is equal to it"),
     "activation": (("gelu", "relu"), "no other was there when this was written"),
     "reduction_type": (("first", "mean", "max"), "no other was there when this was written"),
     "use_memories": (
         (False,),
-        "a context's vector is then made of those of memories, which an agent of its own must find",
+        "a context's vector then depends on memories, which only its own agent finds",
     ),
     "polyencoder_type": (("codes", "n_first"), "no other was there when this was written"),
     "poly_attention_type": (("basic", "sqrt", "multihead"), "no other was there when this was written"),
@@ -78,23 +78,22 @@ def convert_parlai(
 ) -> tuple[RankerConfig, dict[str, Tensor]]:
     """The configuration and the weights, for `load_weights`, of the ranker that gives the same scores as ParlAI's.
 
-    Where ParlAI's scores depend on what else is in a batch (see `batch_dependence`), ours are those without padding.
-    And `relu_dropout`, which has no part in scores, has no place in a BERT: training continues without it.
+    Where ParlAI's scores depend on the rest of a batch (see `batch_dependence`), ours are those without padding.
+    `relu_dropout`, which does not affect scores, is dropped: BERT lacks it, and training continues without it.
 
     Args:
         state: ParlAI's state dict: what `model` holds in its model file.
         opt: ParlAI's options: its `.opt` file.
-        architecture: which of ours it becomes: transformer/biencoder and /ranker bi, /polyencoder poly, /crossencoder
-            cross.
-        text: how text becomes tokens; part of the configuration.
+        architecture: ours: bi for transformer/biencoder and /ranker, poly for /polyencoder, cross for /crossencoder.
+        text: the text layout, part of the configuration.
         origin: the file, for error messages.
 
     Returns:
         The configuration, and float32 tensors by our names; they may share memory with those of `state`.
 
     Raises:
-        CheckpointError: if an option is missing or asks for what these rankers have not, or if a tensor is missing,
-            has no place here, or differs from another that must be its equal.
+        CheckpointError: an option is missing or not supported, or a tensor is missing, unknown, or differs from one
+            that it must equal.
     """
     opt = _complete(opt, architecture, origin=origin)
     towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if not _is_shared(opt, prefix)}
@@ -102,7 +101,7 @@ def convert_parlai(
     names = [f"{prefix}.{name}" for prefix in towers for name in encoder_names(opt)] + list(others)
     seconds = _second_names(opt) if architecture == "bi" else {}
     differing = [
-        f"{name} differs from {first}, of which it should be another name"
+        f"{name} differs from {first}, which it should equal"
         for name, first in seconds.items()
         if first is not None and {name, first} <= state.keys() and not torch.equal(state[name], state[first])
     ]
@@ -111,7 +110,7 @@ def convert_parlai(
     weights = {ours: state[name].float() for name, ours in others.items()}
     longest = text.longest_context + (text.label_truncate if architecture == "cross" else 0)
     encoder: dict[str, Tensor] = {}
-    for prefix, tower in towers.items():  # of one size, which the options do not always tell
+    for prefix, tower in towers.items():  # of one size, which the options do not always contain
         encoder = encoder_weights(state, prefix, opt, longest=longest)
         weights |= {f"{tower}.model.{name}": tensor for name, tensor in encoder.items()}
     config = _ranker_config(opt, architecture, text, encoder_config(opt, encoder))
@@ -121,22 +120,22 @@ def convert_parlai(
 
 
 def batch_dependence(opt: Mapping[str, Any], architecture: Architecture) -> list[str]:
-    """Where ParlAI's scores of an example depend on what else is in its batch, so that ours cannot be the same."""
+    """Why ParlAI's scores of an example depend on the rest of its batch, so that ours differ; None if they do not."""
     opt = ENCODER_OPTIONS | _OPTIONS[architecture] | dict(opt)
     found = []
     if opt["reduction_type"] == "max":
         found.append("ParlAI's reduction_type max takes its zeros at padding for outputs")
     if opt["reduction_type"] == "mean" and opt["variant"] == "prelayernorm":
-        found.append("ParlAI's reduction_type mean with the variant prelayernorm adds what it has at padding")
+        found.append("ParlAI's reduction_type mean with the variant prelayernorm sums outputs at padding too")
     if architecture == "bi" and opt["normalize_sent_emb"]:
         found.append(
-            "ParlAI's normalize_sent_emb divides inline candidates by what all candidates of an example are together"
+            "ParlAI's normalize_sent_emb divides inline candidates by the norm of all candidates of an example"
         )
     return found
 
 
 def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str) -> dict[str, Any]:
-    """The options that shape a model, all of them, checked."""
+    """All options that shape a model, checked."""
     defaults = ENCODER_OPTIONS | {"output_scaling": 1.0} | _OPTIONS[architecture]
     values = {name: opt.get(name, default) for name, default in defaults.items()}
     if values.get("polyencoder_type") == "n_first":
@@ -147,13 +146,13 @@ def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str
         allowed, reason = _ALLOWED.get(name, ((value,), ""))
         if value not in allowed:
             raise CheckpointError(
-                f"{origin}: its weights are those of {name} {value}, which cannot be carried over: "
+                f"{origin}: its weights are for {name} {value}, which is not supported: "
                 f"{reason}; only {' or '.join(str(one) for one in allowed)} can"
             )
     if values["n_encoder_layers"] > 0:
         values["n_layers"] = values["n_encoder_layers"]
     if architecture == "cross":
-        values["n_segments"] = 2  # whatever its options are
+        values["n_segments"] = 2  # independent of its options
     return values
 
 
@@ -178,7 +177,7 @@ def _other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str
 
 
 def _second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
-    """What a bi-encoder's state has besides: name -> the name whose tensor it must equal, None if it is not used.
+    """Redundant tensors of a bi-encoder's state: name -> the name whose tensor it must equal; None if unused.
 
     ParlAI keeps the word embeddings beside the encoders that use them. Its context encoder is the encoder of memories
     too, and with `share_encoders` that of candidates; memories may have a perceptron.
@@ -201,7 +200,7 @@ def _second_names(opt: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _scale_perceptron(weights: dict[str, Tensor], scaling: float, *, normalize: bool) -> None:
-    """Put into the weights what ParlAI multiplies with before its perceptron, and we after ours."""
+    """Folds the factor that ParlAI applies before its perceptron, and we after ours, into the weights."""
     weights["candidate_mlp.0.weight"] = weights["candidate_mlp.0.weight"] * scaling
     if not normalize:
         for kind in ("weight", "bias"):
@@ -215,7 +214,7 @@ def _ranker_config(
     if architecture == "bi":
         shared, normalize = bool(opt["share_encoders"]), bool(opt["normalize_sent_emb"])
         of_its_own = {"share_encoders": shared, "candidate_mlp": shared, "normalize": normalize}
-        if normalize:  # ParlAI's vectors have length 1 whatever multiplied them before
+        if normalize:  # ParlAI's vectors have length 1, whatever their scale
             of_its_own["output_scaling"] = 1.0
     if architecture == "poly":
         of_its_own = {

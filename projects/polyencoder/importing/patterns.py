@@ -18,20 +18,20 @@ def matches(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def white_space() -> str:
-    """A pattern for one character that Python's `str.strip` takes off."""
+    """A pattern for one character that Python's `str.strip` removes."""
     return f"[{class_of(chr(92) + 's')}]"
 
 
 def lower_case() -> list[normalizers.Normalizer]:
-    """Python's `str.lower`: it alone looks around a Greek sigma, which is another letter at the end of a word."""
+    """Python's `str.lower`, including the final form of the Greek sigma at the end of a word."""
     before, after = r"(?<=\p{Cased}\p{Case_Ignorable}*Σ)", r"(?!\p{Case_Ignorable}*\p{Cased})"
     return [normalizers.Replace(Regex(f"Σ{before}{after}"), "ς"), normalizers.Lowercase()]
 
 
 @lru_cache
 def class_of(escape: str, library: Any = re) -> str:
-    """The characters that `\\w` or `\\s` means to `re` (or to `regex`), as ranges for another library's brackets."""
-    surrogates = range(0xD800, 0xE000)  # these are in no text, and no pattern may name them
+    """The characters that match `\\w` or `\\s` in `re` (or `regex`), as ranges for another library's brackets."""
+    surrogates = range(0xD800, 0xE000)  # surrogates: in no text, and not allowed in patterns
     characters = "".join(chr(i) for i in range(0x110000) if i not in surrogates)
     spans = (match.group() for match in library.finditer(f"{escape}+", characters))
     return "".join(f"\\x{{{ord(span[0]):x}}}-\\x{{{ord(span[-1]):x}}}" for span in spans)

@@ -1,8 +1,8 @@
 """Reads checkpoints of other projects as plain data, without running their code or importing their packages.
 
-Beside its weights such a file holds whatever its trainer kept: options, meters, random states. `torch.load` with
-`weights_only=True` refuses every class that is not allowed, so those that are known to occur are replaced by a
-`Record`, which keeps what it is given and does nothing. Any other class or function is an error that names it.
+Beside the weights such a file holds options, meters and random states of its trainer. `torch.load` with
+`weights_only=True` refuses every class that is not allowed, so known classes are replaced by a `Record`, which stores
+their state without behaviour. Any other class or function is an error that names it.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class Record:
         return object.__new__(cls)
 
     def __init__(self, *args: Any) -> None:
-        """Take whatever the real class was made with."""
+        """Accepts any arguments of the real class."""
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
 
 
 _RECORDS = {
-    # arrays and numbers among the options, the metrics and the counts of words
+    # arrays and numbers in options, metrics and word counts
     **dict.fromkeys(("numpy.core.multiarray", "numpy._core.multiarray"), ("_reconstruct", "scalar")),
     "numpy": ("ndarray", "dtype"),
-    # what measured a training
+    # meters of a training
     **dict.fromkeys(("fairseq.meters", "fairseq.logging.meters"), ("AverageMeter", "TimeMeter", "StopwatchMeter")),
-    # options that were saved as they were, instead of as dictionaries
+    # options saved as objects instead of dictionaries
     "omegaconf.dictconfig": ("DictConfig",),
     "omegaconf.listconfig": ("ListConfig",),
     "omegaconf.base": ("ContainerMetadata", "Metadata"),
@@ -61,7 +61,7 @@ _RECORDS = {
     "typing": ("Any",),
 }
 
-# torch knows a class by its name, so a stand-in needs only that
+# torch identifies a class by its name
 _ALLOWED: list[Allowed] = [
     argparse.Namespace,
     collections.defaultdict,
@@ -74,7 +74,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads a `.pt` or `.pth` file, onto the CPU.
 
     Raises:
-        CheckpointError: it is not there, damaged, no dictionary, or holds a class that could run code.
+        CheckpointError: it is missing, damaged, not a dictionary, or holds a class that could run code.
     """
     name = os.fspath(path)
     try:
@@ -82,11 +82,11 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
             states = torch.load(name, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise CheckpointError(f"{name}: no such checkpoint") from None
-    except Exception as error:  # a damaged or foreign file makes the reader of pickles raise anything
+    except Exception as error:  # the unpickler can raise any error for a damaged or foreign file
         if found := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise CheckpointError(
                 f"{name}: holds {found[1]}, which is neither a tensor nor plain data, so it was not read; save a copy "
-                "with the weights, the options and the dictionary alone"
+                "with only the weights, the options and the dictionary"
             ) from None
         raise CheckpointError(f"{name}: damaged, or not a checkpoint of torch ({first_line(error)})") from None
     if not isinstance(states, dict):
@@ -95,7 +95,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
-    """The state dict at the first of these keys that exists; empty without one, or if it is no state dict."""
+    """The state dict at the first of these keys that exists; empty if there is none, or it is not a state dict."""
     state = next((states[key] for key in keys if key in states), None)
     if not isinstance(state, dict) or not all(isinstance(tensor, Tensor) for tensor in state.values()):
         return {}
@@ -103,7 +103,7 @@ def tensors(states: Mapping[str, Any], *keys: str) -> dict[str, Tensor]:
 
 
 def plain(value: Any) -> Any:
-    """Options as dictionaries, lists and values, whether they were a Namespace, nodes of omegaconf or these."""
+    """Options as dictionaries, lists and values, from a Namespace, omegaconf nodes or these."""
     if isinstance(value, argparse.Namespace):
         return plain(vars(value))
     if isinstance(value, Record):
@@ -119,12 +119,12 @@ def plain(value: Any) -> Any:
 def option(options: Mapping[str, Any], name: str, kind: type[T], *, origin: str, default: T | None = None) -> T:
     """One of the options; whole numbers are counts, at least 1.
 
-    Raises CheckpointError when it is not of this kind, or missing without a default.
+    Raises CheckpointError if it is of another kind, or missing without a default.
     """
     value: Any = options.get(name, default)
     if kind is float and isinstance(value, int):
         value = float(value)
     is_count = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if not isinstance(value, kind) or (kind is int and not is_count):
-        raise CheckpointError(f"{origin}: its option `{name}` is {value!r}; {_KINDS[kind]} is wanted")
+        raise CheckpointError(f"{origin}: its option `{name}` is {value!r}; it must be {_KINDS[kind]}")
     return value

@@ -1,9 +1,8 @@
-"""Converts encoders trained with XLM to backbones, without its code: the paper's own were pre-trained with it.
+"""Converts XLM's encoders to backbones, without XLM's code: the paper's own encoders were pre-trained with XLM.
 
-XLM's encoder is a post-layer-norm BERT under other names: it also sets the outputs at padding to zero, but no token
-attends to those, so those of the tokens are BERT's. It becomes a `BertModel`, which has fused attention and which
-layers and embeddings can be frozen of, and not an `XLMModel`. XLM's language embeddings, which are added to each token
-as BERT's segment embeddings are, become these.
+XLM's encoder is a post-layer-norm BERT. It also sets the outputs at padding to zero, but no token attends to them, so
+the outputs of tokens equal BERT's. It becomes a `BertModel`, not an `XLMModel`, for fused attention and freezing of
+layers and embeddings. XLM's language embeddings, which are added to each token, become BERT's segment embeddings.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ _NAMES = {
     "layer_norm2.{}.*": "encoder.layer.{}.output.LayerNorm.*",
 }
 
-# What Moses, which XLM's texts went through, makes of English, nearly: runs of dots, 's and 't with their apostrophe,
-# words with their hyphens and numbers with their commas, and any other character alone.
+# Approximates the Moses tokenization of XLM's English texts: runs of dots, 's and 't with their apostrophe, words with
+# hyphens, numbers with commas, and any other character alone.
 _MOSES = r"\.{2,}|'\p{L}+|[\p{L}\p{M}\p{N}]+(?:-[\p{L}\p{M}\p{N}]+|(?<=\p{N})[.,]\p{N}+)*|\S"
 
 
@@ -68,25 +67,25 @@ def import_xlm(
     lower_case: bool = True,
     tokenized: bool = False,
 ) -> None:
-    """Write the folder of a `BertModel`, a backbone, from an encoder trained with XLM.
+    """Converts an encoder of XLM to the folder of a `BertModel`, a backbone.
 
-    Outputs stay what they were; so do token ids, of text that is split into words as XLM's was. Its layer for masked
-    words is left out: a ranker has no use for it.
+    Outputs are unchanged; so are token ids, for text that is split into words as XLM's was. The layer for masked words
+    is dropped: a ranker does not use it.
 
     Args:
-        checkpoint: the `.pth` file. It is read without running code of its own.
+        checkpoint: the `.pth` file. No code in it is run.
         codes: fastBPE's merges.
         out: the folder.
         vocabulary: fastBPE's vocabulary, `token count` lines, for a checkpoint without a dictionary of its own.
-        languages: which languages' embeddings become those of the two segments, if it has some: one for both, or two.
-        lower_case: whether text is made lower case and loses its accents, as XLM's English models want it.
-        tokenized: whether text comes in words with spaces between them, as XLM's own does. Otherwise it is split as
-            Moses does it with English, nearly.
+        languages: the languages whose embeddings become those of the two segments: one for both, or two.
+        lower_case: whether text is lower-cased and stripped of accents, as for XLM's English models.
+        tokenized: whether text is tokenized already, with spaces between words, as XLM's is. Otherwise it is split
+            approximately like Moses does for English.
 
     Raises:
         CheckpointError: a file is missing, damaged, unsafe to read, of another kind of model, or does not belong to
             the others; or a tensor is missing or left over.
-        ConfigError: `languages` or `vocabulary` is missing, or given without need, or there is no such language.
+        ConfigError: `languages` or `vocabulary` is missing or superfluous, or a language is unknown.
     """
     origin = os.fspath(checkpoint)
     states = read_checkpoint(checkpoint)
@@ -170,7 +169,7 @@ def _dictionary(states: Mapping[str, Any], vocabulary: str | os.PathLike[str] | 
     words: Any = own if vocabulary is None else _read_vocabulary(vocabulary)
     numbers: list[Any] = list(words.values()) if isinstance(words, dict) else [None]
     if not all(isinstance(number, int) for number in numbers) or sorted(numbers) != list(range(len(words))):
-        raise CheckpointError(f"{origin}: `dico_word2id` does not give each word its number")
+        raise CheckpointError(f"{origin}: `dico_word2id` does not number the words from 0")
     words = dict(sorted(words.items(), key=lambda item: item[1]))
     if tuple(words)[: len(_SPECIAL)] != _SPECIAL:
         raise CheckpointError(f"{origin}: its dictionary does not begin with XLM's tokens {', '.join(_SPECIAL)}")
@@ -181,7 +180,7 @@ def _read_vocabulary(path: str | os.PathLike[str]) -> dict[str, int]:
     words = {word: i for i, word in enumerate(_SPECIAL)}
     for line in read_lines(path):
         fields = line.split()
-        # as XLM reads it: it skips, without an error, what is not a new word with its count
+        # like XLM, which silently skips lines that are not a new word with its count
         if len(fields) == 2 and fields[1].isdigit() and fields[0] not in words and "\u2028" not in line:
             words[fields[0]] = len(words)
     return words
@@ -190,11 +189,11 @@ def _read_vocabulary(path: str | os.PathLike[str]) -> dict[str, int]:
 def _tokenizer(
     words: Mapping[str, int], *, codes: str | os.PathLike[str], lower_case: bool, tokenized: bool, origin: str
 ) -> Tokenizer:
-    """fastBPE as a tokenizer. Its pieces have `@@` where another follows; ours have `</w>` at the end of a word."""
+    """fastBPE as a tokenizer. Its pieces end with `@@` unless they end a word; ours end with `</w>` if they do."""
     merges = read_merges(codes)
     vocabulary = {_marked(word) if i >= len(_SPECIAL) else word: i for word, i in words.items()}
     if len(vocabulary) < len(words):
-        raise CheckpointError(f"{origin}: two words of its dictionary are the same one")
+        raise CheckpointError(f"{origin}: its dictionary has a word twice")
     vocabulary = complete(vocabulary, merges, size=len(words))
     tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
     if lower_case:

@@ -1,7 +1,7 @@
 """Checks the Host and Origin headers (DNS rebinding, cross-site requests), and the API key.
 
-A server on the loopback can be reached from any site that a browser on the machine shows, by a name of that site that
-resolves to 127.0.0.1. Starlette's `TrustedHostMiddleware` knows neither `[::1]:8000` nor Origin.
+Any web page open in a browser on this machine can reach a server on the loopback, through a name that resolves to
+127.0.0.1. Starlette's `TrustedHostMiddleware` supports neither `[::1]:8000` nor Origin.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from polyencoder.serving.problems import problem
 __all__ = ["Access"]
 
 _PROBES = frozenset({"/health", "/ready"})
-"""Balancers request these without a key, and by any name of the server."""
+"""Paths for load balancers, which send no key and any Host."""
 _PAGE = frozenset({"/", "/page/page.css", "/page/page.js"})
 """The page asks its user for the key."""
 
 
 class Access:
-    """Answers 400 to a Host that is not the server's, 403 to an Origin that is not, 401 to a wrong key."""
+    """ASGI middleware: answers 400 to a foreign Host, 403 to a foreign Origin, 401 to a wrong key."""
 
     def __init__(self, app: ASGIApp, *, config: ServerConfig) -> None:
         self._app = app
         self._key = None if config.api_key is None else config.api_key.encode()
-        self._hosts: tuple[str, ...] | None = None  # any: a key keeps strangers out, and no names were given
+        self._hosts: tuple[str, ...] | None = None  # any: the key protects the server, and no names were given
         if config.local or config.allow_hosts:
             own = () if config.host in ("0.0.0.0", "::") else (config.host,)
             self._hosts = tuple(name.lower() for name in (*LOOPBACK, *own, *config.allow_hosts))
@@ -44,7 +44,7 @@ class Access:
         host = _name(f"//{named[0]}") if len(named) == 1 else None
         if path not in _PROBES and (host is None or (self._hosts is not None and host not in self._hosts)):
             shown = f"{', '.join(named) or 'missing'}"
-            return problem(400, f"Host is {shown:.100}, which is no name of this server: allow_host adds names")
+            return problem(400, f"Host is {shown:.100}, which is not a name of this server: allow_host adds names")
         origin = headers.get("origin")
         if origin is not None and _name(origin) not in (self._hosts or (host,)):
             return problem(403, f"Origin is {origin:.100}: pages of other sites may not use this server")
@@ -61,7 +61,7 @@ def _name(url: str) -> str | None:
     """The host of a URL, without its port; None if it has none."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - raises for one that is no number
+        parts.port  # noqa: B018 - raises for an invalid port
         plain = parts.path in ("", "/") and not parts.query and parts.username is None
         return parts.hostname if plain else None
     except ValueError:

@@ -25,9 +25,9 @@ _WARM = ["hello", "a text that is longer than the one before it, as texts are of
 
 
 def create_app(service: Service) -> ASGIApp:
-    """Builds a worker's application, which warms the service up before it takes requests, and closes it at the end.
+    """Builds a worker's application, which warms the service up before it accepts requests, and closes it at the end.
 
-    A request passes `Counted`, which sees the answers of bugs, too, then `Access`, `RequestLimits` and its route.
+    A request passes `Counted`, which counts the answers to bugs too, then `Access`, `RequestLimits` and its route.
 
     Raises:
         ConfigError: the file of feedback cannot be written.
@@ -47,17 +47,17 @@ def create_app(service: Service) -> ASGIApp:
         app.include_router(one.router)
     handle_problems(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
-    app.add_middleware(Access, config=service.config)  # the last that is added comes first
+    app.add_middleware(Access, config=service.config)  # the last one added is the outermost
     return Counted(app, metrics=service.metrics)
 
 
 async def _warm(service: Service) -> None:
-    """Ranks, embeds and searches a few texts, so that no request pays for what the first one costs."""
+    """Ranks, embeds and searches a few texts, so that no request is slowed by one-time costs."""
     engine, index = service.engine, service.index
     for _ in range(2):
-        with suppress(InputError):  # of limits that are smaller than these texts
+        with suppress(InputError):  # limits smaller than these texts
             await rerank.rank(engine, _WARM[:1], _WARM)
-        with suppress(InputError):  # of models without embeddings, too
+        with suppress(InputError):  # or a model without embeddings
             await embeddings.embed(engine, _WARM, is_query=True)
         if index is not None and len(index):
             with suppress(InputError):

@@ -21,7 +21,7 @@ router = APIRouter(tags=["candidates"])
 class NewCandidate(KnownFields):
     """A candidate, as an index has it."""
 
-    id: str | None = Field(None, min_length=1, description="None for one made of the text and the metadata.")
+    id: str | None = Field(None, min_length=1, description="None: derived from the text and the metadata.")
     text: str
     metadata: dict[str, Any] | None = None
 
@@ -46,7 +46,7 @@ class Changed(BaseModel):
 
 @router.put("/v1/candidates")
 async def put(request: PutRequest, service: Serving) -> Changed:
-    """Adds candidates or replaces them: all or none; on disk before the answer. The same again changes nothing."""
+    """Adds candidates or replaces them: all or none; on disk before the answer. Repeating a request changes nothing."""
     service.engine.texts([one.text for one in request.candidates], name="candidates")
     records = [
         Candidate(one.id, one.text, one.metadata, f"candidates.{place}") for place, one in enumerate(request.candidates)

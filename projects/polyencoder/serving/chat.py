@@ -22,12 +22,12 @@ _NO_ANSWER = "I have no good answer to that."
 
 
 class ChatRequest(SearchSettings):
-    """Either `messages`, of which nothing is kept, or `message`, which begins or continues a session."""
+    """Either `messages`, without a session, or `message`, which begins or continues a session."""
 
     messages: list[Message] | None = Field(None, description="The whole dialogue, the user's last message last.")
-    message: str | None = Field(None, description="What is said in a session.")
-    session: str | None = Field(None, max_length=64, description="Of an answer before; none begins another.")
-    persona: str | list[str] | None = Field(None, description="Lines, of `messages` or a session that begins.")
+    message: str | None = Field(None, description="The user's message in a session.")
+    session: str | None = Field(None, max_length=64, description="From an earlier answer; omit it to begin a session.")
+    persona: str | list[str] | None = Field(None, description="Lines of a persona, for `messages` or a new session.")
 
     @model_validator(mode="after")
     def _messages_or_session(self) -> ChatRequest:
@@ -36,23 +36,23 @@ class ChatRequest(SearchSettings):
         if self.session is not None and (self.messages is not None or self.persona is not None):
             raise ValueError("a session has its messages and its persona already: give message alone")
         if self.messages is not None and (not self.messages or self.messages[-1].role != "user"):
-            raise ValueError("the last of the messages must be the user's")
+            raise ValueError("the last message must be the user's")
         return self
 
 
 class ChatResponse(SearchResponse):
-    """A reply, and the candidates that it was chosen from."""
+    """A reply and its alternatives."""
 
     reply: str
-    answered: bool = Field(description="Whether there was a good answer; else the reply says that there was none.")
+    answered: bool = Field(description="Whether a good answer was found; otherwise the reply says that there is none.")
     session: str | None = None
 
 
 @router.post("/v1/chat", response_model_exclude_none=True)
 async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
-    """The best reply that was not said before.
+    """Returns the best reply that does not repeat an earlier turn.
 
-    404 for an unknown session, 409 for one in which something else was said meanwhile.
+    404 for an unknown session, 409 if the session has changed since it was read.
     """
     in_thread = anyio.to_thread.run_sync
     session = sessions = None
@@ -71,5 +71,5 @@ async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     hits, fields = await search_fields(service, turns, request, kind="chat", name=name)
     reply = hits[0].text if hits else service.config.no_answer or _NO_ANSWER
     if session is not None and sessions is not None and request.message is not None:
-        await in_thread(partial(sessions.say, session, request.message, reply))
+        await in_thread(partial(sessions.add_turns, session, request.message, reply))
     return ChatResponse(**fields, reply=reply, answered=bool(hits), session=None if session is None else session.id)

@@ -18,7 +18,7 @@ from polyencoder.settings.fields import Count, Needs, Parlai, Positive
 __all__ = ["LOOPBACK", "Limits", "ServerConfig", "no_index"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""Addresses that only this machine reaches."""
+"""Addresses reachable only from this machine."""
 
 
 @settings(panel="Limits of each worker")
@@ -46,7 +46,7 @@ class Limits(Settings):
     seconds: Annotated[Positive, Parameter(name="--timeout")] = 30.0
     """Seconds after which a request is given up and answered 504."""
     read_seconds: Annotated[Positive, Parameter(parse=False)] = 10.0
-    """Seconds for the body of a request; a slower one is answered 408. Slow headers are a proxy's business."""
+    """Seconds for the body of a request; a slower one is answered 408. A proxy should limit slow headers."""
     drain_seconds: Positive = 30.0
     """Seconds to finish open requests after SIGTERM."""
 
@@ -56,7 +56,7 @@ class ServerConfig(Settings):
     """The settings of `polyencoder serve`.
 
     Raises:
-        ConfigError: the settings contradict each other; an address that others reach, but no key.
+        ConfigError: contradictory settings, or an address that other machines can reach without a key.
     """
 
     model: Annotated[str, Parameter(alias="-m")]
@@ -68,10 +68,10 @@ class ServerConfig(Settings):
     rerank_k: Annotated[Count | None, Needs("index"), Parlai()] = None
     """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder itself)."""
     min_probability: Annotated[str | float | None, Needs("index"), Parlai()] = None
-    """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
+    """Drop results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
     was calibrated for (polyencoder calibrate)."""
     no_answer: Annotated[str | None, Needs("index"), Parlai()] = None
-    """What the chat replies if nothing is likely enough (default: "I have no good answer to that.")."""
+    """The chat's reply if no candidate is likely enough (default: "I have no good answer to that.")."""
     host: str = "127.0.0.1"
     """Address to listen on; one that other machines can reach needs a key."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
@@ -81,7 +81,7 @@ class ServerConfig(Settings):
         BeforeValidator(lambda key: key or None),
         Parameter(env_var="POLYENCODER_API_KEY", env_var_split=lambda _, key, **__: [key.strip()]),
     ] = field(default=None, repr=False)
-    """The key in requests' `Authorization: Bearer KEY`; better set POLYENCODER_API_KEY, which ps hides."""
+    """The key in requests' `Authorization: Bearer KEY`; POLYENCODER_API_KEY is safer, as ps shows flags."""
     allow_hosts: Annotated[tuple[str, ...], Parameter(name="--allow-host")] = ()
     """Host name that clients may use for this server; repeatable (default: the loopback's)."""
     workers: Count = 1
@@ -93,13 +93,13 @@ class ServerConfig(Settings):
     model_dtype: WeightDtype = "float32"
     """Precision of the encoder: bfloat16 is faster on machines that support it."""
     backend: Backend = "torch"
-    """What runs the model: torch, or, for an exported folder, onnx or onnx-int8."""
+    """Inference backend: torch, or, for an exported folder, onnx or onnx-int8."""
     batch_tokens: Count = 4096
-    """Maximum tokens of a batch through the model; a longer text goes alone."""
+    """Maximum tokens of a batch through the model; a longer text is a batch of its own."""
     sessions: Annotated[str | None, Needs("index")] = None
     """SQLite file for the chat's sessions (default: a temporary one)."""
     max_sessions: Annotated[Count, Needs("index")] = 10_000
-    """How many sessions are kept."""
+    """Maximum number of sessions."""
     session_seconds: Annotated[Positive, Needs("index")] = 24 * 3600.0
     """Seconds after which an unused session is dropped."""
     feedback: str | None = None
@@ -121,19 +121,19 @@ class ServerConfig(Settings):
                 )
         if self.api_key is None and not self.local:
             raise ConfigError(
-                f"host is {self.host}, which other machines reach, and there is no key: give one, best in the "
+                f"host is {self.host}, which other machines can reach, and there is no key: give one, best in the "
                 "environment as POLYENCODER_API_KEY, or listen on 127.0.0.1",
                 argument="host",
             )
 
     @property
     def local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether the server is reachable only from this machine."""
         return self.host in LOOPBACK
 
 
 def no_index(purpose: str) -> ConfigError:
-    """The error of a request that needs an index, in a server that has none."""
+    """The error of a request that needs an index when the server has none."""
     return ConfigError(
         f"this server has no index to {purpose}: make one with `polyencoder index --model MODEL --candidates FILE "
         "--out INDEX`, and start the server with `polyencoder serve --model MODEL --index INDEX`",

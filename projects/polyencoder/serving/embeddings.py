@@ -26,7 +26,7 @@ router = APIRouter(tags=["embeddings"])
 
 
 class EmbeddingsRequest(Body):
-    """`input` is text: lists of token ids, which OpenAI takes as well, are of another vocabulary than the model's."""
+    """`input` is text; lists of token ids, which OpenAI also accepts, are refused, as vocabularies differ."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
     input: str | list[str]
@@ -34,7 +34,7 @@ class EmbeddingsRequest(Body):
         "document", description="The last two are Cohere's names."
     )
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, description="That of the model's vectors, or nothing.")
+    dimensions: int | None = Field(None, description="The dimension of the model's vectors, or null.")
     normalize: bool = Field(True, description="Vectors of length 1; else those whose products are the model's scores.")
 
 
@@ -57,7 +57,7 @@ class EmbeddingsResponse(BaseModel):
 
 @router.post("/v1/embeddings")
 async def embeddings(request: EmbeddingsRequest, service: Serving) -> EmbeddingsResponse:
-    """A vector of length 1 for each text, or of the model's length, with which dot products are the model's scores."""
+    """Returns a vector for each text, normalized, or as the model computes it for dot products as scores."""
     texts = [request.input] if isinstance(request.input, str) else request.input
     is_query = request.input_type in ("query", "search_query")
     vectors, tokens = await embed(service.engine, texts, is_query=is_query)
@@ -78,7 +78,7 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Embeddings
 
 
 def gives_embeddings(ranker: Ranker) -> bool:
-    """Whether a context has one vector, as a candidate has."""
+    """Whether a context has a single vector, like a candidate."""
     return ranker.model.has_one_vector
 
 
@@ -86,13 +86,13 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
     """Encodes texts as contexts, or as candidates: float32 [texts, dim] on the CPU; and the number of tokens.
 
     Raises:
-        InputError: the model has several vectors for a context, or none; or a text is beyond the limits.
+        InputError: the model has no single vector for a context, or a text exceeds the limits.
     """
     ranker = engine.ranker
     if not gives_embeddings(ranker):
         raise InputError(
-            f"the model is a {ranker.model.title}, which has not one vector for a text, as "
-            "embeddings are: use /v1/rerank or /v1/search",
+            f"the model is a {ranker.model.title}, which has no single vector for a text, as "
+            "embeddings need: use /v1/rerank or /v1/search",
             argument="model",
         )
     texts = engine.texts(texts, name="input")

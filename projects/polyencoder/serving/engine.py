@@ -29,7 +29,7 @@ T = TypeVar("T")
 class Engine:
     """One tokenizer thread and one model thread.
 
-    A coroutine that is cancelled while it waits for either drops the work that has not begun.
+    A coroutine that is cancelled while waiting drops the work that has not begun.
     """
 
     def __init__(self, ranker: Ranker, *, limits: Limits, batch_tokens: int, metrics: Metrics) -> None:
@@ -41,7 +41,7 @@ class Engine:
             BatchForward(ranker, max_tokens=batch_tokens),
             max_tokens=batch_tokens,
             metrics=metrics,
-            start=partial(torch.set_num_threads, torch.get_num_threads()),  # which each thread has by itself
+            start=partial(torch.set_num_threads, torch.get_num_threads()),  # a setting of each thread
         )
 
     @property
@@ -98,8 +98,8 @@ class Engine:
     def tokens(self, items: Sequence[WorkItem], *, name: str = "documents", numbered: int | None = None) -> int:
         """Counts the tokens of a request.
 
-        InputError above the limit; it names the first text that is too many, if that is one of the first `numbered`
-        items, which are the request's texts in order (None: all are).
+        Raises InputError above the limit. It names the first text that exceeds it, if among the first `numbered` items,
+        which are the request's texts in order (None: all items).
         """
         total = 0
         for place, item in enumerate(items):

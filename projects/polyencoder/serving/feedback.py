@@ -29,7 +29,7 @@ class Feedback:
     """A file of good replies, with their contexts and candidates, and one beside it of rejected replies.
 
     Args:
-        path: of the good ones, `{"context", "response", "candidates"}`; `PATH.rejected.jsonl` has
+        path: the file of good replies, `{"context", "response", "candidates"}`; `PATH.rejected.jsonl` has
             `{"context", "rejected"}`. Lines are appended whole, by all workers.
 
     Raises:
@@ -56,7 +56,7 @@ class Feedback:
         """
         texts = list(dict.fromkeys(text.strip() for text in (response, *candidates)))
         record: dict[str, Any] = {"context": list(turns), "response": texts[0]}
-        if good and len(texts) > 1:  # one candidate alone leaves nothing to choose
+        if good and len(texts) > 1:  # with a single candidate there is no choice
             record["candidates"] = texts
         pair_of(record, Columns(), where="feedback")
         if not good:
@@ -74,7 +74,7 @@ class Feedback:
                 while data:
                     data = data[file.write(data) :]
             except OSError:
-                os.truncate(path, end)  # half of a line would spoil the next one too
+                os.truncate(path, end)  # a partial line would corrupt the next one
                 raise
 
 
@@ -88,12 +88,12 @@ def _feedback(request: Request) -> Feedback:
 
 
 class FeedbackRequest(KnownFields, Body):
-    """A dialogue, a reply to it, and whether it is a good one."""
+    """A dialogue, a reply to it, and whether the reply is good."""
 
     messages: list[Message] = Field(min_length=1)
     persona: str | list[str] | None = None
     response: str
-    candidates: list[str] = Field([], description="That it was chosen from.")
+    candidates: list[str] = Field([], description="The candidates that the reply was chosen from.")
     good: bool
 
 
@@ -101,7 +101,7 @@ class FeedbackRequest(KnownFields, Body):
 async def give_feedback(
     request: FeedbackRequest, service: Serving, feedback: Annotated[Feedback, Depends(_feedback)]
 ) -> dict[str, str]:
-    """Keeps a rating in the server's file."""
+    """Appends a rating to the server's file."""
     turns = service.engine.turns([*as_persona(request.persona), *turns_of(request.messages)], name="messages")
     response = service.engine.text(request.response, name="response")
     candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []

@@ -29,7 +29,7 @@ class Body(BaseModel):
 
 
 class KnownFields(BaseModel):
-    """A part of a request in which unknown fields are an error, with a suggestion."""
+    """A part of a request that refuses unknown fields and suggests known ones."""
 
     model_config = ConfigDict(extra="forbid")  # of the schema in /docs; the error below comes first
 
@@ -45,7 +45,7 @@ class KnownFields(BaseModel):
 
 
 class TextPart(BaseModel):
-    """A part of a message, as OpenAI's clients may send them."""
+    """A part of a message, as OpenAI's clients may send."""
 
     type: Literal["text"]
     text: str
@@ -61,13 +61,13 @@ class Message(BaseModel):
 def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str]:
     """The turns of a context: the persona, given by system messages, then the dialogue, oldest first.
 
-    Raises InputError, which names the field `name`, if the last message has no text, or all are of the persona.
+    Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
     """
     turns = turns_of_messages([one.model_dump() for one in messages])
     if not any(one.role in ("user", "assistant") for one in messages):
         raise InputError(f"{name} has no message of the user; give at least one", argument=name)
     if not turns[-1].strip():
-        raise InputError(f"{name}: the last one has no text", argument=name)
+        raise InputError(f"{name}: the last message has no text", argument=name)
     return turns
 
 
@@ -75,7 +75,7 @@ class Asked(Body):
     """A request with a context."""
 
     query: str | list[Message] | None = Field(None, description="A text, or the messages of a chat, oldest first.")
-    messages: list[Message] | None = Field(None, description="In place of `query`.")
+    messages: list[Message] | None = Field(None, description="Instead of `query`.")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Asked:

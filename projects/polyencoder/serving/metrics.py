@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 __all__ = ["SHARED", "Counted", "Metrics"]
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""The environment variable with the folder where workers store their counts, so that each can report the sum."""
+"""The environment variable with the folder where workers store their counts, so that each worker can report the sum."""
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
@@ -62,8 +62,8 @@ class Metrics:
         for file in Path(os.environ[SHARED]).glob("gauge_live*_*.db"):
             pid = int(file.stem.rpartition("_")[2])
             if not _alive(pid):
-                with suppress(OSError):  # another worker was asked, too; or the folder is another user's
-                    mark_process_dead(pid)  # it cannot count down what it counted up
+                with suppress(OSError):  # removed by another worker; or the folder belongs to another user
+                    mark_process_dead(pid)  # the dead worker cannot decrement its gauges
         everyone = CollectorRegistry()
         MultiProcessCollector(everyone)
         return generate_latest(everyone)
@@ -82,12 +82,14 @@ class Counted:
         start = time.perf_counter()
         answered = False
 
-        def route() -> str:  # paths that clients make up would be labels without end
+        def route() -> str:  # arbitrary paths would be unlimited labels
             return getattr(scope.get("route"), "path", "other")
 
         async def counted(message: Message) -> None:
             nonlocal answered
-            if message["type"] == "http.response.start":  # before the client has it, who may then ask for the counts
+            if (
+                message["type"] == "http.response.start"
+            ):  # before the client, which may then request the counts, has the answer
                 answered = True
                 self._metrics.requests.labels(route(), str(message["status"])).inc()
             await send(message)
@@ -105,6 +107,6 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is another user's
+    except PermissionError:  # it belongs to another user
         pass
     return True

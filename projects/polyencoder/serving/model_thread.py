@@ -23,27 +23,27 @@ class WorkItem(NamedTuple):
 
     kind: str
     tokens: Any
-    """As `BatchForward` takes them for this kind."""
+    """The tokens, in the form that `BatchForward` expects for this kind."""
     cost: int
     """Its number of tokens."""
 
 
 class Job:
-    """One request's items, and the function that makes its result of theirs.
+    """One request's items, and the function that computes its result from theirs.
 
     Args:
         items: the inputs, in the order in which `finish` reads their results.
-        finish: from jobs of the same `group_key` that were computed at the same time to the result of each. It runs on
-            the model thread, unless it is `blocking_io`.
-        group_key: jobs with an equal key are finished in one call; None for a job by itself.
+        finish: returns the results of jobs with the same `group_key`. It runs on the model thread unless it is
+            `blocking_io`.
+        group_key: jobs with an equal key are finished in one call; None: the job is finished alone.
         payload: any data that `finish` needs.
-        blocking_io: `finish` mostly waits for another machine. It then runs on a thread of its own, with the jobs that
-            have been computed meanwhile.
+        blocking_io: `finish` mostly waits for another machine. It then runs on a separate thread, with the jobs that
+            were computed in the meantime.
 
     Attributes:
         results: of the items.
         future: the result; cancelling it drops what has not been computed.
-        seconds: of waiting, of the batches with its items, and of `finish`.
+        seconds: in the queue, in the batches with its items, and in `finish`.
     """
 
     def __init__(
@@ -86,8 +86,8 @@ class ModelThread:
     """A thread that computes jobs.
 
     Args:
-        compute: from a kind and the `tokens` of some items to the result of each.
-        max_tokens: of a batch; an item of more is computed alone.
+        compute: (kind, `tokens` of some items) -> the result of each.
+        max_tokens: of a batch; a larger item is computed alone.
         metrics: counts batches and jobs.
         start: called first on each thread.
     """
@@ -118,11 +118,11 @@ class ModelThread:
 
     @property
     def queued_tokens(self) -> int:
-        """Tokens of the items in the queue, among them those of cancelled jobs until their turn."""
+        """Tokens of the items in the queue, including cancelled jobs until their turn."""
         return self._queued_tokens
 
     def submit(self, job: Job) -> Future[Any]:
-        """Put a job in the queue. RuntimeError when the thread is closed."""
+        """Puts a job in the queue. RuntimeError if the thread is closed."""
         with self._changed:
             if self._closing:
                 raise RuntimeError("the model thread is closed")
@@ -143,7 +143,7 @@ class ModelThread:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Compute and finish the jobs that are not cancelled, and end."""
+        """Finishes the jobs that are not cancelled, then ends the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -162,7 +162,7 @@ class ModelThread:
                 self._pass(items)
 
     def _take(self) -> list[_Waiting] | None:
-        """The items of the next batch, waited for; None when the thread is to end."""
+        """Waits for the items of the next batch; None when the thread should end."""
         with self._changed:
             while not any(self._queues.values()):
                 if self._closing:
@@ -190,7 +190,7 @@ class ModelThread:
         first = taken[0].job.items[taken[0].place]
         try:
             results = self._compute(first.kind, [one.job.items[one.place].tokens for one in taken])
-        except BaseException as error:  # of any kind: it is the jobs', and the thread continues
+        except BaseException as error:  # any error belongs to the jobs; the thread continues
             for job in jobs:
                 _fail(job, error)
             return
@@ -233,7 +233,7 @@ class ModelThread:
             try:
                 values = group[0].finish(group)
             except BaseException as error:
-                if len(group) > 1:  # perhaps of one alone
+                if len(group) > 1:  # perhaps caused by a single job
                     for job in group:
                         job.group_key = None
                     self._finish(group)
@@ -241,7 +241,9 @@ class ModelThread:
                 _fail(group[0], error)
                 continue
             seconds = time.perf_counter() - start
-            self._metrics.jobs_finished(len(group), seconds)  # before a client has its answer, and asks for the counts
+            self._metrics.jobs_finished(
+                len(group), seconds
+            )  # before a client, which may then request the counts, has its answer
             for job, value in zip(group, values, strict=True):
                 job.seconds["score"] += seconds
                 if job.future.set_running_or_notify_cancel():

@@ -33,19 +33,19 @@ def problem(
 
 
 def for_clients(error: PolyencoderError, service: Service) -> str:
-    """The message without what is the server's own affair: where its index is, and what a database says of that."""
+    """The message without internals of the server: the index's address and the database driver's text."""
     message, index = str(error), service.index
     for address in (service.config.index, None if index is None else index.address):
         message = message.removeprefix(f"{address}: ")
     if index is not None and index.remote and message != str(error) and not isinstance(error, InputError):
-        message = re.sub(r" \(.*\)", "", message, flags=re.DOTALL)  # a driver's words, with hosts and users
+        message = re.sub(r" \(.*\)", "", message, flags=re.DOTALL)  # the driver's text contains hosts and users
     return message
 
 
 def _place(error: Mapping[str, Any], body: Any) -> list[str]:
     """The position in the body of a value that FastAPI rejects, such as `documents`, `0`; or the path parameter.
 
-    Its own place also has the types that it tried, as in `documents.0.str`, which no client has sent.
+    FastAPI's position also contains the types that it tried, as in `documents.0.str`.
     """
     source, *place = error["loc"]
     if source != "body" or error["type"] == "json_invalid":
@@ -63,11 +63,11 @@ def _place(error: Mapping[str, Any], body: Any) -> list[str]:
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Answers the library's errors, FastAPI's and bugs in this shape."""
+    """Registers handlers for the library's errors, FastAPI's errors, and bugs."""
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        # Of a value that may be of several types, the error of that which fits best is the one of its deepest part.
+        # For a union, the deepest error belongs to the best-fitting type.
         first: dict[str, Any] = max(error.errors(), key=lambda one: len(_place(one, error.body)))
         where = ".".join(_place(first, error.body))
         cause = first.get("ctx", {}).get("error")
@@ -99,7 +99,7 @@ def handle_problems(app: FastAPI) -> None:
         return problem(error.status_code, message, headers=error.headers)
 
     async def bug(request: Request, error: Exception) -> JSONResponse:
-        return problem(500, "the server failed at this request; its log says why")
+        return problem(500, "internal error; the server's log has the details")
 
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(PolyencoderError, ours)

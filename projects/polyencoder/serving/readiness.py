@@ -17,14 +17,13 @@ T = TypeVar("T")
 
 
 class SharedCall(Generic[T]):
-    """A call that may hang, such as of a Milvus that is away. Requests that come meanwhile wait for the same result.
+    """A call that may hang, for example if Milvus is unreachable. Concurrent requests wait for the same result.
 
-    It runs in a daemon thread. A pool's thread would be kept by a call that hangs, and the end of the process would
-    wait for it.
+    It runs in a daemon thread: a hanging call would block a thread of a pool, and the process could not end.
 
     Args:
         call: the call.
-        seconds: within which it has to return; after that each request is an error until it does.
+        seconds: the time limit; after it each request is an error until the call returns.
     """
 
     def __init__(self, call: Callable[[], T], *, seconds: float) -> None:
@@ -37,7 +36,7 @@ class SharedCall(Generic[T]):
         """The result. PolyencoderError if the call does not return in time, and what the call raises."""
         if self._result is None or self._result.done():
             self._result = Future()
-            self._result.set_running_or_notify_cancel()  # nobody who stops waiting cancels it
+            self._result.set_running_or_notify_cancel()  # a request that stops waiting does not cancel it
             self._due = time.monotonic() + self._seconds
             threading.Thread(target=self._run, args=[self._result], name="polyencoder-index", daemon=True).start()
         try:

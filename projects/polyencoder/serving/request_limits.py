@@ -21,8 +21,8 @@ _RETRY_AFTER = "1"  # seconds
 class RequestLimits:
     """ASGI middleware: answers 429, 413, 408 and 504 to requests beyond the limits.
 
-    The application gets the whole body. It is cancelled when its time is over or the client has disconnected; its items
-    in the model's queue are then dropped.
+    The application receives the whole body. It is cancelled after the time limit, or if the client disconnects; its
+    items in the model's queue are then dropped.
     """
 
     def __init__(self, app: ASGIApp, *, limits: Limits, metrics: Metrics) -> None:
@@ -32,10 +32,10 @@ class RequestLimits:
         self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):  # which are no work
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):  # which cost nothing
             return await self._app(scope, receive, send)
         if self._under_way >= self._limits.concurrent:
-            full = f"{self._under_way} requests are in progress already: try again later"
+            full = f"{self._under_way} requests are in progress: try again later"
             return await problem(429, full, headers={"Retry-After": _RETRY_AFTER})(scope, receive, send)
         self._under_way += 1
         self._metrics.under_way.inc()
@@ -51,10 +51,10 @@ class RequestLimits:
             self._metrics.under_way.dec()
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes | Response:
-        """Reads the body; returns the answer to one that is too large or too slow."""
+        """Reads the body; returns an error answer if it is too large or too slow."""
         limits = self._limits
-        too_large = problem(413, f"the body has more than {limits.bytes:,} bytes: send less at once")
-        if int(Headers(scope=scope).get("content-length", "0")) > limits.bytes:  # uvicorn has refused other values
+        too_large = problem(413, f"the body has more than {limits.bytes:,} bytes: send less per request")
+        if int(Headers(scope=scope).get("content-length", "0")) > limits.bytes:  # uvicorn refuses other values
             return too_large
 
         async def read() -> bytes | Response:
@@ -71,7 +71,7 @@ class RequestLimits:
         try:
             return await asyncio.wait_for(read(), limits.read_seconds)
         except asyncio.TimeoutError:
-            slow = f"the body did not come within {limits.read_seconds:g} seconds"
+            slow = f"the body did not arrive within {limits.read_seconds:g} seconds"
             return problem(408, slow, headers={"Connection": "close"})
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
@@ -103,7 +103,7 @@ class RequestLimits:
             await _cancelled(leaving)
 
     async def _refuse(self, response: Response, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends an answer to a client that may not read it, and gives up after some seconds."""
+        """Sends an answer; gives up after some seconds if the client does not read it."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(response(scope, receive, send), self._limits.read_seconds)
 
@@ -113,13 +113,13 @@ class _Disconnected(Exception):
 
 
 async def _disconnected(receive: Receive) -> None:
-    """Return when the client disconnects."""
+    """Returns when the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _cancelled(task: asyncio.Future[None]) -> None:
-    """Cancels a task and waits until it has ended; its error is of no use any more."""
+    """Cancels a task and waits for its end; ignores its error."""
     if not task.done():
         task.cancel()
         await asyncio.wait({task})

@@ -28,7 +28,7 @@ router = APIRouter(tags=["rerank"])
 
 
 class Document(BaseModel):
-    """A document that is an object; fields other than `text` are returned, and not read."""
+    """A document as an object; fields other than `text` are returned unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -36,7 +36,7 @@ class Document(BaseModel):
 
 
 class RerankRequest(Asked):
-    """Fields that these contracts have and this server has no use for, such as `max_chunks_per_doc`, are ignored."""
+    """Fields of these contracts that this server does not use, such as `max_chunks_per_doc`, are ignored."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
     documents: list[str | Document]
@@ -48,7 +48,9 @@ class Result(BaseModel):
     """A document of a ranking."""
 
     index: int
-    relevance_score: float = Field(description="0 to 1: the probability of a calibrated model, else a sigmoid.")
+    relevance_score: float = Field(
+        description="0 to 1: the probability if the model is calibrated, else a sigmoid of the score."
+    )
     document: Document | None = None
 
 
@@ -68,7 +70,7 @@ async def rerank(request: RerankRequest, service: Serving) -> RerankResponse:
 
 @router.post("/v2/rerank", response_model_exclude_none=True)
 async def rerank_v2(request: RerankRequest, service: Serving) -> RerankResponse:
-    """The same, without `return_documents`, which Cohere's version 2 does not have."""
+    """Ranks documents like `/v1/rerank`, without `return_documents`, which Cohere's version 2 lacks."""
     return await _rerank(request, service, version="2", documents=False)
 
 
@@ -86,7 +88,7 @@ async def _rerank(request: RerankRequest, service: Serving, *, version: str, doc
 
 
 class ScoreRequest(Body):
-    """One text with one or many, or pairs: as many as both fields have texts."""
+    """One text against one or many, or two lists of equal length as pairs."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
     text_1: str | list[str] = Field(description="Contexts.")
@@ -94,11 +96,11 @@ class ScoreRequest(Body):
 
 
 class Score(BaseModel):
-    """Of a pair."""
+    """The score of a pair."""
 
     index: int
     object: str = "score"
-    score: float = Field(description="0 to 1, of the pair by itself.")
+    score: float = Field(description="0 to 1, independent of the other pairs.")
 
 
 class ScoreResponse(Answer):
@@ -135,7 +137,7 @@ async def rank(
     """Ranks documents for a context: (place, relevance 0 to 1), best first; and the number of tokens.
 
     Raises:
-        InputError: a text is beyond the limits.
+        InputError: a text exceeds the limits.
     """
     documents = engine.texts(documents)
     scores, tokens = await _scores(engine, [(engine.turns(turns), documents)], name="documents")
@@ -143,10 +145,10 @@ async def rank(
 
 
 async def score_pairs(engine: Engine, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
-    """Scores the second text of each pair for the first, each pair by itself, 0 to 1; and the number of tokens.
+    """Scores the second text of each pair for the first, 0 to 1, independently; and the number of tokens.
 
     Raises:
-        InputError: a text is beyond the limits.
+        InputError: a text exceeds the limits.
     """
     engine.texts([second for _, second in pairs], name="text_2")
     of_context: dict[str, list[str]] = {}
@@ -161,9 +163,9 @@ async def score_pairs(engine: Engine, pairs: Sequence[tuple[str, str]]) -> tuple
 async def _scores(
     engine: Engine, asked: Sequence[tuple[Sequence[str], Sequence[str]]], *, name: str
 ) -> tuple[list[Tensor], int]:
-    """For each context and its documents scores [documents], and the number of tokens of all, which is limited.
+    """The scores [documents] of each context's documents, and the total number of tokens, which is limited.
 
-    Equal documents of a context are read once.
+    Equal documents of a context are scored once.
     """
     distinct = [list(dict.fromkeys(documents)) for _, documents in asked]
     groups = await engine.tokenized(
@@ -191,13 +193,13 @@ def _items(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> li
 
 
 def _read(jobs: Sequence[Job]) -> list[list[Tensor]]:
-    """A cross-encoder's scores, of each context of a job."""
+    """The cross-encoder's scores for each context of a job."""
     return [[torch.tensor(job.results[group]) for group in job.payload[1]] for job in jobs]
 
 
 @torch.inference_mode()
 def _dot(jobs: Sequence[Job]) -> list[list[Tensor]]:
-    """The scores of each context of a job with the vectors of its candidates, the context last among its items."""
+    """The scores of each context with its candidates' vectors; the context is the last item."""
     found = []
     for job in jobs:
         model: RankerModel = job.payload[0]

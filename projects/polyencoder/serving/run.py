@@ -25,7 +25,7 @@ from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 from polyencoder.storage.temporary import TemporaryFolder
 
-_STARTING = 300  # seconds in which a worker has to begin: importing torch takes long on a busy machine
+_STARTING = 300  # seconds for a worker to start: importing torch takes long on a busy machine
 
 __all__ = ["bound", "serve", "uvicorn_config"]
 
@@ -35,15 +35,15 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
 
     Args:
         config: see `ServerConfig`.
-        listening: called with the URL once the address is bound. Requests are answered when the model is warm.
+        listening: called with the URL once the address is bound. Requests are answered once the model is warm.
 
     Raises:
-        PolyencoderError: the model or the index cannot be used, or the address cannot.
+        PolyencoderError: the model, the index or the address cannot be used.
     """
     config = replace(config, threads=config.threads or max(1, torch.get_num_threads() // config.workers))
     with TemporaryFolder() as folder:
         if config.index is not None and config.sessions is None:
-            config = replace(config, sessions=str(Path(folder) / "sessions.sqlite"))  # which workers share
+            config = replace(config, sessions=str(Path(folder) / "sessions.sqlite"))  # shared by the workers
         service = Service.load(config)
         app = create_app(service)
         with bound(config) as listener:
@@ -52,7 +52,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
             if config.workers == 1:
                 uvicorn.Server(uvicorn_config(config, app)).run(sockets=[listener])
                 return
-            service.close()  # it was loaded to find what is wrong; each worker loads its own
+            service.close()  # loaded only to report errors early; each worker loads its own
             del app, service
             os.environ[SHARED] = folder
             told = uvicorn_config(config, partial(_worker, config), factory=True)
@@ -60,7 +60,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
 
 
 def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bool = False) -> uvicorn.Config:
-    """The configuration of uvicorn for an application or, with `factory`, for a function that makes one."""
+    """uvicorn's configuration for an application or, with `factory`, for a function that creates one."""
     return uvicorn.Config(
         app,
         factory=factory,
@@ -82,7 +82,7 @@ def _worker(config: ServerConfig) -> ASGIApp:
 
 
 def _end_with_parent() -> None:
-    """Ends this worker, as SIGTERM does, when its parent has died, which may have been killed."""
+    """Ends this worker, as SIGTERM does, if its parent dies."""
     if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os.kill(os.getpid(), signal.SIGTERM)
@@ -91,7 +91,7 @@ def _end_with_parent() -> None:
 def bound(config: ServerConfig) -> socket.socket:
     """Binds a socket to the address. ConfigError if that fails."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    # Named, as asyncio turns Nagle's algorithm off (40 ms an answer) only for sockets that say they speak TCP.
+    # Explicit, as asyncio turns off Nagle's algorithm (40 ms an answer) only for sockets with this protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

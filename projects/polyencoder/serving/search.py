@@ -1,4 +1,4 @@
-"""`/v1/search`: the best candidates of the index. Searches with equal settings that come together share a batch."""
+"""`/v1/search`: the best candidates of the index. Concurrent searches with equal settings share a batch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ router = APIRouter(tags=["search"])
 
 
 class SearchSettings(KnownFields, Body):
-    """The settings of a search, as `polyencoder search` has them. An unknown field is an error."""
+    """The settings of a search, as in `polyencoder search`. An unknown field is an error."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
     top_k: Annotated[int, Field(ge=1)] = 10
@@ -38,7 +38,7 @@ class SearchSettings(KnownFields, Body):
 
 
 class SearchRequest(Asked, SearchSettings):
-    """A context, and how to search for it."""
+    """A context and the settings of its search."""
 
 
 class SearchResult(BaseModel):
@@ -103,8 +103,8 @@ async def find_hits(
         turns: the context.
         options: of the search.
         min_probability: None for the server's.
-        keep_turns: also find what is a turn of the context.
-        name: of the request's field, for errors.
+        keep_turns: also return candidates that are turns of the context.
+        name: the request's field, for errors.
 
     Raises:
         InputError, ConfigError: an option does not fit the index or the limits; there is no index.
@@ -120,12 +120,12 @@ async def find_hits(
         return [], 0, {}
 
     def tokenized() -> list[int]:
-        if not remote:  # which is asked once, on a thread that may wait for it
-            service.searcher(*settings)  # what does not fit is this request's own error
+        if not remote:  # once, on a thread that may block
+            service.searcher(*settings)  # raises the errors of this request
         return engine.ranker.text.context_ids(turns)
 
     def find(jobs: Sequence[Job]) -> list[list[Hit]]:
-        if index is None or len(index) == 0:  # all were removed meanwhile
+        if index is None or len(index) == 0:  # all candidates were removed in the meantime
             return [[] for _ in jobs]
         encoded = stacked([job.results[0] for job in jobs])
         with torch.inference_mode():

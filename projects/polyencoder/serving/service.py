@@ -30,19 +30,19 @@ __all__ = ["Service", "Serving"]
 
 @dataclass(frozen=True)
 class Service:
-    """A ranker, perhaps with an index and a cross-encoder, and how it is served."""
+    """A ranker, an optional index and cross-encoder, and the settings of the server."""
 
     config: ServerConfig
     engine: Engine
     index: Index | None
-    """None for a server that only re-ranks."""
+    """None if the server only re-ranks."""
     reranker: Ranker | None
-    """A cross-encoder that orders the first results of a search."""
+    """The cross-encoder that re-ranks the first results of a search."""
     writer: IndexWriter
     sessions: Sessions | None
-    """None without an index, of which a chat needs replies."""
+    """None without an index, which a chat's replies come from."""
     check_index: SharedCall[None]
-    """Returns if the index can be searched, or if there is none."""
+    """Checks that the index, if any, can be searched."""
     count: SharedCall[int | None]
     """The number of candidates; None without an index."""
     metrics: Metrics
@@ -52,7 +52,7 @@ class Service:
         """Loads the models and opens the index.
 
         Raises:
-            PolyencoderError: a model or the index is missing, damaged, or not made for the others.
+            PolyencoderError: a model or the index is missing, damaged, or does not fit the others.
         """
         if config.threads is not None:
             torch.set_num_threads(config.threads)
@@ -70,7 +70,7 @@ class Service:
     def of(
         cls, config: ServerConfig, ranker: Ranker, *, index: Index | None = None, reranker: Ranker | None = None
     ) -> Service:
-        """Makes a service of loaded models and an open index.
+        """Creates a service from loaded models and an open index.
 
         Raises:
             PolyencoderError: the settings of searches do not fit the models or the index.
@@ -88,7 +88,7 @@ class Service:
             metrics=metrics,
         )
         if index is not None and len(index):
-            service.searcher(SearchOptions(), config.min_probability, False)  # raises for what does not fit
+            service.searcher(SearchOptions(), config.min_probability, False)  # raises for settings that do not fit
         return service
 
     @property
@@ -115,7 +115,7 @@ class Service:
         )
 
     def close(self) -> None:
-        """Finishes the requests that were accepted, then closes the index."""
+        """Finishes the accepted requests, then closes the index."""
         self.writer.close()
         self.engine.close()
         if self.index is not None:
@@ -123,7 +123,7 @@ class Service:
 
 
 def _sessions(config: ServerConfig) -> Sessions:
-    """The file of sessions, a temporary one if none is named."""
+    """The file of sessions; a temporary one by default."""
     temporary = None if config.sessions else TemporaryFolder()
     sessions = Sessions(
         Path(config.sessions or "") if temporary is None else Path(temporary.name) / "sessions.sqlite",

@@ -25,11 +25,11 @@ _BUSY_SECONDS = 5.0
 
 
 class NoSession(PolyencoderError):
-    """No session has this id, or it has expired."""
+    """The session does not exist, or has expired."""
 
 
 class SessionBusy(PolyencoderError):
-    """Something else was said in the session since its turns were read."""
+    """The session has changed since its turns were read."""
 
 
 class Session(NamedTuple):
@@ -38,12 +38,12 @@ class Session(NamedTuple):
     id: str
     persona: list[str]
     turns: list[str]
-    """Oldest first, by the user and the server in turn."""
+    """Oldest first, alternating user and server."""
     version: int = 0
     """The number of exchanges; 0 if it is not stored yet."""
 
     def context(self, message: str, *, most_characters: int) -> list[str]:
-        """The turns of a context: persona, dialogue, the new message. Old turns that do not fit are left out."""
+        """The turns of a context: persona, dialogue, the new message. Old turns that do not fit are dropped."""
         room = most_characters - len(message) - sum(map(len, self.persona))
         kept: list[str] = []
         for turn in reversed(self.turns):
@@ -58,8 +58,8 @@ class Sessions:
     """Stores sessions in a file, each for `seconds` after its last use.
 
     Args:
-        path: of the file, created if missing.
-        most: maximum sessions; another one drops the least recently used.
+        path: the file, created if missing.
+        most: maximum sessions; a new one replaces the least recently used.
         seconds: after which an unused session expires.
         most_turns, most_characters: of one session; older turns are dropped, the last two never.
 
@@ -90,10 +90,12 @@ class Sessions:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.executescript(_TABLE)
         except PolyencoderError as error:
-            raise ConfigError(f"{path}: is no file for sessions ({error}); give another", argument="sessions") from None
+            raise ConfigError(
+                f"{path}: is not a file of sessions ({error}); give another", argument="sessions"
+            ) from None
 
     def new(self, persona: list[str]) -> Session:
-        """A new session, which `say` stores."""
+        """Creates a session, which `add_turns` stores."""
         return Session(uuid.uuid4().hex, persona, [])
 
     def read(self, id_: str) -> Session:
@@ -104,12 +106,12 @@ class Sessions:
                 (id_, self._clock() - self._seconds),
             ).fetchone()
         if row is None:
-            raise NoSession("there is no such session, or it was not used for too long: begin another")
+            raise NoSession("the session does not exist or has expired: begin another")
         return Session(id_, json.loads(row[0]), json.loads(row[1]), row[2])
 
-    def say(self, session: Session, said: str, reply: str) -> None:
-        """Stores one more turn of each side. SessionBusy if something else was said since the session was read."""
-        kept = [*session.turns, said, reply][-self._most_turns :]
+    def add_turns(self, session: Session, message: str, reply: str) -> None:
+        """Stores a turn of each side. SessionBusy if the session has changed since it was read."""
+        kept = [*session.turns, message, reply][-self._most_turns :]
         while len(kept) > 2 and sum(map(len, kept)) > self._most_characters:
             del kept[:2]
         turns = json.dumps(kept)
@@ -126,7 +128,7 @@ class Sessions:
                     (turns, now, session.id, session.version),
                 )
             if done.rowcount == 0:
-                raise SessionBusy("something else was said in this session meanwhile: say it again")
+                raise SessionBusy("another message changed this session in the meantime: send it again")
             connection.execute("DELETE FROM sessions WHERE used <= ?", (now - self._seconds,))
             connection.execute(
                 "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions ORDER BY used DESC LIMIT -1 OFFSET ?)",
@@ -140,7 +142,7 @@ class Sessions:
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A connection for one transaction, which is rolled back after an error."""
+        """Opens a connection for one transaction, which is rolled back after an error."""
         try:
             with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)) as connection:
                 connection.execute("PRAGMA synchronous = NORMAL")
@@ -148,4 +150,4 @@ class Sessions:
                 if connection.in_transaction:
                     connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise PolyencoderError(f"sessions cannot be kept now ({first_line(error)}): try again") from error
+            raise PolyencoderError(f"sessions cannot be stored now ({first_line(error)}): try again") from error

@@ -23,8 +23,8 @@ class _Change(NamedTuple):
 class IndexWriter:
     """One thread that changes the index.
 
-    Changes that wait together become one transaction of an index folder, which waits for the disk once; a change that
-    fails does not affect the others. A change that has begun is finished, whether its client waits or not.
+    Queued changes become one transaction of an index folder, which syncs the disk once; a change that fails does not
+    affect the others. A change that has begun is finished even if its client stops waiting.
     """
 
     def __init__(self, index: Index | None) -> None:
@@ -74,7 +74,7 @@ def _make(index: Index, changes: Sequence[_Change]) -> None:
                 try:
                     change.make(index)
                     made.append(change)
-                except Exception as error:  # of any kind: the other changes are made
+                except Exception as error:  # any error; the other changes are made
                     if len(changes) == 1:
                         raise
                     change.done.set_exception(error)

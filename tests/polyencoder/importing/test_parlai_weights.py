@@ -64,7 +64,7 @@ def test_a_tensor_without_a_place_is_named(architecture, tensor):
     agent = theirs(architecture)
     tensor = tensor.format(ENCODERS[architecture])
     state = agent.model.state_dict() | {tensor: torch.zeros(32)}
-    with pytest.raises(CheckpointError, match=f"{tensor} has no place in this model$"):
+    with pytest.raises(CheckpointError, match=f"{tensor} is not a tensor of this model$"):
         convert(agent, architecture, state=state)
 
 

@@ -259,7 +259,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"memories.0_in.keys": torch.zeros(1)}, "memories.0_in.keys has no place in this model$"),
+            ({"memories.0_in.keys": torch.zeros(1)}, "memories.0_in.keys is not a tensor of this model$"),
             ({"layer_norm1.1.bias": ...}, "layer_norm1.1.bias is missing$"),
             (
                 {"ffns.0.lin2.weight": torch.zeros(3, 3)},
@@ -278,8 +278,8 @@ class TestRefusals:
         ("change", "message"),
         [
             ({"n_heads": None}, "its option `n_heads` is None; a count is wanted"),
-            ({"n_heads": 3}, "no model that can be built"),
-            ({"n_layers": 1}, "attentions.1.q_lin.weight has no place in this model .and 15 more"),
+            ({"n_heads": 3}, "no model can be built"),
+            ({"n_layers": 1}, "attentions.1.q_lin.weight is not a tensor of this model .and 15 more"),
             ({"gelu_activation": "yes"}, "`gelu_activation` is 'yes'; True or False is wanted"),
         ],
     )
@@ -306,8 +306,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ({"<s>": 0, "</s>": 2}, "`dico_word2id` does not give each word its number"),
-            (["<s>"], "`dico_word2id` does not give each word its number"),
+            ({"<s>": 0, "</s>": 2}, "`dico_word2id` does not number the words from 0"),
+            (["<s>"], "`dico_word2id` does not number the words from 0"),
             ({"hello": 0}, "its dictionary does not begin with XLM's tokens <s>, </s>"),
             ({word: i for i, word in enumerate(SPECIAL)}, "its dictionary has 14 words with the special ones, but"),
         ],

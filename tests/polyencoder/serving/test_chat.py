@@ -127,4 +127,4 @@ def test_a_file_of_sessions_that_fails_is_an_error_with_its_reason(serve):
         connection.execute("ALTER TABLE sessions RENAME TO others")
     answer = client.post("/v1/chat", json={"message": "hello", "session": session})
     assert answer.status_code == 503
-    assert "sessions cannot be kept now (no such table" in answer.json()["message"]
+    assert "sessions cannot be stored now (no such table" in answer.json()["message"]

@@ -22,25 +22,25 @@ def make_sessions(tmp_path):
 
 def begun(sessions, persona=()) -> str:
     session = sessions.new(list(persona))
-    sessions.say(session, "hello", "hi")
+    sessions.add_turns(session, "hello", "hi")
     return session.id
 
 
 def test_workers_share_what_was_said(make_sessions):
     one, other = make_sessions(), make_sessions()
     id_ = begun(one, ["your persona: i ski ."])
-    other.say(other.read(id_), "how are you ?", "fine")
+    other.add_turns(other.read(id_), "how are you ?", "fine")
     assert one.read(id_)[1:] == (["your persona: i ski ."], ["hello", "hi", "how are you ?", "fine"], 2)
-    other.say(other.read(id_), "good", "yes")
+    other.add_turns(other.read(id_), "good", "yes")
     assert one.read(id_).turns == ["how are you ?", "fine", "good", "yes"]  # four are kept
 
 
 def test_long_turns_leave_room_for_the_next(make_sessions):
     sessions = make_sessions(most_characters=20)
     id_ = begun(sessions)
-    sessions.say(sessions.read(id_), "a" * 9, "b" * 9)
+    sessions.add_turns(sessions.read(id_), "a" * 9, "b" * 9)
     assert sessions.read(id_).turns == ["a" * 9, "b" * 9]
-    sessions.say(sessions.read(id_), "c" * 99, "d")
+    sessions.add_turns(sessions.read(id_), "c" * 99, "d")
     assert sessions.read(id_).turns == ["c" * 99, "d"]
 
 
@@ -60,7 +60,7 @@ def test_one_that_is_not_used_is_forgotten(make_sessions):
     sessions = make_sessions()
     id_ = begun(sessions)
     make_sessions.now[0] = 9
-    sessions.say(sessions.read(id_), "a", "b")
+    sessions.add_turns(sessions.read(id_), "a", "b")
     make_sessions.now[0] = 18
     read = sessions.read(id_)
     make_sessions.now[0] = 19
@@ -69,20 +69,20 @@ def test_one_that_is_not_used_is_forgotten(make_sessions):
     begun(sessions)
     assert len(sessions) == 1
     with pytest.raises(SessionBusy):
-        sessions.say(read, "a", "b")
+        sessions.add_turns(read, "a", "b")
 
 
 def test_two_answers_to_the_same_turns_are_one_too_many(make_sessions):
     sessions = make_sessions()
     id_ = begun(sessions)
     first, second = sessions.read(id_), sessions.read(id_)
-    sessions.say(first, "a", "b")
+    sessions.add_turns(first, "a", "b")
     with pytest.raises(SessionBusy):
-        sessions.say(second, "c", "d")
+        sessions.add_turns(second, "c", "d")
     assert sessions.read(id_).turns == ["hello", "hi", "a", "b"]
 
 
 def test_a_file_that_is_none_is_an_error(tmp_path):
     (tmp_path / "text").write_text("no database, but long enough to be taken for one" * 100)
-    with pytest.raises(ConfigError, match="no file for sessions"):
+    with pytest.raises(ConfigError, match="not a file of sessions"):
         Sessions(tmp_path / "text", most=1, seconds=1.0)

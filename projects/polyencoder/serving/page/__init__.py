@@ -13,7 +13,7 @@ router = APIRouter(include_in_schema=False)
 _PAGE = files("polyencoder.serving.page")
 _KINDS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 _HEADERS = {
-    # Scripts and styles are files of ours: markup that a text might bring along would neither run nor load anything.
+    # Only our own scripts and styles: markup in a text can neither run nor load anything.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",

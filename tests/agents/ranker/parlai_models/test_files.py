@@ -114,7 +114,7 @@ def test_missing_and_left_over_tensors_are_named(copy):
         read_parlai_model(path)
     states["model"]["codes"] = states["model"]["surplus"]
     torch.save(states, path)
-    with pytest.raises(CheckpointError, match="surplus has no place in this model"):
+    with pytest.raises(CheckpointError, match="surplus is not a tensor of this model"):
         read_parlai_model(path)
 
 
