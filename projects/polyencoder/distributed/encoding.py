@@ -1,4 +1,4 @@
-"""`EncodeCandidates`: Arrow tables of candidates to tables with their vectors, in whichever process it is called."""
+"""`EncodeCandidates`: maps Arrow tables of candidates to tables with their vectors, in any process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ __all__ = ["EncodeCandidates", "candidates_table"]
 
 
 class EncodeCandidates:
-    """Encodes tables of candidates. It has only the name of its model, and is pickled to other processes as that.
+    """Encodes tables of candidates. Pickles as the name of its model, for other processes.
 
-    Each process loads the model once, when it is first called. Equal tables give equal bits, in any process with as
+    Each process loads the model at the first call. Equal tables give bit-identical results in processes with equally
     many threads.
 
     Examples:
@@ -34,7 +34,7 @@ class EncodeCandidates:
 
     Args:
         model: a model folder or hub id, which all processes can read.
-        device: such as "cpu" or "cuda"; None for a GPU where there is one.
+        device: such as "cpu" or "cuda"; None: a GPU if available.
         backend: as of `Ranker.from_pretrained`.
         dtype: of the encoder, as there.
     """
@@ -46,22 +46,22 @@ class EncodeCandidates:
 
     @property
     def fingerprints(self) -> Fingerprints:
-        """Of its model, which is loaded."""
+        """The fingerprints of its model, which it loads."""
         return _loaded(*self._settings)[1]
 
     def __call__(self, batch: Any) -> Any:
-        """The table of the candidates with their vectors.
+        """Returns the table of the candidates with their vectors.
 
         Args:
-            batch: a table or record batch of Arrow with a column `text` and, if it likes, `id`; all others, and what is
-                in `metadata`, an object or the JSON of one, are metadata.
+            batch: a table or record batch of Arrow with a column `text` and optionally `id`; other columns, and the
+                fields of `metadata` (an object or its JSON), are metadata.
 
         Returns:
             A table with `id`, `text`, `vector` (float32 [dim] of fixed size) and `metadata` (JSON, or null); the
             model's fingerprints are in the metadata of its schema. In the order of the batch.
 
         Raises:
-            InputError: a candidate that cannot be used; it names the row of the batch, the first being 1.
+            InputError: an invalid candidate; it names the row of the batch, from 1.
         """
         arrow = require("pyarrow", extra="data")
         ranker, fingerprints = _loaded(*self._settings)
@@ -79,7 +79,7 @@ class EncodeCandidates:
 
 
 def candidates_table(candidates: Iterable[Candidate]) -> Any:
-    """Candidates as a table with `id`, `text` and `metadata`, the JSON of it.
+    """Candidates as a table with `id`, `text` and `metadata` (JSON).
 
     Raises InputError for one that no index can hold.
     """

@@ -1,7 +1,7 @@
-"""Encodes candidates into Parquet files, a block of rows in each; a killed run resumes behind the last whole file.
+"""Encodes candidates into Parquet files, a block of rows each; a killed run resumes after the last complete file.
 
-A part is written beside its place and renamed. Its schema says which model made it and which candidates it has, so that
-a run that is started again skips what it would write again, and never takes another run's part for its own.
+A part is written to a temporary file and renamed. Its schema names the model and the candidates, so that a resumed run
+skips finished parts and rejects those of other runs.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ def encode_parts(
     rows: int = SHARD_SIZE,
     progress: bool = False,
 ) -> int:
-    """Write `part-000000000000.parquet`, ... with `rows` candidates each, for `vectors_from`; how many candidates.
+    """Write `part-000000000000.parquet`, ... with `rows` candidates each, for `vectors_from`; returns their number.
 
-    With the rows of an index's shards, and no text twice, the vectors are bit by bit those of an index that encodes
-    the candidates itself.
+    With `rows` of an index's shards, and distinct texts, the vectors are bit-identical to those of an index that
+    encodes the candidates itself.
 
     Args:
-        candidates: as of `build_index`; read once, and never all in memory.
-        folder: where; made if it is not there.
+        candidates: as for `build_index`; read once, and never all in memory.
+        folder: created if missing.
         encode: the model.
-        rows: candidates of a part: what is encoded at once, and lost at most by a kill.
+        rows: candidates per part, encoded at once: the most that a kill loses.
         progress: show a bar on stderr.
 
     Raises:
-        InputError: no candidates, one that cannot be used, a part of other candidates, another model or other `rows`,
+        InputError: no candidates, an invalid one, a part of other candidates, another model or other `rows`,
             or a folder that cannot be written.
     """
     parquet = require("pyarrow.parquet", extra="data")
@@ -79,9 +79,9 @@ def encode_parts(
                 parquet.write_table(encode(table), temporary)
             bar.update(table.num_rows)
     if not total:
-        raise InputError(f"{folder}: no part was made, as there is no candidate: the input is empty")
+        raise InputError(f"{folder}: no part was made, as there are no candidates: the input is empty")
     if others := sorted(path.name for path in folder.glob("part-*.parquet") if path.name not in written):
-        raise InputError(f"{folder}: {others[0]} is not of these candidates, all others are: remove it")
+        raise InputError(f"{folder}: {others[0]} has other candidates than the other parts: remove it")
     return total
 
 
@@ -93,7 +93,7 @@ def _digest(table: Any) -> bytes:
 
 
 def _check_same(path: Path, table: Any, encode: EncodeCandidates) -> None:
-    """Raise InputError unless the part is the one that this table would become."""
+    """Raises InputError unless the part was made from this table."""
     try:
         metadata = require("pyarrow.parquet", extra="data").read_schema(path).metadata or {}
     except (require("pyarrow", extra="data").ArrowException, OSError) as error:
@@ -101,4 +101,4 @@ def _check_same(path: Path, table: Any, encode: EncodeCandidates) -> None:
     made = fingerprints_of(path)
     what = "candidates" if metadata.get(_CANDIDATES) != table.schema.metadata[_CANDIDATES] else ""
     if what or made is None or not made.fits(encode.fingerprints):
-        raise InputError(f"{path}: is of other {what or 'models'}; give another folder, or remove it")
+        raise InputError(f"{path}: was made from other {what or 'models'}; give another folder, or remove it")

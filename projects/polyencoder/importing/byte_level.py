@@ -1,7 +1,7 @@
 """Converts ParlAI's byte-level dictionaries, `gpt2`, `slow_bytelevel_bpe` and `bytelevelbpe`, to fast tokenizers.
 
-All three work like GPT-2's: a pattern splits the text, its bytes become 256 characters, and merges join them.
-They differ in how `X.dict` writes a token. `bytelevelbpe` writes the characters unchanged; the other two write `\\x` and
+All three work like GPT-2's: a pattern splits the text, its bytes become 256 characters, merges join them.
+They differ in how `X.dict` writes a token. `bytelevelbpe` writes the characters unchanged; the others write `\\x` and
 two digits for each byte of a character that is not ASCII, and `gpt2` keeps its merges in ParlAI's data folder. Those
 are not needed: a merge joins two earlier tokens, so the merges follow from the vocabulary, in the order of training.
 """

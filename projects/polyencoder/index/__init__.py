@@ -1,4 +1,4 @@
-"""Candidates encoded once and searched many times: a folder of vectors and texts on disk, and what searches it."""
+"""Indexes: candidates encoded once and searched many times, in folders, Milvus or PostgreSQL."""
 
 from __future__ import annotations
 

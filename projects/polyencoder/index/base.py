@@ -1,4 +1,4 @@
-"""`Index`: the interface of every index, whichever engine keeps its vectors."""
+"""`Index`: the interface of all indexes, independent of the engine that stores the vectors."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ class Candidate(NamedTuple):
     """A candidate to put into an index."""
 
     id: str | None
-    """Unique in the index; None for one made of the text and the metadata, so that equal records are one entry."""
+    """Unique in the index; None: derived from the text and the metadata, so that equal records are one entry."""
     text: str
     metadata: dict[str, Any] | None = None
-    """Anything that JSON can hold; fields of it can be filtered by."""
+    """Any JSON object; searches can filter by its fields."""
     where: str = ""
     """Its file and line, for messages."""
     vector: np.ndarray[Any, Any] | None = None
-    """Its vector, [dim], where an encoder made that already; None: the index's model encodes the text."""
+    """Its vector, [dim], if it exists already; None: the index's model encodes the text."""
 
 
 How = Literal["add", "update", "put"]
-"""As a new one, in the place of one, or whichever it is."""
+"""New, a replacement, or either."""
 
 Record = str | Mapping[str, Any] | Candidate
-"""A candidate as callers may give it: its text alone, a dict with `text`, `id`, `metadata` and, where it exists, its
-`vector`, or a `Candidate`."""
+"""A candidate as callers may pass it: a text, a dict with `text`, `id`, `metadata` and optionally `vector`, or a
+`Candidate`."""
 
 
 def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
-    """Each record as a `Candidate`, one at a time. Raises InputError for what is no list of records, or no record."""
+    """Yields each record as a `Candidate`. Raises InputError for anything but a list of records."""
     if isinstance(records, Candidate):
         raise InputError("candidates is one record; give a list of records")
     given = checked_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
@@ -72,13 +72,13 @@ class Hit(NamedTuple):
     metadata: dict[str, Any] | None
     found: Exactness
     rerank_score: float | None = None
-    """A cross-encoder's score, which is on a scale of its own; None where there was no re-ranking."""
+    """The cross-encoder's score, on another scale; None without re-ranking."""
     probability: float | None = None
-    """How likely it is the right one; None if the model that ordered the hits is not calibrated."""
+    """The probability that it is the right one; None if the model that ordered the hits is not calibrated."""
 
 
 def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:
-    """Contexts as a search takes them. InputError for vectors of another shape than [contexts, (codes,) dim]."""
+    """Converts contexts for a search. InputError for vectors of another shape than [contexts, (codes,) dim]."""
     if isinstance(contexts, ContextEncoding):
         return contexts
     try:
@@ -104,25 +104,25 @@ def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
 
 def _with_id(record: Candidate) -> Candidate:
     if record.id is None:
-        raise InputError(f"{record.where or 'a record'}: has no id; an update says by its id what is updated")
+        raise InputError(f"{record.where or 'a record'}: has no id; an update needs the id of a candidate")
     checked_text(f"{record.where or 'a record'}: its id", record.id)
     return record
 
 
 class Index(ABC):
-    """Candidates that can be searched with encoded contexts, and changed without encoding the others again."""
+    """Candidates that are searched with encoded contexts, and changed without encoding the others again."""
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """End its connection, if it has one; it cannot be used after that."""
+        """Closes the connection, if any; the index cannot be used afterwards."""
 
     @property
     @abstractmethod
     def address(self) -> str:
-        """Where it is, as its error messages begin: without a password."""
+        """Its address for error messages, without a password."""
 
     @property
     def remote(self) -> bool:
-        """Whether a server keeps it, so that who asks it waits, perhaps for long."""
+        """Whether a server stores it, so that calls may wait for long."""
         return False
 
     def search(
@@ -131,9 +131,9 @@ class Index(ABC):
         options: SearchOptions | None = None,
         **changes: Any,
     ) -> list[list[Hit]]:
-        """The best candidates of each context, best first; fewer where the filter lets fewer through.
+        """The best candidates of each context, best first; fewer if fewer pass the filter.
 
-        All scores are exact; what can be missing is a candidate. Of each hit, `found` says how it was found.
+        All scores are exact; an approximate search may miss a candidate. `Hit.found` says how a hit was found.
 
         Examples:
             >>> index.search(contexts, top_k=5, exactness="certified")
@@ -143,10 +143,10 @@ class Index(ABC):
             contexts: the encoded contexts, any number of them; or their vectors, [contexts, dim] of one vector each or
                 [contexts, codes, dim]. The score of one vector is its inner product with the candidate's.
             options: how to search; None for `SearchOptions()`.
-            changes: fields of `SearchOptions`, in place of those of `options`.
+            changes: fields of `SearchOptions` that override those of `options`.
 
         Raises:
-            ConfigError: there is no such option, or this index has no use for one.
+            ConfigError: an option is unknown, or does not apply to this index.
             InputError: an option is too small, or the contexts do not fit.
         """
         options = changed(options, changes)
@@ -155,17 +155,17 @@ class Index(ABC):
 
     @abstractmethod
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
-        """`search` with options that were checked."""
+        """`search` with checked options."""
 
     @abstractmethod
     def check(self, options: SearchOptions) -> None:
-        """Raise ConfigError for an option that this index has no use for."""
+        """Raises ConfigError for an option that does not apply to this index."""
 
     @abstractmethod
     def changing(self) -> AbstractContextManager[None]:
-        """Makes one change of all that is added, removed and updated in the block, when it ends; after an error none.
+        """Makes all additions, removals and updates of the block one change, applied at its end; none after an error.
 
-        Blocks may be nested; a search inside one does not see what it changes.
+        Blocks may be nested; a search inside one does not see its changes.
 
         Examples:
             >>> with index.changing():
@@ -174,23 +174,23 @@ class Index(ABC):
         """
 
     takes_vectors: ClassVar[bool] = False
-    """Whether candidates that are added may bring their vectors."""
+    """Whether added candidates may have vectors."""
 
     def add(self, records: Iterable[Record]) -> None:
-        """Put in new candidates. One that exists already is unchanged; InputError if it differs."""
+        """Adds new candidates. One that exists already is unchanged; InputError if it differs."""
         self._enter(self._usable(records), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> None:
-        """Take candidates out. InputError for an id that is not there, unless `missing_ok`."""
+        """Removes candidates. InputError for an unknown id, unless `missing_ok`."""
         given = checked_iterable("ids", ids, of="ids")
         self._remove((checked_text(f"id {place}", id_) for place, id_ in enumerate(given)), missing_ok=missing_ok)
 
     def update(self, records: Iterable[Record]) -> None:
-        """Give candidates another text or other metadata. InputError for an id that is not there, or no id."""
+        """Changes the text or metadata of candidates. InputError for an unknown or missing id."""
         self._enter(map(_with_id, self._usable(records)), "update")
 
     def put(self, records: Iterable[Record]) -> None:
-        """Put in candidates, in the place of those that have their ids. Equal ones are unchanged."""
+        """Adds candidates, replacing those with the same ids. Equal ones are unchanged."""
         self._enter(self._usable(records), "put")
 
     def _usable(self, records: Iterable[Record]) -> Iterator[Candidate]:
@@ -214,16 +214,16 @@ class Index(ABC):
 
     @abstractmethod
     def count(self, filter: Filter | None = None) -> int:
-        """The number of candidates that the filter lets through, each id counted."""
+        """The number of candidates (ids) that pass the filter."""
 
     @abstractmethod
     def count_texts(self, filter: Filter | None = None) -> int:
-        """The number of different texts of the candidates that the filter lets through."""
+        """The number of different texts of the candidates that pass the filter."""
 
     def check_searchable(self) -> None:
-        """Raise PolyencoderError where it cannot be searched now."""
+        """Raises PolyencoderError if it cannot be searched now."""
         self.count()
 
     def __len__(self) -> int:
-        """The number of candidates, each id counted."""
+        """The number of candidates (ids)."""
         return self.count()

@@ -1,4 +1,4 @@
-"""Candidates from the files that users have: a text a line, or records with an id and metadata."""
+"""Reads candidates from users' files: a text per line, or records with an id and metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from polyencoder.index.base import Candidate
 from polyencoder.index.entries import canonical
 
 MAX_CHARACTERS = 20_000
-"""A longer candidate is no reply, but a file without line ends or of another format: a model reads some 400 of it."""
+"""A longer candidate suggests a file without line ends or of another format; a model reads about 400 characters."""
 
 
 def candidates_from(
@@ -20,17 +20,17 @@ def candidates_from(
     *,
     bad: OnBad = raise_it,
 ) -> Iterator[Candidate]:
-    """The candidates of files, one at a time, in order.
+    """Yields the candidates of files, in order.
 
-    JSON lines, CSV, TSV and Parquet have a field `text`, and if they like `id`; all other fields are metadata, and so
-    are the fields of a `metadata` object, as `Ranker.index` takes it. Any other file is a text a line, of which empty
-    ones are left out. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and
+    JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`; all other fields are metadata, and so are
+    the fields of a `metadata` object, as for `Ranker.index`. Any other file has a text per line; empty lines are
+    skipped. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and
     `.zst` files are decompressed.
 
     Raises:
-        InputError: a file that cannot be read, or, unless `bad` does something else with it, a candidate without text,
-            of more than `MAX_CHARACTERS`, with an id that is neither text nor a whole number, or with what JSON has
-            not, such as nan, in its metadata. It names the line.
+        InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
+            `MAX_CHARACTERS`, an id that is neither text nor a whole number, or metadata that JSON cannot hold, such as
+            nan. It names the line.
     """
     for path in expand(paths):
         is_lines = format_of(path) == "txt"
@@ -46,7 +46,7 @@ def candidates_from(
 
 
 def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
-    """A candidate of a record of a file: fields other than `text` and `id` are metadata. Errors as above."""
+    """Converts a record of a file to a candidate: fields other than `text` and `id` are metadata. Errors as above."""
     if "text" not in record:
         raise InputError(
             f"{where}: has no 'text'; it has {', '.join(map(repr, record)) or 'nothing'}. Rename the column with the "

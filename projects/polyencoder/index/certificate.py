@@ -1,9 +1,9 @@
-"""Candidate generation, exact rescoring, proof: how engines of nearest neighbours serve a poly-encoder.
+"""Candidate generation, exact rescoring, proof: poly-encoder search on nearest-neighbour engines.
 
-Engines know inner products of single vectors. A poly-encoder's score is not one: sum_i p_i l_i over the logits of all
-codes, weighed for each candidate anew. (MaxSim, which engines for many vectors have, adds up or takes the largest of
-what each vector finds: another function, which ranks otherwise.) But a score is a mean of its logits, so never above
-the largest: the best are near to some code. So each code's nearest candidates are a shortlist, which is rescored.
+Engines compute inner products of single vectors. A poly-encoder's score is another function: sum_i p_i l_i over the
+logits of all codes, with weights that depend on the candidate. (MaxSim, which multi-vector engines offer, ranks
+differently.) But a score is a weighted mean of its logits, so it never exceeds the largest: the best candidates are
+near some code. So each code's nearest candidates form a shortlist, which is rescored exactly.
 
 A candidate outside all shortlists has, with every code, an inner product of at most the last in that code's list, and
 its score is below the largest of these. Once the k-th best score of the union is above, the result is *certified*:
@@ -26,10 +26,10 @@ __all__ = ["Answer", "Engine", "Shortlist", "search_shortlists"]
 
 
 class Shortlist(NamedTuple):
-    """The candidates that are proposed for one context."""
+    """The candidates proposed for one context."""
 
     rows: Tensor
-    """int64 [n], their numbers, each once, in the order that equal scores shall have."""
+    """int64 [n], their distinct numbers, in the order for equal scores."""
     vectors: Tensor
     """[n, dim]"""
     bound: float
@@ -37,20 +37,20 @@ class Shortlist(NamedTuple):
 
 
 class Engine(Protocol):
-    """A search for the k best candidates of some contexts, by numbers that it gives to candidates."""
+    """A search for the k best candidates of some contexts; it numbers the candidates."""
 
     contexts: ContextEncoding
     k: int
-    """At least 1; there are as many candidates."""
+    """At least 1, and at most the number of candidates."""
     attention: str
     """As in `polyencoder.scoring.score`."""
     exact_lists: bool
-    """Whether any list can prove anything."""
+    """Whether lists are exact, so that they can prove a result."""
     most_named: int
-    """How many candidates the lists of a request may name."""
+    """The maximum number of candidates that the lists of a request name."""
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterable[Shortlist]:
-        """The union of the codes' lists, which have this length, for each of the `contexts` at these `places`."""
+        """The union of the codes' lists of this length, for each of the `contexts` at these `places`."""
         ...
 
     def scan(self, contexts: ContextEncoding) -> TopK:
@@ -62,23 +62,23 @@ class Answer(NamedTuple):
     """The result of one context, best first."""
 
     scores: Tensor
-    """[k], fp32 or float64; fewer only where a scan finds fewer."""
+    """[k], fp32 or float64; fewer only if a scan finds fewer."""
     rows: Tensor
     """int64 [k]."""
     found: Exactness
 
 
 def search_shortlists(engine: Engine, *, exactness: Exactness, length: int, longest: int) -> list[Answer]:
-    """The k best of each context's shortlist, the lists being doubled until that is good enough.
+    """The k best of each context's shortlist; lists are doubled until the result is good enough.
 
-    Good enough are k candidates, which for "certified" must be proven to be the best: the k-th score reaches the bound.
-    What is still not good enough when lists are `longest` is scanned; so is everything where no list can give what is
-    wanted: for "exact", for "certified" without exact lists, and under multi-head attention, of whose scores an inner
-    product says nothing.
+    A result is good enough with k candidates, which for "certified" must be proven the best: the k-th score reaches the
+    bound. A context whose result is not good enough at the `longest` lists is scanned; so are all contexts if no list
+    can give the result: for "exact", for "certified" without exact lists, and under multi-head attention, whose scores
+    are not bounded by inner products.
 
     Args:
         engine: proposes candidates.
-        exactness: what every result must be at least.
+        exactness: the least exactness of every result.
         length: of the first lists.
         longest: of the last ones.
     """

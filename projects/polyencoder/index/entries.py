@@ -1,4 +1,4 @@
-"""A candidate as an index holds it: its text, an id, and its metadata as canonical JSON."""
+"""Validates candidates for an index: text, id, and metadata as canonical JSON."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ __all__ = ["canonical", "checked", "taken"]
 def canonical(metadata: dict[str, Any] | None) -> str | None:
     """Metadata as canonical JSON. Numbers of numpy are numbers; dates and times become text.
 
-    Raises ValueError for what is no dict with texts as keys, for lone surrogates and too many levels (see
-    `json_problem`), and for what JSON does not have: nan and infinity, sets.
+    Raises ValueError for anything but a dict with texts as keys, for lone surrogates and too many levels (see
+    `json_problem`), and for values that JSON lacks: nan, infinity, sets.
     """
     if not metadata:
         return None
@@ -49,7 +49,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Converts a value to one that JSON has."""
+    """Converts a value to a JSON value."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, (date, time, timedelta, Decimal, UUID)):
@@ -58,7 +58,7 @@ def _plain(value: Any) -> Any:
 
 
 def checked(candidate: Candidate) -> tuple[str, str, str | None]:
-    """The text, the id and the metadata's JSON; ValueError says what is wrong with them."""
+    """Returns the text, the id and the metadata's JSON; raises ValueError if one is invalid."""
     text, id_ = candidate.text, candidate.id
     if not isinstance(text, str) or is_blank(text):
         raise ValueError("its text is empty" if isinstance(text, str) else f"its text is {text!r}")
@@ -71,10 +71,10 @@ def checked(candidate: Candidate) -> tuple[str, str, str | None]:
 
 
 def taken(candidate: Candidate, id_: str, text: str, *, whose: str, other: str) -> str:
-    """The error message for a candidate to add whose id belongs to one with this text."""
+    """The error message for a new candidate whose id belongs to one with this text."""
     where = f"{candidate.where}: " if candidate.where else ""
     short = text if len(text) <= 60 else text[:57] + "..."
     return (
-        f"{where}the id {id_!r} is that of {whose} already, {short!r}, which has other {other}: give each candidate an "
-        "id of its own, or update the one that is there"
+        f"{where}the id {id_!r} is that of {whose} already, {short!r}, which has other {other}: give each candidate "
+        "its own id, or update the existing one"
     )

@@ -1,4 +1,4 @@
-"""Vectors that candidates bring, made before: checked, and compared with those of the model that is said to have."""
+"""Checks existing vectors of candidates, and compares a few with those of the stated model."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from polyencoder.ranker.protocol import TextRanker
 
 __all__ = ["checked_vector", "same_vector", "with_vectors"]
 
-SAMPLE = 8  # candidates whose texts the model encodes, to compare
-LEAST_COSINE = 0.98  # of the model's vector and the given one: float16 and bfloat16 have 0.999
-TOLERANCE = 0.01  # of lengths, and of vectors of one text, as a share of their length
+SAMPLE = 8  # candidates whose texts the model encodes for comparison
+LEAST_COSINE = 0.98  # cosine of the model's vector and the given one: float16 and bfloat16 reach 0.999
+TOLERANCE = 0.01  # relative tolerance of lengths, and of vectors of one text
 
 
 def with_vectors(
     records: Iterator[Candidate], ranker: TextRanker | Fingerprints
 ) -> tuple[Iterator[Candidate], int | None]:
-    """The candidates, with float32 vectors [dim] if the first has one, and that dimension; None if texts are encoded.
+    """Returns the candidates, with float32 vectors [dim] if the first has one, and dim; None if texts are encoded.
 
-    The vectors of the first few candidates are compared with what the model makes of their texts; if the model's
-    vectors have one length, so must all others.
+    The vectors of the first few candidates are compared with those that the model computes; if the model's vectors are
+    normalized, all others must be, too.
 
     Raises:
-        InputError: only some have a vector, none has one and there is no model; while they are read, also for a vector
-            of another dimension, that is not finite, is zero, or is not the model's. It names the candidate's place.
+        InputError: only some have a vector, or none has one and there is no model; while reading, also a vector of
+            another dimension, not finite, zero, or not the model's. It names the candidate's place.
     """
     first = next(records, None)
     if first is None:
         if isinstance(ranker, Fingerprints):
-            raise InputError("no index was made, as there is no candidate to put into it: the input is empty")
+            raise InputError("no index was made, as there are no candidates: the input is empty")
         return iter(()), None
     records = chain([first], records)
     if first.vector is None:
         if isinstance(ranker, Fingerprints):
-            raise InputError(f"{_place(first)}has no vector; without a model nothing encodes its text")
+            raise InputError(f"{_place(first)}has no vector, and there is no model to encode its text")
         return map(_without, records), None
     if isinstance(ranker, Fingerprints):
         dim = len(checked_vector(first).vector)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def with_vectors(
 
 
 def checked_vector(candidate: Candidate, *, dim: int | None = None, length: float | None = None) -> Candidate:
-    """The candidate with its vector as float32 [dim]; `length` is what every vector must have, about.
+    """Returns the candidate with its vector as float32 [dim], whose norm must be about `length`, if given.
 
     Raises InputError for one that cannot be used.
     """
@@ -59,7 +59,7 @@ def checked_vector(candidate: Candidate, *, dim: int | None = None, length: floa
         raise InputError(f"{_place(candidate)}has no vector; either all candidates bring theirs, or none does")
     try:
         given = candidate.vector.float().cpu() if isinstance(candidate.vector, torch.Tensor) else candidate.vector
-        with np.errstate(all="ignore"):  # to infinity, which is complained of below
+        with np.errstate(all="ignore"):  # to infinity, which is an error below
             vector: np.ndarray[Any, Any] = np.ascontiguousarray(given, dtype=np.float32)
             square = float(np.vdot(vector, vector))
     except (TypeError, ValueError, OverflowError):
@@ -71,16 +71,16 @@ def checked_vector(candidate: Candidate, *, dim: int | None = None, length: floa
     if not np.isfinite(square):
         raise InputError(f"{_place(candidate)}its vector is not finite (inf or nan), or too large for float32")
     if square == 0:
-        raise InputError(f"{_place(candidate)}its vector is zero, which no text's is")
+        raise InputError(f"{_place(candidate)}its vector is zero")
     if length is not None and abs(square**0.5 - length) > TOLERANCE * length:
         raise InputError(
-            f"{_place(candidate)}its vector has the length {square**0.5:.4g}; all of the model have {length:.4g}"
+            f"{_place(candidate)}its vector has the length {square**0.5:.4g}; the model's have {length:.4g}"
         )
     return candidate._replace(vector=vector)
 
 
 def same_vector(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Whether two vectors are of one text: equal but for rounding, that of the files of an index too."""
+    """Whether two vectors are equal except for rounding, including that of index files."""
     return bool(np.linalg.norm(one - other) <= TOLERANCE * np.linalg.norm(one))
 
 
@@ -99,7 +99,7 @@ def _of_model(records: Iterator[Candidate], ranker: TextRanker) -> Iterator[Cand
 
 
 def _model_length(ranker: TextRanker, some: list[Candidate]) -> float | None:
-    """The length of all vectors of the model; None if they differ. InputError for a vector that is not the model's."""
+    """The length of the model's vectors; None if lengths differ. InputError for a vector that is not the model's."""
     if not some:
         return None
     own = encode_candidates(separable(ranker), ranker.text, [record.text for record in some], remember=False)
@@ -110,8 +110,8 @@ def _model_length(ranker: TextRanker, some: list[Candidate]) -> float | None:
         cosine = float(record.vector @ vector / (np.linalg.norm(record.vector) * length))
         if not cosine >= LEAST_COSINE:
             raise InputError(
-                f"{_place(record)}its vector is not the one that this model makes of its text (their cosine is "
-                f"{cosine:.3f}); give the model that made the vectors, or its fingerprint in place of a model"
+                f"{_place(record)}its vector is not the model's vector of its text (their cosine is "
+                f"{cosine:.3f}); give the model that made the vectors, or its fingerprint instead of a model"
             )
     return float(lengths[0]) if np.ptp(lengths) <= 1e-3 * lengths[0] else None
 

@@ -1,7 +1,7 @@
 """The description of an index: its vectors, and the model that made them.
 
-In a folder it is a row of the database, replaced by each change. `meta.json` has the same text, for people; nothing
-reads it. In Milvus, `Maker` is a property of the collection.
+In a folder it is a row of the database, replaced by each change. `meta.json` is a copy for people that is never read.
+In Milvus, `Maker` is a property of the collection.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ M = TypeVar("M", bound="Maker")
 
 
 class Fingerprints(NamedTuple):
-    """Digests of what decides the vector of a candidate. Computing them reads all weights: half a second for BERT."""
+    """Digests of everything that determines a candidate's vector. Computing them reads all weights: 0.5 s for BERT."""
 
     model: str
     """Of the candidate tower, the reduction and the tokenizer: equal means equal vectors."""
     tokenizer: str = ""
-    """Empty where only the name of an encoder is known, whose vectors exist."""
+    """Empty if only the encoder's name is known."""
 
     @classmethod
     def of(cls, ranker: TextRanker | Fingerprints) -> Fingerprints:
-        """Of a ranker; fingerprints are their own."""
+        """The fingerprints of a ranker; fingerprints are returned unchanged."""
         if isinstance(ranker, Fingerprints):
             return ranker
         return cls(candidate_fingerprint(separable(ranker), ranker.text), ranker.text.fingerprint())
 
     def fits(self, other: Fingerprints) -> bool:
-        """Whether they are those of one model; a tokenizer that is not known is no difference."""
+        """Whether they belong to one model; an unknown tokenizer fits any."""
         return self.model == other.model and (
             self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer)
         )
@@ -46,22 +46,22 @@ class Fingerprints(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Maker:
-    """The model that made an index: what every engine keeps beside the vectors."""
+    """The model that made an index, stored by every engine beside the vectors."""
 
     FORMAT_VERSION: ClassVar[int] = 1
 
     architecture: str
-    """Empty where that is not known."""
+    """Empty if unknown."""
     dim: int
     fingerprints: Fingerprints
     model_name: str
-    """Where the model was loaded from, for messages; empty if that is not known."""
+    """Where the model was loaded from, for messages; empty if unknown."""
 
     @classmethod
     def of(
         cls: type[M], ranker: TextRanker | Fingerprints, *, model_name: str, dim: int | None = None, **fields: Any
     ) -> M:
-        """For an index that this ranker makes, or of vectors [dim] that the encoder of these fingerprints has made.
+        """For an index made by this ranker, or of vectors [dim] from the encoder with these fingerprints.
 
         Raises InputError for a cross-encoder.
         """
@@ -82,11 +82,11 @@ class Maker:
 
     @classmethod
     def parsed(cls: type[M], text: str, where: object) -> M:
-        """From the JSON of the index at `where`. Raises CheckpointError if it is damaged or of another version."""
+        """Parses the JSON of the index at `where`. Raises CheckpointError if it is damaged or of another version."""
         try:
             values = json.loads(text)
         except (ValueError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{where}: damaged, its description is no JSON ({error}); build it again") from None
+            raise CheckpointError(f"{where}: damaged, its description is not JSON ({error}); build it again") from None
         if not isinstance(values, dict) or "format_version" not in values:
             raise CheckpointError(f"{where}: damaged, its description has no `format_version`; build it again")
         if (version := values.pop("format_version")) != cls.FORMAT_VERSION:
@@ -111,14 +111,14 @@ class Maker:
         return f"{self.architecture}-encoder" if self.architecture else "foreign encoder"
 
     def _check(self) -> None:
-        """Raise ConfigError or InputError for a value that no index can have."""
+        """Raises ConfigError or InputError for an invalid value."""
         check_fields(self)
         if not all(isinstance(one, str) for one in self.fingerprints):
-            raise ConfigError("a fingerprint is no text")
+            raise ConfigError("a fingerprint is not a text")
         checked_count("dim", self.dim)
 
     def check_model(self, fingerprints: Fingerprints, *, where: object) -> None:
-        """Raise CheckpointError unless the model with these fingerprints made the index."""
+        """Raises CheckpointError unless the model with these fingerprints made the index."""
         if fingerprints.fits(self.fingerprints):
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
@@ -126,7 +126,7 @@ class Maker:
         if ours == theirs and fingerprints.tokenizer == self.fingerprints.tokenizer:  # of int8 graphs and their model
             maker = "int8 graphs" if self.fingerprints.model != theirs else "the float32 model"
             raise CheckpointError(
-                f"{where}: made by {maker}, and vectors of another precision are others: load the model with the "
+                f"{where}: made by {maker}, and its vectors have another precision: load the model with the "
                 f"backend that made it, or {remedy}"
             )
         tokenizers = {fingerprints.tokenizer, self.fingerprints.tokenizer} - {""}
@@ -138,7 +138,7 @@ class Maker:
         )
 
     def summary(self, where: object, *, entries: int, vectors: str) -> list[str]:
-        """The lines that summaries of all engines begin with."""
+        """The first lines of every engine's summary."""
         model = f"{self.model_name or 'not known'} ({self._kind}, fingerprint {self.fingerprints.model})"
         return [f"{where}: {entries:,} candidates", f"model: {model}", f"vectors: {vectors}"]
 
@@ -151,18 +151,18 @@ class IndexMeta(Maker):
 
     dtype: VectorDtype
     shard_size: int
-    """The most rows of a file of vectors."""
+    """The maximum number of rows of a file of vectors."""
     build: str
-    """16 random hex digits: indexes that were built at different times differ, whatever their contents."""
+    """16 random hex digits, different for each build."""
     rows: int = 0
-    """Different texts, removed ones too."""
+    """Different texts, including removed ones."""
     entries: int = 0
     candidates: str | None = None
-    """A digest of the candidates it was built from; None once it was changed."""
+    """A digest of the candidates it was built from; None after a change."""
     version: int = 0
     """Counts the changes."""
     faiss: FaissFile | None = None
-    """The FAISS index, if there is one."""
+    """The FAISS index, if any."""
 
     def _check(self) -> None:
         super()._check()
@@ -172,7 +172,7 @@ class IndexMeta(Maker):
 
 
 def separable(ranker: TextRanker) -> RankerModel:
-    """The model of a ranker that can fill an index. Raises InputError for a cross-encoder."""
+    """The model of a ranker whose vectors can be indexed. Raises InputError for a cross-encoder."""
     if not ranker.model.has_vectors:
         raise InputError(f"a {ranker.model.title} has no vectors of candidates; an index needs a bi- or poly-encoder")
     return ranker.model

@@ -1,4 +1,4 @@
-"""Indexes by their address, whichever engine keeps them: opening, making, describing."""
+"""Opens, makes and describes indexes by their address, for every engine."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ _ADDRESSES = ("milvus", *SCHEMES)
 def open_index(
     where: str | os.PathLike[str], ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
 ) -> Index:
-    """The index at `where`, a folder or an address, `milvus:...` or `postgres://...`, for the model that made it.
+    """Opens the index at `where` (a folder, `milvus:...` or `postgres://...`) for the model that made it.
 
     Args:
         where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`.
-        ranker: the model; or its fingerprints and its `attention` from who does not add texts; None for whichever made
-            it, from who searches with vectors.
+        ranker: the model; its fingerprints and its `attention` are enough if no texts are added; None, for any model,
+            if searches are by vectors.
 
     Raises:
-        CheckpointError: if there is no index, it is damaged, or another model made it.
-        PolyencoderError: if a server is away.
+        CheckpointError: there is no index, it is damaged, or another model made it.
+        PolyencoderError: a server cannot be reached.
     """
     check_place("the index", where, addresses=_ADDRESSES)
     if str(where).startswith(MILVUS):
@@ -61,7 +61,7 @@ def described(where: str | os.PathLike[str]) -> list[str]:
 
     Raises:
         CheckpointError: there is no finished index, or it is damaged.
-        PolyencoderError: if a server is away.
+        PolyencoderError: a server cannot be reached.
     """
     if is_postgres(where):
         return described_postgres(str(where))
@@ -86,9 +86,9 @@ def make_index(
     model_name: str = "",
     progress: bool = False,
 ) -> Index:
-    """Put candidates into an index and open it. See `Ranker.index`, and `build_index` for the settings.
+    """Makes an index of candidates and opens it. See `Ranker.index`, and `build_index` for the settings.
 
-    With fingerprints in place of a model all candidates bring their vectors.
+    With fingerprints instead of a model, all candidates must have vectors.
     """
     records = checked_records(candidates)
     if where is not None:
@@ -102,9 +102,9 @@ def make_index(
     if str(where).startswith(MILVUS) or is_postgres(where):
         shown = without_password(str(where))
         if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
-            raise ConfigError(f"{shown}: dtype, faiss, workers and shard_size are settings of index folders alone")
+            raise ConfigError(f"{shown}: dtype, faiss, workers and shard_size are only for index folders")
         if share is not None and share.processes > 1:
-            raise ConfigError(f"{shown}: torchrun's processes share the work of an index folder alone; start one")
+            raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
         if is_postgres(where):
             if milvus is not None:
                 raise _other_engine("milvus", milvus)
@@ -117,7 +117,7 @@ def make_index(
     temporary = None
     if where is None:
         if share is not None and share.processes > 1:
-            raise ConfigError("a temporary index is its process's own: give a folder for one that processes share")
+            raise ConfigError("a temporary index belongs to its process: give a folder for one that processes share")
         temporary = TemporaryFolder()
         where = Path(temporary.name) / "index"
     build_index(
@@ -143,13 +143,13 @@ def make_index(
 
 
 def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -> None:
-    """Raise ConfigError for a recall that cannot be measured, or contexts to measure none with."""
+    """Raises ConfigError for a recall without an index to tune, or contexts without a recall."""
     if recall is not None:
         checked_recall(recall)
         if faiss is None:
-            raise ConfigError("recall is of a FAISS index: say which kind", argument="faiss")
+            raise ConfigError("recall is for a FAISS index: give its kind", argument="faiss")
     elif contexts is not None:
-        raise ConfigError("contexts are there to measure recall with: say which recall", argument="recall")
+        raise ConfigError("contexts are for measuring recall: give a recall", argument="recall")
 
 
 def _in_milvus(
@@ -187,12 +187,10 @@ def _in_postgres(
 def _with_first(
     records: Iterator[Candidate], where: str, ranker: TextRanker | Fingerprints
 ) -> tuple[Iterator[Candidate], int | None]:
-    """As `with_vectors`. InputError if there is no candidate: a server is not asked for an index of none."""
+    """Like `with_vectors`. InputError if there are no candidates, before a server is contacted."""
     records, dim = with_vectors(records, ranker)
     if (first := next(records, None)) is None:
-        raise InputError(
-            f"{without_password(where)}: not made, as there is no candidate to put into it: the input is empty"
-        )
+        raise InputError(f"{without_password(where)}: not made, as there are no candidates: the input is empty")
     return chain([first], records), dim
 
 

@@ -17,13 +17,13 @@ from polyencoder.settings.fields import Parlai
 __all__ = ["TOP_K", "Exactness", "Filter", "ScanDtype", "SearchOptions", "checked_filter"]
 
 Exactness = Literal["exact", "certified", "approximate"]
-"""How a result was found: by scoring everything, by a shortlist that is proven to have the best, or not."""
+"""How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
 
 Filter = Mapping[str, Any]
 """Metadata fields and the value that each must have; a list of values means any of them."""
 
 ScanDtype = Literal["float32", "bfloat16"]
-"""In which a scan chooses: bfloat16 may be faster, where processors have it, and may miss a candidate."""
+"""The precision of a scan: bfloat16 may be faster on processors that support it, and may miss a candidate."""
 
 TOP_K = 10
 
@@ -34,7 +34,7 @@ class SearchOptions:
     """How an index is searched.
 
     Raises:
-        ConfigError: there is no such exactness or dtype, or one contradicts the other.
+        ConfigError: an unknown exactness or dtype, or a contradiction between them.
         InputError: a number is too small, or the filter is invalid.
     """
 
@@ -51,8 +51,8 @@ class SearchOptions:
     list_length: Annotated[int | None, Parlai("index_list_length")] = None
     """Candidates proposed by each code, or group of codes (default: 4 k, at least 256)."""
     tolerance: Annotated[float | None, Parameter(parse=False)] = None
-    """How far codes of one group may be from each other, as a share of their length, where no certificate is wanted;
-    see `index.faiss.search`. 0 makes no groups, None is 0.4."""
+    """Maximum distance of codes in a group, as a share of their length, in searches without certificates; see
+    `index.faiss.search`. 0 makes no groups, None is 0.4."""
     dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
     """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
@@ -79,36 +79,36 @@ class SearchOptions:
             )
         if self.dtype != "float32" and self.exactness in ("exact", "certified"):
             raise ConfigError(
-                f"exactness is {self.exactness!r}, of which a scan in {self.dtype} is no proof: leave dtype out",
+                f"exactness is {self.exactness!r}, which a scan in {self.dtype} cannot prove: leave dtype out",
                 argument="dtype",
             )
 
     def k(self, available: int) -> int:
-        """The number of candidates that a search gives, of the `available` ones."""
+        """The number of results of a search in `available` candidates."""
         return min(TOP_K if self.top_k is None else checked_count("top_k", self.top_k), available)
 
     @property
     def compute_dtype(self) -> torch.dtype | None:
-        """`dtype` as `polyencoder.scoring.search` wants it."""
+        """`dtype` for `polyencoder.scoring.search`."""
         return torch.bfloat16 if self.dtype == "bfloat16" else None
 
     @property
     def shortlist_options(self) -> dict[str, Any]:
-        """The given options of shortlists."""
+        """The shortlist options that are set."""
         options = {"list_length": self.list_length, "effort": self.effort, "tolerance": self.tolerance}
         return {name: value for name, value in options.items() if value is not None}
 
 
 def changed(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:
-    """The options with these fields in place of their own. TypeError for a field that there is not."""
+    """The options with these fields changed. TypeError for an unknown field."""
     return replace(options or SearchOptions(), **changes)
 
 
 def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
-    """The values that each field of the metadata may have.
+    """Checks a filter: field of the metadata -> allowed values.
 
     Raises:
-        InputError: it is no such filter, or wants what no metadata can be: JSON has neither nan nor infinity.
+        InputError: it is invalid, or has values that JSON lacks (nan, infinity).
     """
     if not isinstance(filter, (Mapping, type(None))):
         raise InputError(
@@ -117,7 +117,7 @@ def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
     wanted: dict[str, list[Any]] = {}
     for key, options in (filter or {}).items():
         if not isinstance(key, str):
-            raise InputError(f"cannot filter by {key!r:.60}: a name of metadata is a text", argument="filter")
+            raise InputError(f"cannot filter by {key!r:.60}: a metadata field's name is a text", argument="filter")
         wanted[key] = list(options) if isinstance(options, (list, tuple, set, frozenset)) else [options]
         for option in wanted[key]:
             if (

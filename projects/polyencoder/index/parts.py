@@ -1,8 +1,8 @@
-"""Candidates with vectors that exist, from files: Parquet, Arrow and Feather, or numpy's `.npy` beside JSON lines.
+"""Reads candidates with existing vectors: Parquet, Arrow and Feather, or numpy's `.npy` beside JSON lines.
 
-The columns are `text`, `vector` (a list of float16, float32 or float64, of fixed size or not), if they like `id`, and
-`metadata`: an object, or text that is the JSON of one. All other columns are metadata, too. Files are read some
-thousand rows at a time.
+The columns are `text`, `vector` (a list of float16, float32 or float64, of fixed size or not), and optionally `id` and
+`metadata` (an object, or the JSON text of one). All other columns are metadata, too. Files are read some thousand rows
+at a time.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
-    """The candidates of files with their vectors, float32 [dim], one at a time, in order.
+    """Yields the candidates of files with their vectors, float32 [dim], in order.
 
-    The names may be globs and comma-separated lists. `x.npy`, [n, dim], has its candidates in `x.jsonl`, in its order.
+    The names may be globs and comma-separated lists. `x.npy`, [n, dim], belongs to `x.jsonl`, in its order.
 
     Raises:
-        InputError: a file that cannot be read; and, unless `bad` does something else with it, a candidate as in
+        InputError: a file that cannot be read; and, unless `bad` handles it, a candidate as in
             `candidates_from`, or a vector that is missing, of another dimension than the first one, not finite, or
             zero. It names the file and the row, the first being 1.
     """
@@ -58,7 +58,7 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
 
 
 def fingerprints_of(paths: Paths) -> Fingerprints | None:
-    """The fingerprints that Parquet and Arrow files say made their vectors; None if none of them says it.
+    """The fingerprints that Parquet and Arrow files name for their vectors; None if no file names any.
 
     Raises InputError if they differ.
     """
@@ -68,8 +68,8 @@ def fingerprints_of(paths: Paths) -> Fingerprints | None:
             continue
         if known is not None and not found.fits(known[1]):
             raise InputError(
-                f"{path}: its vectors are of another encoder ({found.model}) than those of {known[0]} "
-                f"({known[1].model}); an index has the vectors of one"
+                f"{path}: its vectors come from another encoder ({found.model}) than those of {known[0]} "
+                f"({known[1].model}); an index needs the vectors of one encoder"
             )
         known = known or (path, found)
     return None if known is None else known[1]
@@ -97,7 +97,7 @@ def _pair(path: str) -> Iterator[Row]:
         found = f"{vectors.dtype} {list(vectors.shape)}" if isinstance(vectors, np.ndarray) else "several arrays"
         raise InputError(f"{path}: has {found}; it must be floats [candidates, dim]")
     if not beside.exists():
-        raise InputError(f"{path}: there is no {beside.name} beside it, with the text of each vector")
+        raise InputError(f"{path}: no {beside.name} beside it, with the text of each vector")
     n = 0
     for n, (where, record) in enumerate(records(beside), start=1):
         if n > len(vectors):
@@ -122,7 +122,7 @@ def _table(path: str) -> Iterator[Row]:
                 yield f"{path}, row {n}", plain(record), vector
     except (arrow.ArrowException, OSError) as error:
         kind = "Parquet" if path.lower().endswith(".parquet") else "Arrow"
-        raise InputError(f"{path}, after row {n}: no {kind} file, or damaged ({first_line(error)})") from None
+        raise InputError(f"{path}, after row {n}: not a {kind} file, or damaged ({first_line(error)})") from None
 
 
 def _batches(path: str) -> Iterator[Any]:
@@ -143,7 +143,7 @@ def _batches(path: str) -> Iterator[Any]:
 
 
 def _opened_arrow(path: str) -> Any:
-    """A reader of Arrow's file format, which Feather is too, or of its stream format."""
+    """Opens Arrow's file format (also Feather) or its stream format."""
     arrow = require("pyarrow", extra="data")
     source = arrow.memory_map(path)
     try:
@@ -154,7 +154,7 @@ def _opened_arrow(path: str) -> Any:
 
 
 def _matrix(column: Any, *, path: str) -> Iterable[Any]:
-    """The vector of each row of a column, float [dim]; None where there is none."""
+    """The vector of each row of a column, float [dim]; None for null."""
     types = require("pyarrow", extra="data").types
     kind = column.type
     fixed = types.is_fixed_size_list(kind)
@@ -163,7 +163,7 @@ def _matrix(column: Any, *, path: str) -> Iterable[Any]:
     if column.null_count:
         return (None if one is None else np.asarray(one, dtype=np.float64) for one in column.to_pylist())
     values = column.flatten()
-    flat = values.to_numpy(zero_copy_only=False)  # in which null is nan
+    flat = values.to_numpy(zero_copy_only=False)  # null becomes nan
     if fixed:
         return flat.reshape(-1, kind.list_size)
     offsets = column.offsets.to_numpy()
@@ -171,10 +171,10 @@ def _matrix(column: Any, *, path: str) -> Iterable[Any]:
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """A row with its metadata as a dict, where it is JSON or a map, or without, where it is null."""
+    """A row whose metadata, JSON or a map, is a dict; without metadata if it is null."""
     metadata = record.pop("metadata", None)
     if isinstance(metadata, str):
-        with suppress(ValueError):  # a text is metadata, too
+        with suppress(ValueError):  # a plain text is metadata, too
             metadata = json.loads(metadata)
     elif isinstance(metadata, list) and all(isinstance(one, tuple) and len(one) == 2 for one in metadata):
         metadata = dict(metadata)
@@ -192,7 +192,7 @@ def _stated(path: str) -> Fingerprints | None:
         else:
             return None
     except (arrow.ArrowException, OSError) as error:
-        raise InputError(f"{path}: neither Parquet nor Arrow, or damaged ({first_line(error)})") from None
+        raise InputError(f"{path}: not Parquet or Arrow, or damaged ({first_line(error)})") from None
     if (written := (schema.metadata or {}).get(FINGERPRINTS)) is None:
         return None
     try:

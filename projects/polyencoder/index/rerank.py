@@ -1,6 +1,6 @@
-"""Re-ranking: a model that reads the tokens of both texts, too slow for all candidates, orders the first few.
+"""Re-ranking: a model that reads the tokens of both texts orders the first results of a search.
 
-These are found by the vectors of another model, or by a late-interaction encoder's own.
+The results come from the vectors of another model, or from a late-interaction encoder's own.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from polyencoder.ranker.scorer import score_texts
 
 __all__ = ["OWN_K", "RERANK_K", "check_reranker", "first_texts", "rerank"]
 
-RERANK_K = 50  # texts that a cross-encoder reads
-OWN_K = 100  # that a late-interaction encoder reads of those it has found
+RERANK_K = 50  # for a cross-encoder
+OWN_K = 100  # for a late-interaction encoder
 
 
 def rerank(
     ranker: TextRanker, contexts: Sequence[Context], hits: Sequence[Sequence[Hit]], *, k: int = 50
 ) -> list[list[Hit]]:
-    """The hits of each context, those of its first `k` texts in the order of the ranker's scores, others behind.
+    """Orders the hits of each context's first `k` texts by the ranker's scores; other hits follow.
 
-    A hit keeps its `score`; that of the ranker is the `rerank_score` of the first.
+    A hit keeps its `score`; re-ranked ones get a `rerank_score`.
 
     Args:
         ranker: a cross-encoder or late-interaction encoder.
-        contexts: what the hits were found for.
+        contexts: those of the hits.
         hits: [contexts], each best first.
-        k: how many different texts of each are read again; of equal scores the one that was better before comes first.
+        k: different texts of each context to re-rank; equal scores keep their order.
 
     Raises:
-        InputError: `ranker` compares vectors alone, `k` is below 1, or there are not as many contexts as lists of hits.
+        InputError: `ranker` only compares vectors, `k` is below 1, or contexts and lists of hits differ in number.
     """
     check_reranker(ranker, k=k)
     if len(contexts) != len(hits):
@@ -47,7 +47,7 @@ def rerank(
             place.setdefault(hit.text, len(place))
     if not place:
         return firsts
-    texts = [list(dict.fromkeys(hit.text for hit in found)) for found in firsts]  # read once: equal texts score alike
+    texts = [list(dict.fromkeys(hit.text for hit in found)) for found in firsts]  # each text is scored once
     width = max(map(len, texts))
     index = torch.tensor([[place[text] for text in own] + [-1] * (width - len(own)) for own in texts])
     scores = score_texts(ranker, contexts, list(place), index).tolist()
@@ -59,7 +59,7 @@ def rerank(
 
 
 def first_texts(hits: Sequence[Hit], k: int) -> int:
-    """The number of first hits that have the first `k` different texts; all if there are no more texts."""
+    """The number of first hits that contain the first `k` different texts; all if there are fewer."""
     texts: set[str] = set()
     for place, hit in enumerate(hits):
         texts.add(hit.text)
@@ -69,7 +69,7 @@ def first_texts(hits: Sequence[Hit], k: int) -> int:
 
 
 def check_reranker(ranker: TextRanker, *, k: int) -> None:
-    """Raise InputError unless the ranker reads pairs, and `k`, how many it reads, at least 1."""
+    """Raises InputError unless the ranker reads pairs and `k` is at least 1."""
     if not ranker.model.reads_pairs:
         raise InputError(
             f"a {ranker.model.title} cannot re-rank: give a cross-encoder, which reads a context "

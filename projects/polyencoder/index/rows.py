@@ -1,4 +1,4 @@
-"""Candidates as rows of a database server: their keys, which of them a change writes, and the vectors of new texts."""
+"""Candidates as rows of a database server: keys, the rows that a change writes, and the vectors of new texts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from polyencoder.ranker.protocol import TextRanker
 __all__ = ["ROWS_AT_ONCE", "Entry", "batches", "brought", "encoded", "key_of", "missing", "to_write"]
 
 ROWS_AT_ONCE = 4096
-"""Candidates that are compared, encoded and written in one step."""
+"""Candidates per step of comparing, encoding and writing."""
 
 T = TypeVar("T")
 
 
 class Entry(Protocol):
-    """A candidate as a row has it."""
+    """A candidate as stored in a row."""
 
     @property
     def id(self) -> str: ...
@@ -41,12 +41,12 @@ E = TypeVar("E", bound=Entry)
 
 
 def key_of(id_: str) -> str:
-    """The primary key of a candidate, of one length however long its id, and of characters that need no quoting."""
+    """The primary key of a candidate: of fixed length, with characters that need no quoting."""
     return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """The items in order, `size` in each list."""
+    """Yields the items in lists of `size`."""
     iterator = iter(items)
     while some := list(islice(iterator, size)):
         yield some
@@ -61,17 +61,16 @@ def to_write(
     how: How,
     where: str,
 ) -> Iterator[tuple[Candidate, E]]:
-    """The candidates that differ from those that exist, in text, metadata or the vector that they bring.
+    """The candidates that differ from the existing ones in text, metadata or given vector.
 
     Args:
         new: the candidates with their entries.
-        there: the existing entries by their ids; kept up to date.
-        stored: the existing vectors, float32 [dim], of candidates that bring one, by the keys of their rows.
-        dim: of all vectors.
+        there: the existing entries by their ids; updated here.
+        stored: the existing vectors, float32 [dim], of candidates with a given one, by row key.
+        dim: the vectors' dimension.
 
     Raises:
-        InputError: one cannot be added, since its id is taken, or updated, since it does not exist; or a vector that
-            cannot be used.
+        InputError: the id of a new candidate is taken, one to update does not exist, or a vector is invalid.
     """
     vectors = dict(stored)
     for record, entry in new:
@@ -99,9 +98,9 @@ def _difference(old: Entry, new: Entry) -> str:
 
 
 def brought(new: Iterable[tuple[Candidate, E]], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:
-    """The vectors that candidates bring, float32 [dim], by the keys of their rows. InputError for one that is none.
+    """The given vectors of candidates, float32 [dim], by row key. InputError for an invalid one.
 
-    Of several candidates with one id the last counts, with its vector or without.
+    Of several candidates with one id the last counts, with or without a vector.
     """
     given: dict[str, np.ndarray[Any, Any] | None] = {}
     for record, entry in new:
@@ -110,13 +109,13 @@ def brought(new: Iterable[tuple[Candidate, E]], *, dim: int) -> dict[str, np.nda
 
 
 def missing(id_: str, *, where: str) -> InputError:
-    """The error for an id that is not there."""
+    """The error for an unknown id."""
     return InputError(f"{where}: no candidate has the id {id_!r}")
 
 
 def encoded(texts: list[str], ranker: TextRanker | None, *, where: str) -> np.ndarray[Any, Any]:
-    """The vectors of texts, float32 [n, dim]. InputError without a model, and for numbers that are not finite."""
+    """Encodes texts to float32 [n, dim]. InputError without a model, or for numbers that are not finite."""
     if ranker is None:
-        raise InputError(f"{where}: was opened without its model, which new texts need; open it with a Ranker")
+        raise InputError(f"{where}: was opened without its model, which encodes new texts; open it with a Ranker")
     vectors = encode_candidates(separable(ranker), ranker.text, texts, remember=False)
     return quantize(vectors, "float32", texts=texts)[0].numpy()

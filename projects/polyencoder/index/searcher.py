@@ -1,4 +1,4 @@
-"""`Searcher`: from contexts to hits in three steps, each timed: encode, search the index, re-rank the first."""
+"""`Searcher`: from contexts to hits in three timed steps: encode, search, re-rank."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from polyencoder.text.dialogue import checked_contexts
 
 __all__ = ["Searcher"]
 
-_AT_ONCE = 1024  # contexts whose vectors are in memory together; a scan reads all candidates once for them
+_AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan
 
 
 class Searcher:
-    """Answers contexts from an index, with the same settings each time.
+    """Answers contexts from an index, with fixed settings.
 
     Attributes:
         options: how the index is searched.
-        calibration: what makes probabilities of the scores that order the hits; None if nothing does.
-        seconds: spent so far on each step: `encode`, `search` and, where hits are re-ranked, `rerank`.
-        contexts: how many were answered.
-        improbable: for each of the last contexts, how probable its best hit was if all were too improbable, else None.
-        left_out: how many better candidates than those that were given were turns of their contexts.
+        calibration: converts the scores that order the hits to probabilities; None without one.
+        seconds: spent so far on each step: `encode`, `search` and, with re-ranking, `rerank`.
+        contexts: the number answered so far.
+        improbable: for each of the last contexts, the best hit's probability if all were too improbable, else None.
+        left_out: the number of better candidates that were dropped as turns of their contexts.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class Searcher:
     ) -> None:
         """See `Ranker.search` for the settings and errors; `changes` are fields of the options.
 
-        `texts` is the least number of different texts to give, if there are as many, beyond `top_k` if need be.
+        `texts` is the minimum number of different texts to return, if available, beyond `top_k` if necessary.
         """
         if len(index) == 0:
-            raise InputError("the index is empty: there is no candidate to find")
+            raise InputError("the index is empty")
         options = changed(options, changes)
         index.check(options)
         for key, values in checked_filter(options.filter).items():
             if None not in values and not index.has_field(key):
                 raise InputError(
-                    f"cannot filter by {key!r}: no candidate of the index has it among its metadata", argument="filter"
+                    f"cannot filter by {key!r}: no candidate of the index has this metadata field", argument="filter"
                 )
         if reranker is None and ranker.model.reads_pairs:
-            reranker = ranker  # of a late-interaction encoder, whose vectors find what its tokens then order
+            reranker = ranker  # a late-interaction encoder searches by vectors, then re-ranks by tokens
         if rerank_k is not None and reranker is None:
             raise ConfigError("rerank_k is read only with rerank: give that too, or leave it out", argument="rerank_k")
         if rerank_k is None:
@@ -86,12 +86,12 @@ class Searcher:
 
     @property
     def top_k(self) -> int:
-        """The number of hits of each context: `top_k`, or as many as the index has."""
+        """The number of hits per context: `top_k`, or all candidates if there are fewer."""
         return self.options.k(len(self.index))
 
     @property
     def among(self) -> int:
-        """The number of different texts that pass the filter; in Milvus, which cannot tell, of candidates."""
+        """The number of different texts that pass the filter; of candidates in Milvus, which cannot count texts."""
         return self.index.count_texts(self.options.filter)
 
     def __call__(self, contexts: Sequence[Dialogue]) -> list[list[Hit]]:
@@ -104,16 +104,16 @@ class Searcher:
             with self._timed("encode"):
                 encoded = self._ranker.encode_contexts(some)
                 if encoded.vectors.is_cuda:
-                    torch.cuda.synchronize()  # or the next step would be charged for this one
+                    torch.cuda.synchronize()  # or the next step's time would include this one
             hits += self.find(encoded, some)
             improbable += self.improbable
         self.improbable = improbable
         return hits
 
     def find(self, encoded: ContextEncoding, contexts: Sequence[Context]) -> list[list[Hit]]:
-        """The same of contexts that are encoded already.
+        """Like `__call__`, for encoded contexts.
 
-        Their texts say what was said already, and are read again to re-rank.
+        Their texts serve to drop repeated turns, and to re-rank.
         """
         top_k, texts = self.top_k, self._texts
         if self.calibration is not None:
@@ -135,9 +135,9 @@ class Searcher:
     def _search(
         self, encoded: ContextEncoding, contexts: Sequence[Context], *, top_k: int, texts: int
     ) -> list[list[Hit]]:
-        """The best candidates that are no turns of their contexts: at least `top_k`, and `texts` different texts.
+        """The best candidates that are not turns of their contexts: at least `top_k`, with `texts` different texts.
 
-        They are the best of all, so that certificates hold.
+        They are the best of all such candidates, so that certificates hold.
         """
         said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
         asked = max(top_k, texts) + max(map(len, said), default=0)
@@ -146,7 +146,7 @@ class Searcher:
             kept = [
                 [hit for hit in hits if same(hit.text) not in lines] for hits, lines in zip(found, said, strict=True)
             ]
-            # an index may have a text several times, so that more must be asked for
+            # an index may have a text several times, so ask for more
             if all(
                 len(old) < asked or (len(new) >= top_k and len({hit.text for hit in new}) >= texts)
                 for new, old in zip(kept, found, strict=True)
@@ -159,9 +159,9 @@ class Searcher:
         return kept
 
     def _probable(self, place: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
-        """The hits with their probability; those that are too improbable are left out.
+        """Adds probabilities to the hits, and drops those that are too improbable.
 
-        What was not re-ranked has none.
+        Hits that were not re-ranked have none.
         """
         scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
         read = [score for score in scores if score is not None]  # the first ones

@@ -3,7 +3,7 @@
 `vectors-000000065536-9f86d081884c7d65.npy` holds the rows from 65,536 on, [n, dim], as float32, float16, int8, or as
 uint16 with the bits of bfloat16, a type that numpy does not have. The vector of an int8 row is the row times its scale,
 which is in `vectors-000000065536-9f86d081884c7d65.scales.npy`, [n]. The name ends with a tag: the id of the build that
-wrote the file, or a digest of that id and the texts. So what other texts become is never in a file of the same name.
+wrote the file, or a digest of that id and the texts. So a file name is never reused for other texts.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ class MappedFile(NamedTuple):
 
 
 class Vectors:
-    """Rows of vectors, read only. Opening reads the files' headers alone; the system loads what is touched."""
+    """Rows of vectors, read-only. Opening reads only the files' headers; pages are loaded on access."""
 
     def __init__(self, folder: Path, files: dict[str, MappedFile], *, dim: int, dtype: VectorDtype) -> None:
         self.folder = folder
         self.names = tuple(files)
-        """Of its files, in the order of their rows."""
+        """The names of its files, in row order."""
         self.dim = dim
         self.dtype = _TORCH[dtype]
-        """In which the vectors are stored."""
+        """The dtype of the stored vectors."""
         self.device = torch.device("cpu")
         self._mapped = files
         self._files = list(files.values())
-        self._starts = torch.tensor([0, *(len(file.rows) for file in self._files)]).cumsum(0)  # of each, and the end
+        self._starts = torch.tensor([0, *(len(file.rows) for file in self._files)]).cumsum(
+            0
+        )  # of each file, and the end
         self._firsts = self._starts.tolist()
 
     @classmethod
@@ -70,15 +72,15 @@ class Vectors:
         """Map the files of an index folder.
 
         Args:
-            folder: where they are.
-            names: of the files, in any order.
+            folder: their folder.
+            names: the files, in any order.
             dim: of the vectors.
-            dtype: in which they are stored.
-            rows: how many rows there must be.
-            before: of the same index; files that are mapped there are not mapped again.
+            dtype: their stored dtype.
+            rows: the expected number of rows.
+            before: an earlier state of the index; files mapped there are reused.
 
         Raises:
-            CheckpointError: if a file is missing, cut short, or of another shape or dtype.
+            CheckpointError: a file is missing, truncated, or of another shape or dtype.
         """
         folder = Path(folder)
         check_dtype(dtype)
@@ -91,7 +93,7 @@ class Vectors:
             files[name] = mapped.get(name) or map_file(folder / name, dim=dim, dtype=dtype)
             row += len(files[name].rows)
         if rows is not None and row != rows:
-            raise CheckpointError(f"{folder}: its files hold {row} vectors, but it has {rows} texts: it is damaged")
+            raise CheckpointError(f"{folder}: its files hold {row} vectors for {rows} texts: the index is damaged")
         return cls(folder, files, dim=dim, dtype=dtype)
 
     def __len__(self) -> int:
@@ -99,14 +101,14 @@ class Vectors:
         return int(self._starts[-1])
 
     def file_of(self, start: int, rows: int) -> str | None:
-        """The name of the file that holds these rows and no others; None if there is none."""
+        """The name of the file with exactly these rows; None without one."""
         i = bisect_right(self._firsts, start) - 1
         return self.names[i] if self._firsts[i : i + 2] == [start, start + rows] else None
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """All rows in order, `size` at most in a chunk: views of the files, never copies."""
+        """Yields all rows in order, in chunks of at most `size`: views of the files, not copies."""
         if size < 1:
-            raise InputError(f"a chunk of {size} rows was asked for; it must have at least 1")
+            raise InputError(f"a chunk must have at least 1 row, not {size}")
         for start, (rows, scales) in zip(self._firsts, self._files, strict=False):
             for i in range(0, len(rows), size):
                 yield Chunk(start + i, rows[i : i + size], None if scales is None else scales[i : i + size])
@@ -126,7 +128,7 @@ class Vectors:
         out = torch.empty(len(rows), self.dim, dtype=self.dtype)
         scales = torch.empty(len(rows)) if self.dtype == torch.int8 else None
         file_of = torch.searchsorted(self._starts, rows, right=True) - 1
-        # Row by row from the first file to the last: each file is gone to once, and read forwards.
+        # Sorted, so that each file is read once, forwards.
         order = rows.argsort()
         places = order.split(torch.bincount(file_of, minlength=len(self._files)).tolist()) if len(rows) else ()
         for i, place in enumerate(places):
@@ -140,13 +142,13 @@ class Vectors:
 
 
 def check_dtype(dtype: str) -> None:
-    """Raise ConfigError unless vectors can be stored so."""
+    """Raises ConfigError for an unknown dtype."""
     if dtype not in get_args(VectorDtype):
         raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(VectorDtype))}", argument="dtype")
 
 
 def vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:
-    """The path of the file whose vectors begin at this row."""
+    """The path of the file of vectors from this row."""
     return folder / f"vectors-{row:012d}{tag and '-'}{tag}.npy"
 
 
@@ -156,14 +158,14 @@ def scales_file(path: Path) -> Path:
 
 
 def first_row(name: str) -> int:
-    """The first row of a file of vectors, which its name says. Raises CheckpointError for another name."""
+    """The first row of a file of vectors, from its name. Raises CheckpointError for an invalid name."""
     if (match := _NAME.fullmatch(name)) is None:
-        raise CheckpointError(f"{name}: is no name of a file of vectors: the index is damaged")
+        raise CheckpointError(f"{name}: not the name of a file of vectors: the index is damaged")
     return int(match[1])
 
 
 def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype) -> bool:
-    """Whether there is a complete file of `rows` vectors, with its scales."""
+    """Whether a complete file of `rows` vectors exists, with its scales."""
     try:
         return len(map_file(path, dim=dim, dtype=dtype).rows) == rows
     except CheckpointError:
@@ -173,12 +175,12 @@ def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype) -> bool:
 def quantize(
     vectors: Tensor, dtype: VectorDtype, *, texts: Sequence[str] | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Vectors [n, dim] as stored, on the CPU, and for int8 the float32 scale [n] of each.
+    """Converts vectors [n, dim] for storage, on the CPU, with float32 scales [n] for int8.
 
-    A number moves by at most one part in 2,048 (float16), one in 256 (bfloat16), or 1/254 of its row's largest (int8).
+    A number changes by at most 1 part in 2,048 (float16), 1 in 256 (bfloat16), or 1/254 of its row's largest (int8).
 
     Raises:
-        InputError: if a number is not finite, or too large for float16; it names the one of the `texts` [n].
+        InputError: a number is not finite, or too large for float16; it names the text, one of `texts` [n].
     """
     vectors = vectors.float().cpu()
     scales = None
@@ -196,14 +198,12 @@ def quantize(
                 "them as bfloat16 or float32",
                 argument="dtype",
             )
-        raise InputError(
-            f"the model gives vectors{whose} that are not finite (inf or nan): it cannot be used for an index"
-        )
+        raise InputError(f"the model gives vectors{whose} that are not finite (inf or nan): it cannot fill an index")
     return stored.to(_TORCH[dtype]), scales
 
 
 def write_vectors(folder: Path, row: int, stored: Tensor, scales: Tensor | None = None, *, tag: str = "") -> Path:
-    """Write the rows from `row` on, as `quantize` gives them, and say where. A file that is there outlasts a kill."""
+    """Writes the output of `quantize` as the rows from `row`; returns the path. A kill leaves no partial file."""
     path = vectors_file(folder, row, tag=tag)
     if scales is not None:
         _save(scales_file(path), scales.numpy())
@@ -218,25 +218,25 @@ def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
 
 
 def map_file(path: Path, *, dim: int, dtype: VectorDtype) -> MappedFile:
-    """Map a file of vectors, and that of their scales if they are int8."""
+    """Maps a file of vectors, and its scales for int8."""
     rows = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim)).view(_TORCH[dtype])
     scales = _map(scales_file(path), np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
     return MappedFile(rows, scales)
 
 
 def _map(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:
-    """The array in a file; -1 in the shape is any length."""
+    """Maps the array of a file; -1 in the shape is any length."""
     try:
-        # "c": a private mapping, which torch can wrap; nothing that is written to it would reach the file.
+        # "c": a private mapping, which torch can wrap; writes do not reach the file.
         array = np.load(path, mmap_mode="c", allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise ValueError("an archive of arrays")
     except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise CheckpointError(f"{path}: cut short, damaged or missing ({first_line(error)})") from None
+        raise CheckpointError(f"{path}: truncated, damaged or missing ({first_line(error)})") from None
     wanted = tuple(n if want == -1 else want for n, want in zip(array.shape, shape, strict=False))
     if array.dtype != dtype or len(array.shape) != len(shape) or array.shape != wanted:
         raise CheckpointError(
-            f"{path}: has {array.dtype} {list(array.shape)}; the index says {dtype} {['rows', *shape[1:]]}"
+            f"{path}: has {array.dtype} {list(array.shape)}; the index has {dtype} {['rows', *shape[1:]]}"
         )
-    # numpy's uint16 is for bits alone; torch lacks most of what it could do with that type.
+    # numpy's uint16 only holds the bits; torch supports little else with that type.
     return torch.from_numpy(array.view(np.int16) if dtype == np.uint16 else array)

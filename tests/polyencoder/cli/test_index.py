@@ -229,7 +229,7 @@ def test_updates(call, ranker, tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "no candidate to put into it: the input is empty"),
+        (b"", "no candidates: the input is empty"),
         (b"\n \n", "the input is empty"),
         (b"good\n" + 100_000 * b"x", "line 2: a text of 100,000 characters"),
         (b"good\n\xff\xfe bad\n", "line 2: is not utf-8 text"),
@@ -275,8 +275,8 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
         (ConfigError, "nprobe must be a whole number of at least 1, got 'all'", ["--faiss", "ivf-pq,nprobe=all"]),
         (ConfigError, "auto chooses m too; name the kind", ["--faiss", "auto,m=16"]),
         (ConfigError, "recall is 1.5; it must be above 0", ["--faiss", "flat", "--recall", "1.5"]),
-        (ConfigError, "say which kind", ["--recall", "0.9"]),
-        (ConfigError, "say which recall", ["--faiss", "flat", "--contexts", "-"]),
+        (ConfigError, "give its kind", ["--recall", "0.9"]),
+        (ConfigError, "give a recall", ["--faiss", "flat", "--contexts", "-"]),
         (InputError, "no such file", ["--faiss", "flat", "--recall", "0.9", "--contexts", "nowhere.txt"]),
         (ConfigError, "workers is 0", ["--workers", "0"]),
         (ConfigError, "backend is 'tensorflow'", ["--backend", "tensorflow"]),

@@ -203,7 +203,7 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),
         (InputError, "cannot filter by 'lagn': no candidate of the index has it", ["--filter", "lagn=en"]),
         (InputError, "cannot filter by 'lagn': no candidate of the index has it", ["--filter", "lagn=NaN"]),
-        (ConfigError, "index: effort given, but it has no FAISS index .*build one by", ["--effort", "64"]),
+        (ConfigError, "index: effort given, but it has no FAISS index .*build one with", ["--effort", "64"]),
         (CheckpointError, "nowhere: no index", ["--index", "nowhere"]),
         (CheckpointError, "config.json: no index", ["--index", "MODEL/config.json"]),
         (ConfigError, "rerank_k is read only with rerank: give that too", ["--rerank-k", "50"]),
@@ -244,4 +244,4 @@ def test_vectors_that_are_cut_short(folder, tmp_path):
     (path,) = folder.glob("vectors-000000000000-*")
     path.write_bytes(path.read_bytes()[:-1])
     arguments = ["--model", tmp_path / "model", "--index", folder, "--context", "hello"]
-    fails(CheckpointError, f"{path.name}: cut short or damaged", *arguments)
+    fails(CheckpointError, f"{path.name}: truncated or damaged", *arguments)

@@ -49,7 +49,10 @@ def test_no_encoding(place, make_ranker, sentences):
     ("arguments", "problem"),
     [
         (["--vectors", "some.npy"], "the files do not say which encoder made the vectors"),
-        (["--vectors", "some.npy", "--model", "other"], r"some\.npy, row 1: its vector is not the one that this model"),
+        (
+            ["--vectors", "some.npy", "--model", "other"],
+            r"some\.npy, row 1: its vector is not the model's vector of its text",
+        ),
         (["--vectors", "some.npy", "--model", "model", "--fingerprint", "x"], "fingerprint is not read with"),
         (["--vectors", "some.npy", "--model", "model", "--workers", "2"], "nothing is encoded"),
         (["--vectors", "none.npy", "--fingerprint", "x"], "no such file"),

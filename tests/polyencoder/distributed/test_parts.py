@@ -82,14 +82,14 @@ def test_other_parts_are_no_parts_of_this_run(tmp_path, encode, candidates, make
     folder = tmp_path / "parts"
     encode_parts(candidates, folder, encode, rows=ROWS)
     before = contents(folder)
-    with pytest.raises(InputError, match=r"part-000000000004\.parquet: is of other candidates"):
+    with pytest.raises(InputError, match=r"part-000000000004\.parquet: was made from other candidates"):
         encode_parts([*candidates[:5], *candidates[6:]], folder, encode, rows=ROWS)
-    with pytest.raises(InputError, match=r"part-000000000000\.parquet: is of other candidates"):
+    with pytest.raises(InputError, match=r"part-000000000000\.parquet: was made from other candidates"):
         encode_parts(candidates, folder, encode, rows=ROWS + 1)
-    with pytest.raises(InputError, match=r"part-000000000008\.parquet is not of these candidates"):
+    with pytest.raises(InputError, match=r"part-000000000008\.parquet has other candidates than the other parts"):
         encode_parts(candidates[:8], folder, encode, rows=ROWS)
     make_ranker("poly", seed=1).save_pretrained(tmp_path / "other")
-    with pytest.raises(InputError, match=r"part-000000000000\.parquet: is of other models"):
+    with pytest.raises(InputError, match=r"part-000000000000\.parquet: was made from other models"):
         encode_parts(candidates, folder, EncodeCandidates(str(tmp_path / "other")), rows=ROWS)
     assert contents(folder) == before
     (folder / "part-000000000004.parquet").write_bytes(b"half")

@@ -129,7 +129,7 @@ def test_tensors_come_from_the_first_key_that_is_there():
     [(True, int, "a count"), (0, int, "a count"), ("2", int, "a count"), ("x", float, "a number"), (1, str, "a word")],
 )
 def test_an_option_of_another_kind(value, kind, message):
-    with pytest.raises(CheckpointError, match=f"file: its option `o` is {value!r}; {message} is wanted"):
+    with pytest.raises(CheckpointError, match=f"file: its option `o` is {value!r}; it must be {message}"):
         option({"o": value}, "o", kind, origin="file")
 
 

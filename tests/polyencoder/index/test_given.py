@@ -39,7 +39,7 @@ def test_those_of_the_model_pass(ranker, given):
 @pytest.mark.parametrize(
     ("place", "change", "problem"),
     [
-        (1, lambda v: v[::-1].copy(), "its vector is not the one that this model makes of its text"),
+        (1, lambda v: v[::-1].copy(), "its vector is not the model's vector of its text"),
         (1, lambda v: v[:8], "its vector has 8 numbers, not 16"),
         (12, lambda v: v[:8], "its vector has 8 numbers, not 16"),
         (12, lambda v: 3 * v, "its vector has the length"),
@@ -65,7 +65,7 @@ def test_all_or_none(ranker, given, sentences):
     assert list(with_vectors(iter(texts), ranker)[0]) == texts
     with pytest.raises(InputError, match="^row 0: has a vector"):
         list(with_vectors(iter([*texts, *given]), ranker)[0])
-    with pytest.raises(InputError, match="^a text: has no vector; without a model nothing encodes"):
+    with pytest.raises(InputError, match="^a text: has no vector, and there is no model to encode"):
         with_vectors(iter(texts), Fingerprints("theirs"))
     assert with_vectors(iter(given), Fingerprints("theirs"))[1] == 16
 

@@ -54,7 +54,7 @@ def test_a_scan_in_bf16_chooses_and_its_scores_are_exact(many, ranker, dtypes):
 
 @pytest.mark.parametrize("exactness", ["exact", "certified"])
 def test_a_scan_in_bf16_proves_nothing(many, ranker, exactness):
-    with pytest.raises(ConfigError, match=f"exactness is '{exactness}', of which a scan in bfloat16 is no proof"):
+    with pytest.raises(ConfigError, match=f"exactness is '{exactness}', which a scan in bfloat16 cannot prove"):
         ranker.search(CONTEXT, many, dtype="bfloat16", exactness=exactness)
 
 

@@ -87,7 +87,7 @@ def test_an_array_beside_its_records(tmp_path, kind):
     with pytest.raises(InputError, match=r"a\.jsonl, line 10: a record without a vector"):
         read(tmp_path / "a.npy")
     beside.unlink()
-    with pytest.raises(InputError, match=r"there is no a\.jsonl beside it"):
+    with pytest.raises(InputError, match=r"no a\.jsonl beside it"):
         read(tmp_path / "a.npy")
     np.save(tmp_path / "a.npy", VECTORS[0])
     with pytest.raises(InputError, match=r"float16 \[4\]; it must be floats \[candidates, dim\]"):
@@ -149,7 +149,7 @@ def test_the_encoder_that_files_name(tmp_path):
     feather.write_feather(table(stated=["abc", "tok"]), tmp_path / "b.feather")
     assert fingerprints_of([tmp_path / "a.parquet", tmp_path / "b.feather"]) == Fingerprints("abc", "tok")
     parquet.write_table(table(stated=["other", "tok"]), tmp_path / "c.parquet")
-    with pytest.raises(InputError, match=r"c\.parquet: its vectors are of another encoder \(other\)"):
+    with pytest.raises(InputError, match=r"c\.parquet: its vectors come from another encoder \(other\)"):
         fingerprints_of([tmp_path / "b.feather", tmp_path / "c.parquet"])
     parquet.write_table(table(stated=[]), tmp_path / "d.parquet")
     with pytest.raises(InputError, match="cannot be read"):

@@ -130,7 +130,7 @@ def test_files_that_are_named(vectors, tmp_path, dtype):
     assert next(named.chunks(4))[1].data_ptr() == next(vectors.chunks(4))[1].data_ptr()  # not mapped again
     assert (named.file_of(4, 2), named.file_of(4, 1), named.file_of(0, 4)) == (names[1], None, vectors.names[0])
     assert (named.file_of(2, 2), named.file_of(6, 0)) == (None, None)
-    with pytest.raises(CheckpointError, match="is no name of a file of vectors"):
+    with pytest.raises(CheckpointError, match="not the name of a file of vectors"):
         Vectors.open(tmp_path, ["../vectors.npy"], dim=DIM, dtype=dtype)
 
 
@@ -139,7 +139,7 @@ def test_a_file_cut_short(vectors, tmp_path, dtype, keep, open_vectors):
     path = vectors_file(tmp_path, 4)
     data = path.read_bytes()
     path.write_bytes(data[:keep])
-    with pytest.raises(CheckpointError, match="vectors-000000000004.npy: cut short"):
+    with pytest.raises(CheckpointError, match="vectors-000000000004.npy: truncated"):
         open_vectors(tmp_path, dim=DIM, dtype=dtype)
 
 
@@ -151,7 +151,7 @@ def test_a_file_that_is_missing(vectors, tmp_path, dtype, open_vectors):
 
 def test_the_last_file_is_missing(vectors, tmp_path, dtype, open_vectors):
     vectors_file(tmp_path, 5).unlink()
-    with pytest.raises(CheckpointError, match="hold 5 vectors, but it has 12 texts"):
+    with pytest.raises(CheckpointError, match="hold 5 vectors for 12 texts"):
         open_vectors(tmp_path, dim=DIM, dtype=dtype, rows=12)
 
 
@@ -164,9 +164,9 @@ def test_the_scales_are_missing(tmp_path, rows, open_vectors):
 
 def test_files_of_another_shape_or_dtype(tmp_path, rows, open_vectors):
     write(tmp_path, rows, "float16")
-    with pytest.raises(CheckpointError, match=r"has float16 \[4, 5\]; the index says float16 \['rows', 6\]"):
+    with pytest.raises(CheckpointError, match=r"has float16 \[4, 5\]; the index has float16 \['rows', 6\]"):
         open_vectors(tmp_path, dim=6, dtype="float16")
-    with pytest.raises(CheckpointError, match="has float16 .* the index says float32"):
+    with pytest.raises(CheckpointError, match="has float16 .* the index has float32"):
         open_vectors(tmp_path, dim=5, dtype="float32")
     with pytest.raises(ConfigError, match="dtype is 'float8'; it must be one of float32, float16, bfloat16, int8"):
         open_vectors(tmp_path, dim=5, dtype="float8")

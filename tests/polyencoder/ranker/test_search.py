@@ -68,7 +68,7 @@ def test_an_index_by_its_path(ranker, make_ranker, sentences, tmp_path):
     ) == [by_path]
     with pytest.raises(CheckpointError, match="made by another model"):
         make_ranker("poly", seed=1).search("hello", tmp_path / "index")
-    with pytest.raises(InputError, match="an index of other candidates is there"):
+    with pytest.raises(InputError, match="has an index of other candidates"):
         ranker.index(sentences[1:], tmp_path / "index", dtype="int8", shard_size=3)
 
 
@@ -264,7 +264,7 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
     }
     assert index.has_exact_lists
     assert ranker.index(sentences, where).has_exact_lists  # whichever is there
-    with pytest.raises(ConfigError, match="is there and of the kind flat, not auto; give another collection"):
+    with pytest.raises(ConfigError, match="exists and is of the kind flat, not auto; give another collection"):
         ranker.index(sentences, where, milvus="auto")
     with pytest.raises(ConfigError, match="the kind of an index in milvus, but the index is elsewhere"):
         ranker.index(sentences, tmp_path / "folder", milvus="flat")
@@ -272,14 +272,14 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
 
 def test_processes_share_the_work_of_folders(ranker, sentences, tmp_path):
     share = Share(0, 2)
-    with pytest.raises(ConfigError, match="a temporary index is its process's own"):
+    with pytest.raises(ConfigError, match="a temporary index belongs to its process"):
         ranker.index(sentences, share=share)
-    with pytest.raises(ConfigError, match="torchrun's processes share the work of an index folder alone"):
+    with pytest.raises(ConfigError, match="several torchrun processes are only for index folders"):
         ranker.index(sentences, f"milvus:{tmp_path}/file.db", share=share)
 
 
 def test_settings_of_folders_are_for_folders(ranker, sentences, tmp_path):
-    with pytest.raises(ConfigError, match="dtype, faiss, workers and shard_size are settings of index folders"):
+    with pytest.raises(ConfigError, match="dtype, faiss, workers and shard_size are only for index folders"):
         ranker.index(sentences, f"milvus:{tmp_path}/file.db", faiss="hnsw")
 
 

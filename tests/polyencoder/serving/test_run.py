@@ -109,7 +109,7 @@ def test_int8_graphs_are_served_as_they_were_exported(place, make_ranker, monkey
         assert sorted(one["index"] for one in found) == list(range(len(hits)))
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) in (0, -signal.SIGTERM)
-    with pytest.raises(CheckpointError, match="vectors of another precision"):
+    with pytest.raises(CheckpointError, match="its vectors have another precision"):
         run_command("serve", "-m", "model", "--index", place / "replies", *int8)  # which torch made
 
 

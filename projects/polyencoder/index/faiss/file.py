@@ -1,8 +1,8 @@
 """A FAISS index of an index's vectors: built in bounded memory, written beside them, opened memory-mapped.
 
-Its file, `faiss-TAG-KIND.index`, is FAISS's own format; the ids in it are rows. It is never written to again, and its
-description, `FaissFile`, is a part of the index's. Rows that are added later are not in it: a search scans those until
-it is built again.
+Its file, `faiss-TAG-KIND.index`, is FAISS's own format; the ids in it are rows. It is never changed, and its
+description, `FaissFile`, is a part of the index's. Rows that are added later are not in it: a search scans them until
+it is rebuilt.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from polyencoder.storage.files import atomic_write, fingerprint
 
 __all__ = ["FaissFile", "Tuned", "build_faiss", "read_faiss"]
 
-_CHUNK = 1 << 15  # rows that are added at a time
+_CHUNK = 1 << 15  # rows added at once
 _END = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The settings that were measured to reach a recall, which are the defaults of a search.
+    """The measured settings that reach a recall: a search's defaults.
 
     Args:
-        recall: the one wanted.
-        top_k: among this many best candidates.
+        recall: the requested recall.
+        top_k: the number of best candidates.
         effort: `ef_search` or `nprobe`; None for a flat index.
-        list_length: how many candidates each code, or group of codes, proposes.
-        measured: the recall@top_k against the scan that they reached.
-        error: the standard error of a recall that is measured with `contexts` contexts (see `index.tuning`).
+        list_length: candidates proposed by each code, or group of codes.
+        measured: the recall@top_k that they reached, compared with the scan.
+        error: the standard error of a recall measured on `contexts` contexts (see `index.faiss.tuning`).
         contexts: their number.
-        source: where these were from.
-        rows: how many vectors there were.
-        vs_scan: times the scan's speed, when contexts were answered together.
+        source: where the contexts came from.
+        rows: the number of vectors at that time.
+        vs_scan: speed relative to the scan, for batches of contexts.
     """
 
     recall: float
@@ -58,7 +58,7 @@ class Tuned:
 
     @property
     def reached(self) -> bool:
-        """Whether what was measured is the recall that was asked for, with its standard error to spare."""
+        """Whether the measured recall exceeds the requested one by its standard error."""
         return self.measured - self.error >= self.recall or self.measured == 1
 
     def __str__(self) -> str:
@@ -70,15 +70,15 @@ class Tuned:
 
 @dataclass(frozen=True)
 class FaissFile:
-    """A FAISS index: its file, and how it was built.
+    """A FAISS index: its file and build settings.
 
     Args:
         file: its name.
         kind: one of `kinds.KINDS`.
-        rows: it covers the rows 0 to `rows` - 1.
+        rows: the index covers the rows 0 to `rows` - 1.
         max_norm: the length of the longest vector, for the rounding error of inner products.
-        parameters: how it was built; `ef_search` (hnsw) and `nprobe` (ivf) are what a search uses by default.
-        tuned: the settings that a search uses by default, where they were measured (see `tuning`).
+        parameters: of the build; `ef_search` (hnsw) and `nprobe` (ivf) are a search's defaults.
+        tuned: the measured defaults of a search (see `tuning`); None if not tuned.
         ends: a digest of the file's beginning and end, compared when it is opened; empty in earlier indexes.
     """
 
@@ -92,7 +92,7 @@ class FaissFile:
 
     @classmethod
     def parsed(cls, values: dict[str, Any]) -> FaissFile:
-        """From JSON. Raises TypeError or ConfigError for values that no index can have."""
+        """Parses JSON. Raises TypeError or ConfigError for invalid values."""
         tuned = values.get("tuned")
         parsed = cls(**{**values, "tuned": None if tuned is None else Tuned(**tuned)})
         for fields in filter(None, (parsed, parsed.tuned)):
@@ -104,28 +104,28 @@ class FaissFile:
 
     @property
     def effort(self) -> int:
-        """The default effort of searches, for a kind other than flat."""
+        """The default effort of searches; not for flat."""
         if self.tuned is not None and self.tuned.effort is not None:
             return self.tuned.effort
         return int(self.parameters["ef_search" if self.kind == "hnsw" else "nprobe"])
 
     @property
     def has_exact_lists(self) -> bool:
-        """Whether a search of all its lists gives truly the nearest rows of each query."""
+        """Whether a search of all its lists returns exactly the nearest rows."""
         return self.kind in ("flat", "ivf-flat") and self.parameters["storage"] == "float32"
 
 
 def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str) -> FaissFile:
-    """Build a FAISS index of all `vectors`, by inner product, and write it into their folder, under a new name.
+    """Builds a FAISS index of all `vectors`, by inner product, and writes it into their folder, under a new name.
 
-    It is trained on a random sample, the same each time, and filled in chunks: memory is that of the index itself.
+    It is trained on a fixed random sample and filled in chunks: memory is that of the index itself.
 
     Args:
-        vectors: what it covers.
+        vectors: the vectors to index.
         kind: "flat" (all are compared), "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of
             compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq, and no overrides.
         overrides: of what the number of rows suggests.
-            hnsw: `m` (neighbours of a node), `ef_construction`, `ef_search` (how many it looks at).
+            hnsw: `m` (neighbours of a node), `ef_construction`, `ef_search` (nodes examined).
             ivf-flat and ivf-pq: `nlist`, `nprobe` (lists that a search reads), `training_rows`.
             ivf-pq: `pq_m` (numbers of each vector; divides dim), `pq_bits`.
             all but ivf-pq: `storage`, "float32", or "float16" in half the memory (the default if the vectors are not
@@ -145,7 +145,7 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         if kind == "hnsw":
             index.hnsw.efConstruction = parameters["ef_construction"]
         if kind == "ivf-pq":
-            index.do_polysemous_training = False  # minutes of annealing, for a way of searching that is not used here
+            index.do_polysemous_training = False  # minutes of annealing, for a search mode that is not used here
         if not index.is_trained:
             index.train(vectors.take(_sample(rows, int(parameters["training_rows"]))).numpy())
         max_norm = 0.0
@@ -169,7 +169,7 @@ def read_faiss(meta: FaissFile, vectors: Vectors) -> Any:
 
     Raises:
         ConfigError: faiss is not installed.
-        CheckpointError: the file is missing, damaged, or made of other vectors.
+        CheckpointError: the file is missing, damaged, or made from other vectors.
     """
     faiss, file = faiss_library(), vectors.folder / meta.file
     try:
@@ -178,12 +178,12 @@ def read_faiss(meta: FaissFile, vectors: Vectors) -> Any:
     except (RuntimeError, OSError) as error:
         raise CheckpointError(f"{file} cannot be read ({first_line(error)}): build it again with build_faiss") from None
     if is_other or (index.ntotal, index.d) != (meta.rows, vectors.dim) or meta.rows > len(vectors):
-        raise CheckpointError(f"{file} was made of other vectors than those in its folder: build it again")
+        raise CheckpointError(f"{file} was made from other vectors than those in its folder: build it again")
     return index
 
 
 def _digest_of_ends(path: Path) -> str:
-    """A digest of a file's first and last bytes: cheap, and of two indexes' files never the same."""
+    """A digest of a file's first and last bytes: cheap, and different for different indexes."""
     with open(path, "rb") as file:
         first = file.read(_END)
         file.seek(max(0, path.stat().st_size - _END))
@@ -191,5 +191,5 @@ def _digest_of_ends(path: Path) -> str:
 
 
 def _sample(rows: int, count: int) -> Tensor:
-    """Rows to train on, ascending: `count` of them, the same each time."""
+    """`count` rows to train on, ascending, always the same."""
     return torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:count].sort().values

@@ -23,11 +23,11 @@ KINDS = {
 }
 """Each kind and its parameters; see `build_faiss`."""
 
-_STORAGES = {"float32": "Flat", "float16": "SQfp16"}  # how vectors lie in it -> FAISS's name for that
+_STORAGES = {"float32": "Flat", "float16": "SQfp16"}  # storage of vectors -> FAISS's name
 _LEAST = {"m": 2}  # FAISS crashes with a graph of one neighbour
-_MOST = {"m": 2048, "pq_bits": 16}  # it takes memory for as many neighbours of each node, for 2^bits centroids
-_MOST_OF_ALL = (1 << 31) - 1  # FAISS's whole numbers
-_FLAT_BELOW = 10_000  # so few are compared faster than a graph is walked
+_MOST = {"m": 2048, "pq_bits": 16}  # memory grows with the neighbours of each node, and with 2^bits centroids
+_MOST_OF_ALL = (1 << 31) - 1  # FAISS's integers
+_FLAT_BELOW = 10_000  # so few are compared faster than by a graph
 _PQ_FROM = 4_000_000  # a graph and fp32 vectors of this many take more memory than most machines have
 _TRAINING_PER_LIST = 64
 _LEAST_PER_CENTROID = 39  # FAISS complains about fewer
@@ -37,8 +37,7 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
     """A kind and its parameters: `"hnsw,m=16"` is the kind "hnsw" and its parameters {"m": 16}.
 
     Raises:
-        ConfigError: FAISS is not installed, or the text is not such, or a parameter is not one of that kind: what can
-            be known before hours of encoding.
+        ConfigError: FAISS is not installed, or the text is invalid: errors are found before hours of encoding.
     """
     faiss_library()
     kind, *settings = text.split(",")
@@ -57,7 +56,7 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
 
 
 def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torch.dtype) -> tuple[str, Parameters]:
-    """The kind of index for `rows` vectors of `dtype`, and its parameters: as given, else what suits the number.
+    """The kind of index for `rows` vectors of `dtype`, and its parameters: as given, else by the number of rows.
 
     Raises:
         ConfigError: an unknown kind or parameter, or one that does not fit the vectors.
@@ -76,7 +75,7 @@ def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torc
 
 
 def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
-    """The index in the language of `faiss.index_factory`."""
+    """The index as a description for `faiss.index_factory`."""
     if kind == "ivf-pq":
         return f"IVF{parameters['nlist']},PQ{parameters['pq_m']}x{parameters['pq_bits']}"
     storage = _STORAGES[str(parameters["storage"])]
@@ -88,7 +87,7 @@ def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
 
 
 def check_parameters(kind: str, parameters: Parameters) -> None:
-    """Raise ConfigError for a kind or a parameter that there is not, or a value that it cannot have."""
+    """Raises ConfigError for an unknown kind or parameter, or an invalid value."""
     if kind == "auto":
         if parameters:
             raise ConfigError(
@@ -116,7 +115,7 @@ def check_parameters(kind: str, parameters: Parameters) -> None:
 
 
 def _suitable(kind: str, *, rows: int, dim: int, dtype: torch.dtype, nlist: int | str | None) -> Parameters:
-    """The defaults for a number of vectors and, where given, of lists."""
+    """The defaults for a number of vectors and, if given, of lists."""
     found: Parameters = {}
     if kind == "hnsw":
         found |= {"m": 32, "ef_construction": 100, "ef_search": 512}

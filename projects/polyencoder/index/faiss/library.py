@@ -1,8 +1,8 @@
-"""FAISS, imported so that its matrix products use what the processor has.
+"""Imports FAISS so that its matrix products use the processor's vector instructions.
 
-FAISS's wheels for Linux have OpenBLAS 0.3.15, which takes Intel processors newer than itself for a Pentium 4 (OpenBLAS
-issue 3453, mended in its 0.3.19), and then multiplies at a fifth of their speed. That is changed by an
-environment variable, which it reads once, when it is loaded.
+FAISS's wheels for Linux have OpenBLAS 0.3.15, which mistakes newer Intel processors for a Pentium 4 (OpenBLAS issue
+3453, fixed in 0.3.19), and then multiplies at a fifth of their speed. An environment variable, read when it is loaded,
+prevents that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the o
 
 
 def faiss_library() -> Any:
-    """The module `faiss`. The environment is as it was afterwards; ConfigError where FAISS is not installed."""
+    """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed."""
     core = _CORES.get(torch.backends.cpu.get_cpu_capability())
     if core is None or "faiss" in sys.modules or _CORE in os.environ or not is_intel():
         return require("faiss", extra="faiss")

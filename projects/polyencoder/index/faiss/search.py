@@ -1,7 +1,7 @@
 """Search with a FAISS index: each code's nearest rows are a shortlist, which `certificate` rescores and proves.
 
-Where no proof is asked for, codes that nearly coincide share one query, their mean. The codes of a trained poly-encoder
-are much alike: their nearest candidates are then nearly the same, and 64 queries find little that two or three do not.
+Without a proof, codes that nearly coincide share one query, their mean. The codes of a trained poly-encoder are
+similar: their nearest candidates are nearly the same, and 64 queries find little that two or three do not.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from polyencoder.scoring.exact import scale_of
 __all__ = ["LONGEST_LIST", "TOLERANCE", "FaissSearch", "Results", "group_means", "scan_vectors"]
 
 LONGEST_LIST = 4096
-"""Lists longer than this, and scoring everything is hardly slower."""
+"""With longer lists, scoring everything is hardly slower."""
 TOLERANCE = 0.4
-"""How far a code may be from the first of its group, as a share of the codes' mean length. Codes whose angle is below
-some 23 degrees are one group."""
-# The nearest to a group's mean are the nearest to its codes in another order: longer lists make up for that.
+"""Maximum distance of a code from the first of its group, as a share of the codes' mean length: an angle of about
+23 degrees."""
+# The nearest candidates of a group's mean are those of its codes in another order; longer lists compensate.
 _SHORTEST_LIST = 256
-# When so few rows, or so small a share of all, are allowed, FAISS would look at a lot to find them: they are scanned.
+# If so few rows, or so small a share, are allowed, a scan is faster than FAISS.
 _SCAN_ROWS = 8192
 _SCAN_SHARE = 1 / 64
 
 
 class Results(NamedTuple):
-    """The best rows of each context, best first, and how they were found."""
+    """The best rows of each context, best first, with the exactness of each result."""
 
     scores: Tensor
     """[batch, k], fp32 or float64."""
@@ -55,7 +55,7 @@ def scan_vectors(
     allowed: Tensor | None = None,
     attention: str = "basic",
 ) -> Results:
-    """The best rows by scoring all, or all that are `allowed`, bool [rows]; fewer than `top_k` if they are fewer."""
+    """The best rows by scoring all, or all that are `allowed`, bool [rows]; at most `top_k`."""
     k = options.k(_available(vectors, allowed))
     if k == 0:
         nothing = contexts.vectors.new_empty(contexts.batch_size, 0)
@@ -66,14 +66,14 @@ def scan_vectors(
 
 
 class FaissSearch:
-    """An index's vectors with the FAISS index that `build_faiss` put beside them.
+    """An index's vectors with the FAISS index from `build_faiss`.
 
-    Rows that were added after it was built are scanned and merged, so they are found like all others.
+    Rows added after the build are scanned and merged, so they are found like all others.
 
     Args:
         meta: the index's description.
-        vectors: they begin with those that it was made of.
-        index: of FAISS, if it is open already; else errors are those of `read_faiss`.
+        vectors: the index's; the first ones are those of the FAISS index.
+        index: FAISS's, if it is open already; else errors are those of `read_faiss`.
     """
 
     def __init__(self, meta: FaissFile, vectors: Vectors, *, index: Any = None) -> None:
@@ -93,31 +93,31 @@ class FaissSearch:
     ) -> Results:
         """The best rows for each context; of equal scores in a list, the lowest row comes first.
 
-        All scores are exact, as `polyencoder.scoring` computes them; what can be missing is a row.
+        All scores are exact, as computed by `polyencoder.scoring`; an approximate search may miss a row.
 
         Args:
             contexts: the encoded contexts, any number of them.
-            options: of these `filter` is not for here.
+            options: without `filter`.
             allowed: bool [rows], True for the rows that may be found. If they are few they are scanned; so is
-                everything for a `top_k` above 1,024 and, unless an option says how to look, with a flat index.
-            attention: "basic", "sqrt" or "multihead", as in `polyencoder.scoring.score`. With "multihead" no list says
-                anything of a score: everything is scanned. The certificate holds for the others. But the
-                weights of "sqrt" are flatter and its scores lie further below the largest logit: longer lists are
-                needed until one holds, and for the same recall.
+                everything for a `top_k` above 1,024 and, without shortlist options, with a flat index.
+            attention: "basic", "sqrt" or "multihead", as in `polyencoder.scoring.score`. With "multihead", lists do
+                not bound scores: everything is scanned. Certificates hold for the others. But the weights of
+                "sqrt" are flatter and its scores lie further below the largest logit, so it needs longer lists for
+                a certificate, and for the same recall.
             changes: fields of the options.
 
         Raises:
-            ConfigError: `effort` is given to a flat index, or there is no such option.
+            ConfigError: `effort` is given for a flat index, or an option is unknown.
             InputError: a number is too small, or contexts, `allowed` or attention do not fit.
         """
         options = changed(options, changes)
         self.check(options)
-        scale_of(contexts, attention)  # complains of one that does not fit
+        scale_of(contexts, attention)  # raises for one that does not fit
         available = _available(self.vectors, allowed)
         few = allowed is not None and available <= max(_SCAN_ROWS, _SCAN_SHARE * len(self.vectors))
         long = not options.list_length and self._list_length(options.k(available)) > LONGEST_LIST
-        # Where nothing says how to look, an index that compares everything anyway is slower than the scan, which is
-        # exact. But for contexts of many codes it is faster, by groups of these: one that was tuned is used.
+        # Without options, a flat index is slower than the scan, which is exact. But with many codes it is faster, by
+        # groups of codes: a tuned one is used.
         meta = self.meta
         compares_all = meta.kind == "flat" and not (meta.tuned or options.exactness or options.shortlist_options)
         if few or long or compares_all or contexts.batch_size == 0:
@@ -132,7 +132,7 @@ class FaissSearch:
         allowed: Tensor | None = None,
         attention: str = "basic",
     ) -> Results:
-        """`search` of one context at least, by FAISS also where few rows are allowed, at least one."""
+        """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
         k = options.k(_available(self.vectors, allowed))
         length = options.list_length or self._list_length(k)
         answers = search_shortlists(
@@ -145,12 +145,12 @@ class FaissSearch:
         return Results(torch.stack(scores), torch.stack(rows), list(found))
 
     def _list_length(self, k: int) -> int:
-        """The default number of candidates that each code, or group of codes, proposes."""
+        """The default number of candidates proposed by each code, or group of codes."""
         tuned = self.meta.tuned
         return max(4 * k, _SHORTEST_LIST if tuned is None else tuned.list_length)
 
     def check(self, options: SearchOptions) -> None:
-        """Raise ConfigError for an option that this kind of index has no use for."""
+        """Raises ConfigError for an option that does not apply to this kind of index."""
         if options.effort is not None and self.meta.kind == "flat":
             raise ConfigError(
                 "effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index has neither",
@@ -159,7 +159,7 @@ class FaissSearch:
 
     @property
     def most_effort(self) -> int:
-        """The effort that looks at everything."""
+        """The effort that examines everything."""
         return int(self.meta.parameters["nlist"]) if self.meta.kind.startswith("ivf") else self.meta.rows
 
     def nearest(self, queries: Tensor, length: int, parameters: Any) -> tuple[Tensor, Tensor]:
@@ -173,7 +173,7 @@ class FaissSearch:
 
 
 class _Shortlists:
-    """FAISS as a `certificate.Engine`: codes propose, or groups of codes where no certificate is wanted."""
+    """FAISS as a `certificate.Engine`: codes propose, or groups of codes without certificates."""
 
     most_named = 1 << 22
 
@@ -207,16 +207,16 @@ class _Shortlists:
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.Engine`; the rows ascend.
 
-        The bound is the highest that the inner product of a context's codes with a row outside can be; of rows that
-        FAISS does not know, the k best are in each list.
+        The bound is the largest possible inner product of a context's codes with a row outside. Each list also has
+        the k best of the rows that FAISS lacks.
         """
         asking, codes = self._queries(contexts)
         counts = [len(part) for part in asking]
-        queries = torch.cat(asking)  # [all that ask, of all contexts, dim]
+        queries = torch.cat(asking)  # [queries of all contexts, dim]
         length = min(length, self._meta.rows)
         products, rows = self._searcher.nearest(queries, length, self._parameters)
 
-        # How far two fp32 inner products, FAISS's and ours, can differ by rounding: dim x 2^-24 x |c| |y| for each.
+        # The maximum rounding difference of two fp32 inner products, FAISS's and ours: dim x 2^-24 x |c| |y| for each.
         # Twice that, for the score's softmax and sum.
         rounding = 2 * contexts.dim * torch.finfo(torch.float32).eps * self._meta.max_norm * queries.norm(dim=1)
         outside = products[:, -1] + rounding
@@ -227,13 +227,13 @@ class _Shortlists:
             if len(found):
                 found = torch.cat([found, self._newer[place]])
             if not self._proves or (len(part) < n and of_context.isfinite().any()):
-                bound = torch.inf  # a mean says little of what is outside for its codes
+                bound = torch.inf  # a mean bounds no row outside for its codes
             else:
                 bound = max(of_context.tolist(), default=-torch.inf)
             yield Shortlist(found, self._vectors.take(found), bound)
 
     def _best_newer(self) -> Tensor:
-        """The rows of the k best that FAISS does not know, or of all if they are fewer: int64 [batch, n], ascending."""
+        """The k best of the rows that FAISS lacks, or all if fewer: int64 [batch, n], ascending."""
         newer = torch.arange(len(self._vectors)) >= self._meta.rows
         if self._allowed is not None:
             newer &= self._allowed.cpu()
@@ -243,7 +243,7 @@ class _Shortlists:
         return found.indices.cpu().sort(dim=1).values
 
     def _queries(self, contexts: ContextEncoding) -> tuple[list[Tensor], list[int]]:
-        """For each context what is looked for, fp32 [n, dim] on the CPU, and how many real codes it has."""
+        """The queries of each context, fp32 [n, dim] on the CPU, and the number of its real codes."""
         vectors, mask = contexts.vectors.float().cpu(), contexts.mask
         real = list(vectors) if mask is None else [v[m] for v, m in zip(vectors, mask.cpu(), strict=True)]
         counts = [len(codes) for codes in real]
@@ -252,9 +252,9 @@ class _Shortlists:
         return [group_means(codes, tolerance=tolerance) if len(codes) > 1 else codes for codes in real], counts
 
     def _faiss_parameters(self, effort: int | None, *, all: bool) -> Any:
-        """FAISS's search parameters, of `all` lists if asked for.
+        """FAISS's search parameters, for `all` lists if requested.
 
-        The rows that are not allowed are met all the same: where only a share is allowed, look at more.
+        Rows that are not allowed are visited too, so the effort grows if only a share is allowed.
         """
         faiss, meta = faiss_library(), self._meta
         own: dict[str, Any] = {}
@@ -277,11 +277,11 @@ def _available(vectors: Vectors, allowed: Tensor | None) -> int:
 def group_means(codes: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
     """The means [groups, dim] of groups of `codes` [m, dim], at least one.
 
-    Farthest-first traversal (Gonzalez 1985): the group of the code nearest to the mean is first; while any code is
-    farther than the tolerance from the first of every group, the farthest of all begins a new one. Each code then
-    belongs to the nearest. If no two are within the tolerance, the means are the codes themselves, in another order.
+    Farthest-first traversal (Gonzalez 1985): the first group starts with the code nearest to the mean; while a code is
+    farther than the tolerance from the first of every group, the farthest one starts a new group. Each code then joins
+    the nearest. If no two are within the tolerance, the means are the codes themselves, in another order.
     """
-    distances = torch.cdist(codes, codes).fill_diagonal_(0)  # which rounding makes of many codes more than 0
+    distances = torch.cdist(codes, codes).fill_diagonal_(0)  # rounding makes it positive for many equal codes
     farthest_allowed = tolerance * codes.norm(dim=1).mean()
     firsts = [int((codes - codes.mean(dim=0)).norm(dim=1).argmin())]
     nearest = distances[firsts[0]]
@@ -289,6 +289,6 @@ def group_means(codes: Tensor, *, tolerance: float = TOLERANCE) -> Tensor:
         firsts.append(int(nearest.argmax()))
         nearest = torch.minimum(nearest, distances[firsts[-1]])
     group = distances[firsts].argmin(dim=0)  # [m]
-    group[firsts] = torch.arange(len(firsts))  # each to its own, also where another is as near
+    group[firsts] = torch.arange(len(firsts))  # each to its own group, even if another is as near
     sums = codes.new_zeros(len(firsts), codes.size(1)).index_add_(0, group, codes)
     return sums / torch.bincount(group, minlength=len(firsts)).unsqueeze(1)

@@ -1,14 +1,14 @@
 """Tuning of a FAISS index: the cheapest effort and list length that reach a recall, measured.
 
-Fixed settings fit the model that they were chosen on. Here recall@k is measured against the scan, on contexts such as
-those that will be asked, or at least on texts of the index itself. More effort and longer lists hardly ever find less,
-so of all pairs only a staircase is measured: the longest lists with as little effort as they need, then ever shorter
-ones with as much more. Of those that reach the recall the fastest stays, as the index's default (`FaissFile.tuned`).
+Fixed settings fit only the model that they were chosen on. So recall@k is measured against the scan, on contexts like
+those of production, or at least on texts of the index itself. More effort and longer lists hardly ever find less, so
+only a staircase of pairs is measured: the longest lists with the least effort, then shorter lists with more effort. The
+fastest pair that reaches the recall becomes the index's default (`FaissFile.tuned`).
 
-A sample says only so much: what is measured has to be above the recall by a standard error, so that other contexts,
-which had no part in the choice, mostly find as much. Most contexts find all of their best, and a few lose nearly all:
-a sample that has met none of these few has a deviation of about 0 and proves little. So the error is that of contexts
-that find all or nothing, were the recall just what was asked for, as in Wilson's score test of a proportion.
+The measured recall must exceed the requested one by a standard error, so that other contexts mostly reach it too. Most
+contexts find all of their best, and a few lose nearly all: a sample without any of these few has a deviation of about 0
+and proves little. So the error is that of contexts that find all or nothing at exactly the requested recall, as in
+Wilson's score test of a proportion.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from polyencoder.scoring import ContextEncoding, search
 __all__ = ["SAMPLE", "checked_recall", "sample", "tune"]
 
 SAMPLE = 200
-"""Contexts that are enough to measure recall with: an error of 0.007, where it is 0.99."""
+"""Enough contexts to measure a recall: the error is 0.007 at 0.99."""
 
 T = TypeVar("T")
 
@@ -51,29 +51,29 @@ def tune(
     attention: str = "basic",
     source: str = "",
 ) -> Tuned:
-    """Measure how a FAISS index finds `recall` of the `top_k` best, and say what it takes.
+    """Finds the fastest settings with which a FAISS index finds `recall` of the `top_k` best.
 
     Args:
         searcher: the index.
-        contexts: a sample of those that will be asked for, in batches that are answered together.
-        recall: how much of the best must be found, above 0 and at most 1.
-        top_k: how many are the best.
+        contexts: a sample of those of production, in batches that are searched together.
+        recall: the share of the best to find, above 0 and at most 1.
+        top_k: the number of best candidates.
         allowed: bool [rows], True for the rows that may be found, as in `FaissSearch.search`.
         attention: the model's.
-        source: where the contexts are from, to be remembered.
+        source: where the contexts come from, stored with the result.
 
     Returns:
-        The settings, with what they found. Where nothing reaches the recall, those that found most.
+        The settings and their measurements. If no settings reach the recall, those that found most.
 
     Raises:
         ConfigError: under multi-head attention, whose searches score everything, or for an impossible recall.
-        InputError: there is no context, or no row.
+        InputError: there are no contexts, or no rows.
     """
     recall, top_k = checked_recall(recall), checked_count("top_k", top_k)
     if attention == "multihead":
         raise ConfigError("under multi-head attention every search scores everything: there is no recall to reach")
     if not sum(part.batch_size for part in contexts):
-        raise InputError("there is no context to measure recall with")
+        raise InputError("there are no contexts to measure recall with")
     measure = _Measure(searcher, contexts, top_k=top_k, allowed=allowed, attention=attention)
     efforts, lengths = _efforts(searcher), _lengths(searcher)
     best: tuple[float, Tuned] | None = None
@@ -99,7 +99,7 @@ def tune(
         if one.reached and (best is None or seconds < best[0]):
             best = seconds, one
         if one.reached or (best is not None and seconds > best[0] and place + 1 < len(efforts)):
-            lengths.pop()  # so much effort may be enough for shorter lists; or more of it for these takes too long
+            lengths.pop()  # this effort may suffice for shorter lists; or more effort for these takes too long
         else:
             place += 1
     assert most is not None
@@ -107,7 +107,7 @@ def tune(
 
 
 def checked_recall(recall: Any) -> float:
-    """A recall, a number of Python's or numpy's. Raises ConfigError for anything else."""
+    """A recall as a float, from a number of Python or numpy. Raises ConfigError for anything else."""
     is_number = isinstance(recall, (int, float, np.floating)) and not isinstance(recall, bool)
     if not is_number or not 0 < recall <= 1:
         raise ConfigError(f"recall is {recall}; it must be above 0 and at most 1, such as 0.99", argument="recall")
@@ -115,7 +115,7 @@ def checked_recall(recall: Any) -> float:
 
 
 def sample(items: Sequence[T], n: int) -> list[T]:
-    """At most `n` of the items, the same each time, in their order."""
+    """At most `n` of the items, always the same, in order."""
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))[:n]
     return [items[i] for i in chosen.sort().values.tolist()]
 
@@ -134,21 +134,21 @@ class _Measure:
     ) -> None:
         available = len(searcher.vectors) if allowed is None else int(allowed.sum())
         if available == 0:
-            raise InputError("there is no candidate to measure recall with")
+            raise InputError("there are no candidates to measure recall with")
         k = min(top_k, available)
         self._parts = [part for part in contexts if part.batch_size]
-        # Not `search`, which scans few rows whatever the settings: more may come, and then these decide
+        # Not `search`, which scans few rows with any settings; the index may grow
         self._search = partial(searcher.search_lists, allowed=allowed, attention=attention)
         self._k = k
         start = time.perf_counter()
         found = [search(one, searcher.vectors, k=k, allowed=allowed, attention=attention) for one in self._parts]
         self.scan_seconds = time.perf_counter() - start
-        # What has the score of the k-th best is as good; and two ways to multiply differ by rounding.
+        # A candidate with the k-th best score counts too; and products may differ by rounding.
         last = torch.cat([scores for scores, _ in found])[:, -1:]
         self._least = last - 1e-5 * last.abs().clamp(min=1)
 
     def __call__(self, effort: int | None, list_length: int) -> tuple[Tensor, float]:
-        """The share [contexts] of each one's best that is found, and the seconds that all took."""
+        """Returns the share [contexts] of the best that is found, and the seconds of all searches."""
         start = time.perf_counter()
         options = SearchOptions(top_k=self._k, effort=effort, list_length=list_length)
         found = [self._search(one, options).scores for one in self._parts]
@@ -157,7 +157,7 @@ class _Measure:
 
 
 def _efforts(searcher: FaissSearch) -> list[int | None]:
-    """From the least to all, each twice the one before."""
+    """From the least effort to all, doubling."""
     least = _LEAST_EFFORT.get(searcher.meta.kind)
     if least is None:  # a flat index compares all
         return [None]
@@ -167,7 +167,7 @@ def _efforts(searcher: FaissSearch) -> list[int | None]:
 
 
 def _lengths(searcher: FaissSearch) -> list[int]:
-    """From the shortest lists to the longest, each twice the one before."""
+    """From the shortest lists to the longest, doubling."""
     most = min(LONGEST_LIST, searcher.meta.rows)
     lengths = [_SHORTEST_LIST << i for i in range(most.bit_length()) if _SHORTEST_LIST << i < most]
     return [*lengths, most]

@@ -1,4 +1,4 @@
-"""Index folders: a SQLite database, and files of vectors beside it that are mapped into memory."""
+"""Index folders: a SQLite database, and memory-mapped files of vectors beside it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Builds an index folder of any number of candidates, in bounded memory; a killed build resumes.
 
-Two passes. The first streams the candidates into the database, where equal texts meet. The second encodes the texts in
-shards of some ten thousand rows, each a file. What is in memory is one shard, whatever the number of candidates. Where
-candidates bring their vectors, the first pass writes the shards, and nothing is encoded.
+Two passes. The first streams candidates into the database, which merges equal texts. The second encodes the texts in
+shards of some ten thousand rows, each a file. Only one shard is in memory. If candidates have vectors, the first pass
+writes the shards, and nothing is encoded.
 
-A killed build resumes when it is started again. Until it is finished the database is `unfinished.sqlite`,
-there once the first pass is over; a shard's file is there or not, never half. Then a transaction names the files, and
-the database gets its name. Everything is on the disk before it is relied on.
+A killed build resumes when it is started again. The first pass ends with the database `unfinished.sqlite`; a shard's
+file is complete or missing. At the end a transaction names the files, and the database is renamed. Everything is synced
+to disk before it is used.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from polyencoder.storage.files import atomic_write, fsync
 
 SHARD_SIZE = 1 << 16
 _POLL_SECONDS = 0.2
-_PATIENCE_SECONDS = 600  # for the process of rank 0 to begin
+_PATIENCE_SECONDS = 600  # seconds for the process of rank 0 to begin
 _MOST = 1 << 31  # rows, or processes
 
 
@@ -66,29 +66,28 @@ def build_index(
     model_name: str = "",
     progress: bool = False,
 ) -> None:
-    """Encode candidates into an index folder, or finish one that was begun from the same candidates and model.
+    """Encodes candidates into an index folder, or finishes one begun with the same candidates and model.
 
-    The vectors are the same however often the build was killed and started again, and with any number of workers that
-    have as many threads each. A finished index is unchanged.
+    The vectors do not depend on restarts, nor on the number of workers if each has as many threads. A finished index is
+    unchanged.
 
     Args:
-        folder: where; made if it is not there.
-        candidates: `Candidate` records, texts, or dicts with `text`, `id`, `metadata` and, where it exists, `vector`;
+        folder: created if missing.
+        candidates: `Candidate` records, texts, or dicts with `text`, `id`, `metadata` and optionally `vector`;
             read once, and never all in memory.
-        ranker: a bi- or poly-encoder; or, if all candidates have vectors, the fingerprints of what made them.
+        ranker: a bi- or poly-encoder; or, if all candidates have vectors, their encoder's fingerprints.
         dtype: of the vectors on disk. bfloat16 halves, int8 quarters the size of float32.
-        shard_size: rows in a file: what is encoded at once, and lost at most when the build is killed.
-        workers: processes on this machine, each with the model in memory. They are started afresh and import the main
-            module, so a script that calls this wants `if __name__ == "__main__":`.
+        shard_size: rows per file, encoded at once: the most that a kill loses.
+        workers: processes on this machine, each with the model in memory. They import the main module, so a script that
+            calls this needs `if __name__ == "__main__":`.
         share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
-            share of the shards, and returns when the index is finished. None: this process does all.
+            share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.
         progress: show bars with rate and time left on stderr.
 
     Raises:
-        InputError: if there are no candidates, one is not usable, an id is there twice for different candidates, a
-            vector is not one of this model (see `index.given.with_vectors`), or the folder holds something else than
-            this index or cannot be written.
+        InputError: there are no candidates, one is invalid, different candidates have the same id, a vector is not this
+            model's (see `index.given.with_vectors`), or the folder holds something else or cannot be written.
         PolyencoderError: a process that shares the work has ended early.
     """
     folder = Path(folder)
@@ -123,7 +122,7 @@ def build_index(
             check_no_links(folder)
             shards = share.of(missing_shards(folder, plan), shard_size=shard_size)
             if given is not None and shards:
-                raise InputError(f"{folder}: damaged, a file of vectors that was there is missing; remove the folder")
+                raise InputError(f"{folder}: damaged, a file of vectors is missing; remove the folder")
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
             with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:
                 if isinstance(ranker, Fingerprints) or not shards:
@@ -154,7 +153,7 @@ def _digested(candidate: Candidate) -> bytes:
 def _entered(
     folder: Path, candidates: Iterator[Candidate], plan: IndexMeta, given: GivenShards | None, *, progress: bool
 ) -> IndexMeta:
-    """The first pass, or a look at whether the one that was made before had the same candidates."""
+    """The first pass, or a check that an earlier one had the same candidates."""
     digest = hashlib.blake2b(digest_size=16)
 
     def read() -> Iterator[Candidate]:
@@ -171,24 +170,24 @@ def _entered(
         for _ in read():
             pass
         if begun.candidates != digest.hexdigest():
-            raise InputError(f"{folder}: an index of other candidates is there; give another folder, or remove it")
+            raise InputError(f"{folder}: has an index of other candidates; give another folder, or remove it")
         return begun
     with ExitStack() as stack:
         with explained(folder):
             _remove_all(folder)
             path = stack.enter_context(atomic_write(folder / UNFINISHED))
             if given is not None:
-                stack.enter_context(given)  # left before the database has its name, which relies on its files
+                stack.enter_context(given)  # closed before the database, which relies on its files, is renamed
             connection = stack.enter_context(closing(connect_to_fill(path)))
             connection.execute("BEGIN")
         catalogue, entries = Catalogue(connection, folder), 0
-        for candidate in read():  # whose errors are the caller's
+        for candidate in read():  # errors of the iterable are the caller's
             with explained(folder):
                 entries += catalogue.put(candidate)
                 if given is not None:
                     given.put(catalogue.row_of(candidate.text), candidate)
         if entries == 0:
-            raise InputError(f"{folder}: not made, as there is no candidate to put into it: the input is empty")
+            raise InputError(f"{folder}: not made, as there are no candidates: the input is empty")
         with explained(folder):
             catalogue.create_indexes()
             if given is not None:
@@ -201,7 +200,7 @@ def _entered(
 
 
 def _awaited(folder: Path, plan: IndexMeta) -> IndexMeta:
-    """The description that the process of rank 0 has entered, once it has."""
+    """Waits for the description written by the process of rank 0."""
     _wait_for(folder, DATABASE, UNFINISHED)
     begun = _begun(folder)
     assert begun is not None
@@ -210,9 +209,9 @@ def _awaited(folder: Path, plan: IndexMeta) -> IndexMeta:
 
 
 def _wait_for(folder: Path, *names: str) -> None:
-    """Wait until the process of rank 0 has made one of these files.
+    """Waits until the process of rank 0 has made one of these files.
 
-    Raises PolyencoderError if it has ended without, which shows in its lock of the folder, or does not begin.
+    Raises PolyencoderError if it ends without doing so (its lock of the folder is free), or does not begin.
     """
     begun, start = UNFINISHED not in names, time.monotonic()
     while not any((folder / name).exists() for name in names):
@@ -229,13 +228,13 @@ def _wait_for(folder: Path, *names: str) -> None:
 
 
 def _begun(folder: Path) -> IndexMeta | None:
-    """The description of the index that is there, finished or not."""
+    """The description of an existing index, finished or not."""
     if (folder / DATABASE).exists():
         with Database(folder).snapshot() as catalogue:
             return IndexMeta.parsed(catalogue.description(), folder)
     if not (folder / UNFINISHED).exists():
         return None
-    with closing(connect(folder / UNFINISHED)) as connection:  # which ends what a kill has left in its log
+    with closing(connect(folder / UNFINISHED)) as connection:  # replays the log that a kill has left
         return IndexMeta.parsed(Catalogue(connection, folder).description(), folder)
 
 
@@ -244,11 +243,10 @@ def _check_same(begun: IndexMeta, plan: IndexMeta, *, folder: Path) -> None:
     for name in ("dtype", "shard_size"):
         if (there := getattr(begun, name)) != (here := getattr(plan, name)):
             raise InputError(
-                f"{folder}: an index with {name} {there} is there, {here} is asked for now; give another folder, or "
-                "remove it"
+                f"{folder}: has an index with {name} {there}, not {here}; give another folder, or remove it"
             )
     if begun.candidates is None:
-        raise InputError(f"{folder}: an index is there that was changed since it was built; add to it, or remove it")
+        raise InputError(f"{folder}: has an index that was changed after it was built; add to it, or remove it")
 
 
 def _finish(folder: Path, plan: IndexMeta) -> None:
@@ -258,22 +256,22 @@ def _finish(folder: Path, plan: IndexMeta) -> None:
     with closing(connect(folder / UNFINISHED)) as connection:
         catalogue = Catalogue(connection, folder)
         connection.execute("BEGIN IMMEDIATE")
-        catalogue.forget_files(file.name for file in catalogue.files())  # of a try that was killed
+        catalogue.forget_files(file.name for file in catalogue.files())  # of a killed attempt
         for file in files:
             catalogue.add_file(file)
         connection.execute("COMMIT")
-        if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # the log will not be renamed with it
+        if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:  # the log would not be renamed with it
             raise sqlite3.OperationalError(f"{UNFINISHED} is in use by another program")
     _remove_all(folder, kept={UNFINISHED, *(file.name for file in files)})
     fsync(folder)
     os.replace(folder / UNFINISHED, folder / DATABASE)
     fsync(folder)
-    with suppress(OSError):  # it is for people
+    with suppress(OSError):  # for people only
         (folder / META).write_text(plan.to_json(), encoding="utf-8")
 
 
 def _remove_all(folder: Path, *, kept: Iterable[str] = ()) -> None:
-    """Remove what processes that were killed have left."""
+    """Removes what killed processes have left."""
     for path in check_only_ours(folder):
         if path.name not in {LOCK, *kept}:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
@@ -285,7 +283,7 @@ def _bar(what: str, total: int | None, *, unit: str, show: bool, done: int = 0) 
 
 @contextmanager
 def _there(folder: Path) -> Iterator[None]:
-    """Make the folder, unless it has other things; leave no empty one after an error."""
+    """Creates the folder, unless it holds other files; leaves no empty one after an error."""
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         check_only_ours(folder)
@@ -295,5 +293,5 @@ def _there(folder: Path) -> Iterator[None]:
         with suppress(OSError):
             if [path.name for path in folder.iterdir()] == [LOCK]:
                 (folder / LOCK).unlink()
-            folder.rmdir()  # which it does only if nothing is in it
+            folder.rmdir()  # only if it is empty
         raise

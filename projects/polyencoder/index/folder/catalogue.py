@@ -1,11 +1,11 @@
 """The contents of an index's database: texts, entries, the names of the files, the description.
 
-A *row* is a different text, and the place of its vector: 0, 1, 2, ... without holes. An *entry* is what a user put in:
-an id, a row and metadata. Several entries may share a row. A row that no entry uses any more is *dead*; its vector
-stays in its file until the index is compacted.
+A *row* is a distinct text, and the place of its vector: 0, 1, 2, ... without gaps. An *entry* is a candidate: an id, a
+row and metadata. Several entries may share a row. A row without entries is *dead*; its vector stays in its file until
+the index is compacted.
 
-A filter is a condition in SQL: a field of the metadata equals a value if JSON calls them equal, text, number and truth
-apart.
+A filter is a condition in SQL: a field of the metadata equals a value if they are equal in JSON; text, number and
+boolean are never equal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CREATE TABLE dead(row INTEGER PRIMARY KEY);
 CREATE TABLE files(name TEXT PRIMARY KEY, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum TEXT NOT NULL);
 CREATE TABLE description(json TEXT NOT NULL);
 """
-# Made when the entries are in: sorting them once is quicker than keeping them sorted.
+# Created after the entries: sorting once is faster than keeping them sorted.
 _INDEXES = "CREATE INDEX entries_by_row ON entries(row);"
 
 _COMPACT = f"""
@@ -55,7 +55,7 @@ _WANTED = "(SELECT value AS wanted FROM json_each(?))"
 
 
 class File(NamedTuple):
-    """A file of the index, which is never written to again."""
+    """An immutable file of the index."""
 
     name: str
     rows: int
@@ -65,7 +65,7 @@ class File(NamedTuple):
 
 
 class Catalogue:
-    """The contents of an index, through a connection that has a transaction open.
+    """The contents of an index, through a connection with an open transaction.
 
     Args:
         connection: to the database.
@@ -78,22 +78,22 @@ class Catalogue:
 
     @staticmethod
     def create_tables(connection: sqlite3.Connection) -> None:
-        """Make a new database one of an index; `create_indexes` follows when the entries are in."""
+        """Creates the tables in a new database; call `create_indexes` after the entries."""
         connection.executescript(_TABLES)
 
     def check_tables(self) -> None:
-        """Raise CheckpointError unless the tables are those of an index, and nothing else is in the database.
+        """Raises CheckpointError unless the database has exactly the tables of an index.
 
-        A view in the place of a table could give anything for a row, and a trigger change what it likes.
+        A view instead of a table could return anything, and a trigger could change anything.
         """
         others = (
             "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL TABLE%'"
         )
         if (found := self._ask(others).fetchone()) is not None:
-            raise self._damaged("its database has the {} {!r:.60}, which no index has".format(*found))
+            raise self._damaged("its database has the {} {!r:.60}, which is not part of an index".format(*found))
         for name, columns in _tables().items():
             if _columns(self._ask, name) != columns:
-                raise self._damaged(f"its database has no table {name!r} such as an index has")
+                raise self._damaged(f"its database has no valid table {name!r}")
 
     # Reading
 
@@ -102,19 +102,19 @@ class Catalogue:
         return str(self._one("SELECT json FROM description"))
 
     def files(self) -> list[File]:
-        """The files by name: those of vectors are in the order of their rows."""
+        """The files by name: those of vectors are in row order."""
         files = [File(*values) for values in self._ask("SELECT name, rows, bytes, checksum FROM files ORDER BY name")]
         if any([*map(type, file)] != [str, int, int, str] for file in files):
-            raise self._damaged("its list of files is not one")
+            raise self._damaged("its list of files is invalid")
         return files
 
     @property
     def rows(self) -> int:
-        """The number of different texts, dead ones too."""
+        """The number of different texts, including dead ones."""
         return int(self._one("SELECT COALESCE(MAX(row) + 1, 0) FROM texts"))
 
     def __len__(self) -> int:
-        """The number of entries, counted."""
+        """The number of entries."""
         return int(self._one("SELECT COUNT(*) FROM entries"))
 
     def texts(self, start: int, stop: int) -> list[str]:
@@ -123,7 +123,7 @@ class Catalogue:
         return [text for (text,) in rows]
 
     def row_of(self, text: str) -> int:
-        """The row of a text that is there."""
+        """The row of an existing text."""
         return int(self._one("SELECT row FROM texts WHERE digest = ?", (digest_of(text),)))
 
     def text_of(self, rows: Iterable[int]) -> dict[int, str]:
@@ -138,10 +138,7 @@ class Catalogue:
     def entries_of(
         self, rows: Iterable[int], *, most: int | None = None, filter: Filter | None = None
     ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:
-        """The id and metadata of the entries of these rows that the filter lets through, in the order they came.
-
-        No more than `most` of each row.
-        """
+        """The id and metadata of these rows' entries that pass the filter, in insertion order, up to `most` per row."""
         entries: dict[int, list[tuple[str, dict[str, Any] | None]]] = {row: [] for row in rows}
         condition, values = condition_of(filter)
         query = (
@@ -164,7 +161,7 @@ class Catalogue:
         return found.fetchone() is not None
 
     def matching(self, filter: Filter) -> tuple[Tensor, int]:
-        """The rows with an entry that has these metadata, int64, ascending; and the number of such entries."""
+        """The rows with an entry that passes the filter, int64, ascending; and the number of such entries."""
         condition, values = condition_of(filter)
         found = self._numbers(
             f"SELECT row, COUNT(*) FROM entries WHERE {condition} GROUP BY row ORDER BY row", values, columns=2
@@ -172,15 +169,15 @@ class Catalogue:
         return found[:, 0].clone(), int(found[:, 1].sum())
 
     def dead_rows(self) -> Tensor:
-        """The rows that no entry uses: int64, ascending."""
+        """The rows without entries: int64, ascending."""
         return self._numbers("SELECT row FROM dead ORDER BY row", columns=1).squeeze(1)
 
     def _numbers(self, query: str, values: Sequence[Any] = (), *, columns: int) -> Tensor:
-        """int64 [n, columns], what a query gives; the first column has rows of this catalogue, ascending."""
+        """The result of a query, int64 [n, columns]; the first column has rows of this catalogue, ascending."""
         try:
             found = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, columns)))
         except (TypeError, ValueError, OverflowError):
-            raise self._damaged("a row is no number") from None
+            raise self._damaged("a row is not a number") from None
         if len(found) and not 0 <= found[0, 0] <= found[-1, 0] < self.rows:
             raise self._damaged("it has rows without a text")
         return torch.from_numpy(found)
@@ -191,25 +188,25 @@ class Catalogue:
     # Changing
 
     def describe(self, text: str) -> None:
-        """Write the description."""
+        """Writes the description."""
         self._ask("DELETE FROM description")
         self._ask("INSERT INTO description VALUES (?)", (text,))
 
     def add_file(self, file: File) -> None:
-        """Name a file that is on the disk; its name is new."""
+        """Adds a file that is on the disk, under a new name."""
         self._ask("INSERT INTO files VALUES (?, ?, ?, ?)", file)
 
     def forget_files(self, names: Iterable[str]) -> None:
-        """Name these files no more."""
+        """Removes these files from the list."""
         self._ask("DELETE FROM files WHERE name IN (SELECT value FROM json_each(?))", (json.dumps([*names]),))
 
     def put(self, candidate: Candidate, *, how: How = "add") -> int:
-        """Enter a candidate; nothing happens if it is there already with this id, text and metadata.
+        """Enters a candidate; no-op if it exists with this id, text and metadata.
 
-        Returns how many entries there are more.
+        Returns the change of the number of entries.
 
-        Raises InputError for a text that is empty or no valid Unicode, metadata that JSON cannot hold, and an id that
-        cannot be added, since it is there with another text or other metadata, or updated, since it is not.
+        Raises InputError for a text that is empty or not valid Unicode, metadata that JSON cannot hold, an id to add
+        that exists with another text or other metadata, and an id to update that does not exist.
         """
         ask, removed, where = self._ask, 0, f"{candidate.where}: " if candidate.where else ""
         try:
@@ -229,7 +226,7 @@ class Catalogue:
         if entry is not None or how == "update":
             removed = self.remove(id_)
         if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
-            # Without a row of its own SQLite gives it the last one plus 1, the first one being 1
+            # Explicit, as SQLite's own numbering would start at 1
             row = ask("INSERT INTO texts SELECT COALESCE(MAX(row) + 1, 0), ?, ? FROM texts", (digest, text)).lastrowid
         else:
             (row,) = known_row
@@ -238,9 +235,9 @@ class Catalogue:
         return 1 + removed
 
     def remove(self, id_: str, *, missing_ok: bool = False) -> int:
-        """Take an entry out; returns -1, by which there are more.
+        """Removes an entry; returns the change of the number of entries.
 
-        Raises InputError if there is none of this id, unless one may be missing.
+        Raises InputError for an unknown id, unless one may be missing.
         """
         if (entry := self._ask("SELECT row FROM entries WHERE id = ?", (id_,)).fetchone()) is None:
             if missing_ok:
@@ -251,21 +248,21 @@ class Catalogue:
         return -1
 
     def create_indexes(self) -> None:
-        """End the filling of a new database."""
+        """Creates the indexes of a filled database."""
         self._ask(_INDEXES)
 
     def compact(self) -> None:
-        """Leave out the dead rows; the others keep their order."""
-        for statement in _COMPACT.split(";"):  # executescript would commit what is open
+        """Removes the dead rows; the others keep their order."""
+        for statement in _COMPACT.split(";"):  # executescript would commit the open transaction
             self._ask(statement)
 
     def check(self) -> str | None:
-        """Look at all of it: what is damaged, or None."""
+        """Checks all contents: returns a description of the damage, or None."""
         if (found := self._one("PRAGMA integrity_check(1)")) != "ok":
             return str(found)
         for row, digest, text in self._ask("SELECT row, digest, text FROM texts"):
             if not isinstance(text, str) or digest != digest_of(text):
-                return f"text {row} is not what was entered"
+                return f"text {row} was altered"
         wrong = self._one("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
         return f"{wrong} entries without a text" if wrong else None
 
@@ -296,14 +293,14 @@ def digest_of(text: str) -> bytes:
 
 
 def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
-    """A filter in SQL, with the values of its question marks, whose number SQLite limits."""
+    """A filter in SQL, and the values of its question marks, whose number SQLite limits."""
     conditions: list[str] = []
     values: list[Any] = []
     for key, options in checked_filter(filter).items():
         path, some = path_of(key), ["FALSE"]
         if others := [written for option in options if not _is_number(option) for written in _written(option)]:
-            # One path's value would be changed: true to 1, a list to text, a text cut at a NUL, a long number rounded.
-            # For two paths SQLite gives a list of the unchanged values. A missing field equals null.
+            # With one path SQLite converts values: true to 1, a list to text, a text cut at NUL, a long number rounded.
+            # With two paths it returns a list of unchanged values. A missing field equals null.
             some.append("json_extract(COALESCE(metadata, '{}'), ?, ?) IN (SELECT value FROM json_each(?))")
             values += [path, path, json.dumps([f"[{other},{other}]" for other in others])]
         if numbers := [option for option in options if _is_number(option)]:
@@ -317,22 +314,22 @@ def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
 
 
 def path_of(key: str) -> str:
-    """The JSON path of a field of the metadata. InputError for one that SQLite has no path for."""
+    """The JSON path of a metadata field. InputError for one without a path in SQLite."""
     if '"' in key:
         raise InputError(
-            f"cannot filter by {key!r:.60}: an index folder has no filter with a quotation mark in a name",
+            f"cannot filter by {key!r:.60}: an index folder cannot filter by a name with a quotation mark",
             argument="filter",
         )
     return f'$."{json.dumps(key, ensure_ascii=False)[1:-1]}"'
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is a number that SQLite compares exactly with any other of 64 bits."""
+    """Whether SQLite compares the number exactly with any other of 64 bits."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1 << 63
 
 
 def _written(value: Any) -> list[str]:
-    """The JSON of a value, and of the whole number or float that is equal to it."""
+    """The JSON of a value, and that of the equal integer or float."""
     equal = [value]
     if isinstance(value, float):
         equal.append(int(value))

@@ -1,7 +1,7 @@
 """A change of an index: an uncommitted transaction, which writes new files and names them when it is committed.
 
-Until the commit nobody sees anything of it, and after the commit it is done, whatever comes then. What the database
-does not name is of no account: the next change removes it.
+It is invisible before the commit and permanent after it. Files that the database does not name are ignored, and removed
+by the next change.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ T = TypeVar("T")
 
 
 class Change:
-    """A transaction of the index's database, from now on, until `publish` or `close`.
+    """A transaction of the index's database, open until `publish` or `close`.
 
     Args:
         folder: of the index, whose lock this process has.
-        ranker: the model, which new texts need.
+        ranker: the model, for new texts.
     """
 
     def __init__(self, folder: Path, ranker: TextRanker | None) -> None:
@@ -67,7 +67,7 @@ class Change:
         check_no_links(folder)
         self._connection = connect(folder / DATABASE)
         try:
-            self._connection.execute("PRAGMA synchronous = FULL")  # what is committed outlasts a loss of power
+            self._connection.execute("PRAGMA synchronous = FULL")  # commits survive a power failure
             self._connection.execute("BEGIN IMMEDIATE")
             self.catalogue = Catalogue(self._connection, folder)
             self.meta = IndexMeta.parsed(self.catalogue.description(), folder)
@@ -80,7 +80,7 @@ class Change:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Adds all that is done in the block to the change, or undoes it after an error."""
+        """Adds the operations of the block to the change, or undoes them after an error."""
         if not self._connection.in_transaction:
             raise InputError(f"{self.folder}: this change has failed and was undone; begin another one")
         before = self.meta
@@ -90,7 +90,7 @@ class Change:
             yield
         except BaseException:
             self.meta = before
-            if self._connection.in_transaction:  # a full disk may have undone all of it
+            if self._connection.in_transaction:  # a full disk may have rolled back everything
                 self._connection.execute("ROLLBACK TO step")
                 self._connection.execute("RELEASE step")
             raise
@@ -98,18 +98,18 @@ class Change:
             self._connection.execute("RELEASE step")
 
     def each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> None:
-        """Put in, or take out, one item after the other; `enter` says how many entries there are more."""
+        """Adds or removes items one after the other; `enter` returns the change of the number of entries."""
         before, more = self._connection.total_changes, 0
-        for item in items:  # whose errors are the caller's
+        for item in items:  # errors of the iterable are the caller's
             with explained(self.folder):
                 more += enter(self.catalogue, item)
         if self._connection.total_changes > before:
             self.meta = replace(self.meta, entries=self.meta.entries + more, candidates=None, version=self._version)
 
     def compact(self) -> None:
-        """Leave out the dead rows, and make full files of small ones; a FAISS index of the rows as they were goes.
+        """Removes the dead rows, and merges small files; drops the FAISS index of the old rows.
 
-        Files that would stay the same are kept.
+        Files that would not change are kept.
         """
         vectors = self._vectors()
         living = self._living(len(vectors))
@@ -134,7 +134,7 @@ class Change:
         self._describe_faiss(faiss)
 
     def tune_faiss(self, contexts: Sequence[ContextEncoding], **settings: Any) -> Tuned:
-        """Give the FAISS index the settings that `polyencoder.index.faiss.tuning.tune` finds for the living rows.
+        """Tunes the FAISS index (`polyencoder.index.faiss.tuning.tune`) for the living rows.
 
         Raises:
             ConfigError: there is no FAISS index.
@@ -148,12 +148,12 @@ class Change:
         return tuned
 
     def some_texts(self, n: int) -> list[str]:
-        """Up to `n` of the texts that there will be, the same each time."""
+        """Up to `n` of the texts after the change, always the same."""
         living = self._living(self.catalogue.rows)
         return list(self.catalogue.text_of(sample(living.nonzero().squeeze(1).tolist(), n)).values())
 
     def publish(self) -> None:
-        """Commit it, if anything is other than before."""
+        """Commits the change, if there is any."""
         with self.step():
             self._encode()
         if self.meta == self._before:
@@ -162,19 +162,19 @@ class Change:
             raise CheckpointError(f"{self.folder}: {there} vectors of {self.catalogue.rows} texts; nothing was changed")
         self.meta = replace(self.meta, rows=there)
         text = self.meta.to_json()
-        IndexMeta.parsed(text, self.folder)  # what could not be opened again is not committed
+        IndexMeta.parsed(text, self.folder)  # a state that cannot be opened is not committed
         self.catalogue.describe(text)
         self._connection.execute("COMMIT")
-        # Done. What follows are comforts, which may fail.
+        # Committed. The rest is housekeeping, which may fail.
         with suppress(OSError, sqlite3.Error):
             (self.folder / META).write_text(self.meta.to_json(), encoding="utf-8")
             if self._compacted:
                 self._connection.execute("VACUUM")
-            self._connection.execute("PRAGMA busy_timeout = 0")  # who reads now is not waited for
+            self._connection.execute("PRAGMA busy_timeout = 0")  # does not wait for readers
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self, *, keep: bool = False) -> None:
-        """End it: what was not committed is undone. `keep` the files that it wrote, for a change that repeats it."""
+        """Ends the change and undoes what was not committed. `keep` its files, for a change that repeats it."""
         with suppress(sqlite3.Error, OSError):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
@@ -184,9 +184,9 @@ class Change:
         self.closed = True
 
     def _remove_others(self) -> None:
-        """Remove the index's files that the database does not name.
+        """Removes the index's files that the database does not name.
 
-        Who searches an older state has its files open, so that they stay until they are closed.
+        Readers of an older state have its files open, so that these remain until they are closed.
         """
         kept = {
             DATABASE,
@@ -202,7 +202,7 @@ class Change:
 
     @property
     def _version(self) -> int:
-        """Of the index once it is changed."""
+        """The version after the change."""
         return self._before.version + 1
 
     def _living(self, rows: int) -> Tensor:
@@ -211,16 +211,16 @@ class Change:
         return living
 
     def _vectors(self) -> Vectors:
-        """The vectors of all texts, among them those that were added and are encoded now."""
+        """The vectors of all texts; encodes those that were added."""
         self._encode()
         names = [file.name for file in self.catalogue.files() if file.rows]
         return Vectors.open(self.folder, names, dim=self.meta.dim, dtype=self.meta.dtype)
 
     def _encode(self) -> None:
-        """Make files for the texts that have no vectors yet; small files before them are merged with them.
+        """Writes files for the texts without vectors, merged with small files before them.
 
-        No file is less than twice as long as the next one, unless both are too long for one. So what is added one by
-        one is in some ten small files at most, and was copied as often.
+        Every file is at least twice as long as the next one, unless they cannot be merged. So single additions make
+        about ten small files at most, and are copied as often.
         """
         files = [file for file in self.catalogue.files() if file.rows]
         known, rows, size = sum(file.rows for file in files), self.catalogue.rows, self.meta.shard_size
@@ -235,10 +235,10 @@ class Change:
             self._name(first, stop - first, partial(self._joined, merged, start, stop))
 
     def _joined(self, merged: list[str], start: int, stop: int) -> Stored:
-        """The vectors of some files, then those of the texts of these rows, which are encoded now."""
+        """The vectors of some files, then those of the texts of these rows, which it encodes."""
         if self._ranker is None:
             raise InputError(
-                f"{self.folder}: was opened without its model, which new texts need; open it with a Ranker"
+                f"{self.folder}: was opened without its model, which encodes new texts; open it with a Ranker"
             )
         texts, meta = self.catalogue.texts(start, stop), self.meta
         vectors = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
@@ -248,7 +248,7 @@ class Change:
         return torch.cat([part for part, _ in parts]), torch.cat(scales) if scales else None
 
     def _name(self, first: int, rows: int, make: Callable[[], Stored], *, there: str | None = None) -> None:
-        """Name the file of these rows, which is `there`, or which `make` is asked for; unless a kill has left it."""
+        """Adds the file of these rows: an existing one (`there` or left by a kill), or one written by `make`."""
         meta = self.meta
         texts = self.catalogue.texts(first, first + rows)
         tag = fingerprint([meta.build, *texts])[:16]
@@ -273,7 +273,7 @@ class Change:
 
 
 def recorded(path: Path, rows: int = 0) -> list[File]:
-    """A file, with that of its scales if it has one, as the database names them; `rows` is 0 for other than vectors."""
+    """The database's records of a file and its scales, if any; `rows` is 0 for files without vectors."""
     scales = scales_file(path)
     files = [(path, rows), *([(scales, 0)] if rows and scales.exists() else [])]
     return [File(path.name, n, path.stat().st_size, checksum(path)) for path, n in files]
@@ -290,6 +290,6 @@ def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
 
 
 def _file_of(rows: Tensor, vectors: Vectors) -> str | None:
-    """The file that has just these rows."""
+    """The file with exactly these rows."""
     first, last = int(rows[0]), int(rows[-1])
     return vectors.file_of(first, len(rows)) if last - first + 1 == len(rows) else None

@@ -1,13 +1,11 @@
-"""`index.sqlite`: what an index folder is. One transaction of it is one change of the index.
+"""`index.sqlite`: the database of an index folder. One transaction is one change of the index.
 
-The database names the files of vectors and of FAISS, which are never written to again. A change writes new files, makes
-them outlast a loss of power, and names them in the transaction that enters its texts: after a kill at any moment the
-index is as it was before the transaction, or after it. In SQLite's WAL mode readers have a snapshot each, and neither
-wait for the writer nor keep it waiting.
+The database names the files of vectors and of FAISS, which never change. A change writes new files, syncs them to disk,
+and names them in the transaction that enters its texts: a kill at any moment leaves the state before or after the
+transaction. In SQLite's WAL mode each reader has a snapshot; readers and the writer do not wait for each other.
 
-An index may come from elsewhere. SQLite replays a rollback journal beside a database, and deletes the file that it
-names; no database of ours has one, so where one is, nothing is opened. What nobody can write to (a folder that is
-mounted read-only) is opened as immutable.
+An index may be untrusted. SQLite replays a rollback journal beside a database, and deletes the file that it names; our
+databases never have one, so a folder with one is refused. A read-only folder is opened as immutable.
 """
 
 from __future__ import annotations
@@ -28,16 +26,16 @@ __all__ = ["Database", "check_there", "connect", "connect_to_fill"]
 
 T = TypeVar("T")
 
-_CACHE_KB = 64 << 10  # of who writes; each of many readers has SQLite's default
-_BUSY_SECONDS = 30  # only while SQLite itself mends or tidies
+_CACHE_KB = 64 << 10  # of the writer; the many readers have SQLite's default
+_BUSY_SECONDS = 30  # only during SQLite's recovery or checkpoints
 
 
 class _Reader(NamedTuple):
     connection: sqlite3.Connection
     stamp: tuple[int, ...] | None
-    """Of the file that it has open. Another one may have taken its place."""
+    """Identity of the open file, which may have been replaced."""
     content: tuple[int, ...] | None
-    """Its time and size, if it is opened as immutable: without locks, who reads has to see for himself."""
+    """Time and size of a file opened as immutable: without locks, readers must detect changes."""
 
 
 class Database:
@@ -64,10 +62,10 @@ class Database:
         reader = self._reader()
         try:
             reader.connection.execute("BEGIN")
-            reader.connection.execute("SELECT 1 FROM description")  # the snapshot begins with what is read first
+            reader.connection.execute("SELECT 1 FROM description")  # the snapshot begins with the first read
             yield Catalogue(reader.connection, self._folder)
             if reader.content is not None and reader.content != _content(self._path):
-                raise CheckpointError(f"{self._path}: was changed while it was read")
+                raise CheckpointError(f"{self._path}: was changed during a read")
         except sqlite3.Error as error:
             raise CheckpointError(f"{self._path}: cannot be read ({first_line(error)}); {_AGAIN}") from error
         finally:
@@ -76,8 +74,8 @@ class Database:
     def read(self, ask: Callable[[Catalogue], T]) -> T:
         """Calls `ask` with a snapshot of the last commit, and returns its result.
 
-        Raises CheckpointError as `snapshot` and `ask` do; but not if what is missing belongs to a state that is no
-        longer the newest, whose files another process has removed meanwhile: then it is asked again.
+        Raises CheckpointError as `snapshot` and `ask` do; but repeats the call if the state is outdated and another
+        process has removed its files.
         """
         while True:
             text = None
@@ -91,11 +89,11 @@ class Database:
                         raise
 
     def close(self) -> None:
-        """Close the connections that nobody uses."""
+        """Closes the idle connections."""
         _close(self._idle)
 
     def _reader(self) -> _Reader:
-        """A connection that nobody else uses, to the file that is at the path now, or to the last that was there."""
+        """An idle connection to the file now at the path, or to the last one there."""
         stamp = _stamp(self._path)
         while True:
             try:
@@ -107,7 +105,7 @@ class Database:
             reader.connection.close()
         if stamp is None:
             raise _missing(self._folder)
-        return _open_to_read(self._path, stamp)  # of a file that came since then: it is not used a second time
+        return _open_to_read(self._path, stamp)  # of a newer file: not reused
 
     def _give_back(self, reader: _Reader) -> None:
         with suppress(sqlite3.Error):
@@ -119,25 +117,25 @@ class Database:
 
 
 def check_there(folder: Path) -> None:
-    """Raise CheckpointError if there is no finished index."""
+    """Raises CheckpointError if there is no finished index."""
     if _stamp(folder / DATABASE) is None:
         raise _missing(folder)
 
 
 def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
-    """Open a database: by default to change it. Raises CheckpointError if there is a journal that cannot be ours."""
+    """Opens a database, by default for changes. Raises CheckpointError if there is a foreign journal."""
     path = path.resolve()
     for name in (f"{path}-journal", f"{path}-wal", f"{path}-shm"):
         if os.path.islink(name) or (name.endswith("-journal") and os.path.exists(name)):
             raise CheckpointError(
-                f"{name}: no index has such a file, which could make SQLite delete or change others; do not use this "
-                "index unless you know who made it, and then without that file"
+                f"{name}: an index never has such a file, which could make SQLite delete or change others; do not "
+                "use this index unless you trust its source, and then without that file"
             )
     connection = sqlite3.connect(
         f"{path.as_uri()}?{how}",
         uri=True,
         timeout=_BUSY_SECONDS,
-        isolation_level=None,  # transactions begin and end where we say
+        isolation_level=None,  # explicit transactions
         check_same_thread=False,
     )
     if how == "mode=rw":
@@ -147,7 +145,7 @@ def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
 
 
 def connect_to_fill(path: Path) -> sqlite3.Connection:
-    """A new database in an empty file, which a kill may damage until `PRAGMA journal_mode = WAL`."""
+    """Opens a new database in an empty file; a kill may damage it until `PRAGMA journal_mode = WAL`."""
     connection = connect(path)
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
@@ -171,7 +169,7 @@ def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
 
 
 def _is_at_rest(path: Path) -> bool:
-    """Whether everything is in the file itself, and nobody is writing."""
+    """Whether the log is empty and there is no writer."""
     wal = Path(f"{path.resolve()}-wal")
     return not wal.exists() or wal.stat().st_size == 0
 
@@ -193,7 +191,7 @@ def _content(path: Path) -> tuple[int, ...]:
 
 
 def _close(readers: list[_Reader]) -> None:
-    with suppress(IndexError):  # until other threads, or this one, have taken the last
+    with suppress(IndexError):  # until the pool is empty; other threads use it too
         while True:
             readers.pop().connection.close()
 
@@ -205,13 +203,13 @@ def _close_all() -> None:
 
 def _missing(folder: Path) -> CheckpointError:
     if (folder / UNFINISHED).is_file():
-        what = "this index is not finished; run the command that began it again, it resumes there"
+        what = "this index is not finished; run the same command again, and it resumes"
     else:
-        what = f"no index (no {DATABASE} in it); make one by `Ranker.index` or `polyencoder index`"
+        what = f"no index (no {DATABASE} in it); make one with `Ranker.index` or `polyencoder index`"
     return CheckpointError(f"{folder}: {what}")
 
 
 _AGAIN = "build the index again"
 _DATABASES: weakref.WeakSet[Database] = weakref.WeakSet()
-# SQLite's locks are the process's: a fork must inherit no connection, or it takes for locked what is not
+# SQLite's locks belong to a process: a fork must not inherit a connection
 os.register_at_fork(before=_close_all)

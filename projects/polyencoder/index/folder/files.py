@@ -1,6 +1,6 @@
 """The files of an index folder: names, the writer's lock, and errors of the disk in one line.
 
-Only what has such a name is ever removed.
+Only files with such names are ever removed.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _OURS = re.compile(rf"({_FINAL}|{_TEMPORARY})|((index|unfinished)\.sqlite|{_TEMP
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file of an index can be called so."""
+    """Whether the name is that of an index file."""
     return _OURS.fullmatch(name) is not None
 
 
 def check_only_ours(folder: Path) -> list[Path]:
-    """The files of a folder. Raises InputError, with the name of the first, if one is not of an index."""
+    """The files of a folder. Raises InputError, naming the first one that is not of an index."""
     paths = sorted(folder.iterdir())
     if strange := [path.name for path in paths if not is_ours(path.name)]:
         raise InputError(
@@ -62,23 +62,23 @@ def check_only_ours(folder: Path) -> list[Path]:
 
 
 def check_no_links(folder: Path) -> None:
-    """Raise InputError if a file of an index is a symbolic link: who writes to it would change a file elsewhere."""
+    """Raises InputError if an index file is a symbolic link: a write would change a file elsewhere."""
     if links := [path.name for path in sorted(folder.iterdir()) if is_ours(path.name) and path.is_symlink()]:
         raise InputError(
-            f"{folder}: {links[0]} is a symbolic link, and a change would be written to where it leads; change a copy "
+            f"{folder}: {links[0]} is a symbolic link, and a change would be written to its target; change a copy "
             "that has the files themselves (cp -rL)"
         )
 
 
 class IndexBusy(InputError):
-    """Another process is changing the index, and has been for a while."""
+    """Another process has been changing the index for some time."""
 
 
 @contextmanager
 def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
-    """Hold the right to change or build an index: one at a time has it, until the block or the process ends.
+    """Holds the exclusive lock to change or build an index until the block or the process ends.
 
-    Raises IndexBusy if another keeps it for `seconds`, half a minute by default.
+    Raises IndexBusy if another process holds it for `seconds`, half a minute by default.
     """
     lock = filelock.FileLock(folder / LOCK, timeout=_BUSY_SECONDS if seconds is None else seconds)
     try:
@@ -92,8 +92,8 @@ def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
         lock.release()
 
 
-class explained:  # a class, since generators cost more where each of many millions of records has one
-    """Make errors of the disk in the block ours, a full one above all."""
+class explained:  # a class, as generators cost more, and there is one per record
+    """Converts disk errors in the block, such as a full disk, to PolyencoderError."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -104,6 +104,6 @@ class explained:  # a class, since generators cost more where each of many milli
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, (OSError, sqlite3.Error)) and not isinstance(error, filelock.Timeout):
             raise InputError(
-                f"{self._folder}: cannot be written ({first_line(error)}); mend that and run the same command again: "
-                "it resumes there"
+                f"{self._folder}: cannot be written ({first_line(error)}); fix that and run the same command again: "
+                "it resumes"
             ) from error

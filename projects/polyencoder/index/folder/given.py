@@ -1,4 +1,4 @@
-"""Writes the vectors that candidates bring into the shards of an index folder that is built."""
+"""Writes given vectors of candidates into the shards of a new index folder."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["GivenShards"]
 
 
 class GivenShards:
-    """The vectors of the rows of a catalogue, as it is filled. One shard of them is in memory; the others are files.
+    """Collects the vectors of a catalogue's rows while it is filled. One shard is in memory; the others are files.
 
-    A context manager, which removes the files after an error.
+    As a context manager, removes the files after an error.
     """
 
     def __init__(self, folder: Path, plan: IndexMeta) -> None:
@@ -39,9 +39,9 @@ class GivenShards:
                 path.unlink(missing_ok=True)
 
     def put(self, row: int, candidate: Candidate) -> None:
-        """Take the vector of a candidate whose text has this row: a new one, or one before.
+        """Adds the vector of a candidate whose text has this row, new or existing.
 
-        Raises InputError if the text came before with another vector, or if this one is too large for the dtype.
+        Raises InputError if the text had another vector before, or if this one is too large for the dtype.
         """
         assert candidate.vector is not None
         size = self._plan.shard_size
@@ -53,12 +53,12 @@ class GivenShards:
                 self.flush()
         elif not same_vector(self._known(row), candidate.vector):
             raise InputError(
-                f"{candidate.where or repr(candidate.id)}: its text, {candidate.text!r:.60}, came before with another "
-                "vector; an index has one vector for each text"
+                f"{candidate.where or repr(candidate.id)}: its text, {candidate.text!r:.60}, occurred before with "
+                "another vector; an index has one vector per text"
             )
 
     def flush(self) -> None:
-        """Write the last shard."""
+        """Writes the last shard."""
         if not self._texts:
             return
         first, plan = self._plan.shard_size * len(self._files), self._plan

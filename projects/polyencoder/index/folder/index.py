@@ -1,7 +1,7 @@
 """`FolderIndex`: an index in a folder, opened in milliseconds, searched, and changed while others search it.
 
-A change appends: new texts get new rows and a new file of vectors; what is removed leaves a dead row. See `database`
-and `change` for how readers and a writer keep out of each other's way.
+A change appends: new texts get new rows and a new file of vectors; a removal leaves a dead row. See `database` and
+`change` for concurrent reads and writes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.dialogue import checked_contexts
 
-_AT_ONCE = 32  # contexts that recall is measured with together
+_AT_ONCE = 32  # contexts per batch when recall is measured
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -43,13 +43,13 @@ T = TypeVar("T")
 class FolderIndex(Index):
     """An index that `build_index` made. One process at a time may change it, while any number search.
 
-    A search sees all of a change or nothing of it, and every one that had ended when the search began.
+    A search sees every change that was committed before it began, and never a part of one.
     """
 
     def __init__(
         self, folder: Path, fingerprints: Fingerprints | None, ranker: TextRanker | None, *, attention: str = "basic"
     ) -> None:
-        self.folder = folder.absolute()  # it stays the same index, wherever the process goes
+        self.folder = folder.absolute()  # independent of later changes of directory
         self.attention = attention
         self._fingerprints = fingerprints
         self._ranker = ranker
@@ -73,8 +73,8 @@ class FolderIndex(Index):
 
         Args:
             path: the folder.
-            ranker: the model, whose fingerprints are computed; or its fingerprints, from who has them already and does
-                not add texts; None for whichever made it, from who searches with vectors.
+            ranker: the model, whose fingerprints are computed; its fingerprints are enough if no texts are added; None,
+                for any model, if searches are by vectors.
             attention: a poly-encoder's `poly_attention`; a ranker knows its own.
 
         Raises:
@@ -93,7 +93,7 @@ class FolderIndex(Index):
 
     @property
     def state(self) -> State:
-        """The newest. CheckpointError if one was put into its place that another model made, or that is damaged."""
+        """The newest state. CheckpointError if it is damaged, or was replaced by an index of another model."""
         return self._read(lambda state, _: state)
 
     @property
@@ -107,7 +107,7 @@ class FolderIndex(Index):
         return self.state.vectors
 
     def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
-        """The texts of the rows from `start` up to `stop`, or to the end, removed ones too."""
+        """The texts of the rows from `start` up to `stop`, or to the end, including removed ones."""
         return self._read(lambda state, catalogue: catalogue.texts(start, state.meta.rows if stop is None else stop))
 
     def count(self, filter: Filter | None = None) -> int:
@@ -137,7 +137,7 @@ class FolderIndex(Index):
     # Searching
 
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
-        """With the FAISS index if the folder has one, else by scoring everything."""
+        """Searches with the FAISS index if there is one, else by scoring everything."""
 
         def find(state: State, catalogue: Catalogue) -> list[list[Hit]]:
             check_contexts(contexts, dim=state.meta.dim)
@@ -152,11 +152,11 @@ class FolderIndex(Index):
         return self._read(find)
 
     def check(self, options: SearchOptions) -> None:
-        """As in `Index.check`: options of lists need a FAISS index."""
+        """As in `Index.check`: shortlist options need a FAISS index."""
         if (given := [*options.shortlist_options]) and self.meta.faiss is None:
             raise ConfigError(
-                f"{self.folder}: {', '.join(given)} given, but it has no FAISS index that this would be of use to; "
-                "build one by `build_faiss` or `polyencoder update`",
+                f"{self.folder}: {', '.join(given)} given, but it has no FAISS index, which these are for; "
+                "build one with `build_faiss` or `polyencoder update`",
                 argument=given[0],
             )
         if options.effort is not None:
@@ -166,7 +166,7 @@ class FolderIndex(Index):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """As in `Index.changing`; another process's change is waited for, half a minute at most."""
+        """As in `Index.changing`; waits for another process's change, half a minute at most."""
         with self._mutex:
             if self._change is not None and not self._change.closed:
                 yield
@@ -174,7 +174,7 @@ class FolderIndex(Index):
             check_there(self.folder)
             keep = False
             with locked(self.folder):
-                self._read(lambda state, _: state)  # complains of another model's
+                self._read(lambda state, _: state)  # raises for another model's
                 try:
                     with explained(self.folder):
                         self._change = Change(self.folder, self._ranker)
@@ -182,7 +182,7 @@ class FolderIndex(Index):
                     with explained(self.folder):
                         self._change.publish()
                 except BaseException as error:
-                    keep = not isinstance(error, Exception)  # it was interrupted, and may be begun again
+                    keep = not isinstance(error, Exception)  # interrupted; it may be repeated
                     raise
                 finally:
                     change, self._change = self._change, None
@@ -190,7 +190,7 @@ class FolderIndex(Index):
                         change.close(keep=keep)
 
     def _enter(self, records: Iterable[Candidate], how: How) -> None:
-        """As in `Index.add`. Killed and started again with the same records, it resumes after the last whole file."""
+        """As in `Index.add`. A killed call resumes after the last complete file if repeated with the same records."""
         self._each(records, lambda catalogue, record: catalogue.put(record, how=how))
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
@@ -198,32 +198,32 @@ class FolderIndex(Index):
         self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
     def compact(self) -> None:
-        """Give the space of dead rows back, and make full files of small ones. Nothing is encoded again.
+        """Frees the space of dead rows, and merges small files. Nothing is encoded again.
 
-        An approximate index of the old rows goes with them.
+        Drops the FAISS index, which has the old rows.
         """
         with self._step() as change, explained(self.folder):
             change.compact()
 
     def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
-        """Make the search indexed, by FAISS: see `polyencoder.index.faiss.file.build_faiss` for kinds and settings."""
+        """Builds a FAISS index: see `polyencoder.index.faiss.file.build_faiss` for kinds and settings."""
         with self._step() as change, explained(self.folder):
             change.build_faiss(kind, **overrides)
 
     def tune(
         self, *, recall: float, contexts: Sequence[Context] | None = None, top_k: int = TOP_K, source: str = ""
     ) -> Tuned:
-        """Measure what the FAISS index needs to find `recall` of the `top_k` best; its searches use that by default.
+        """Tunes the FAISS index to find `recall` of the `top_k` best; the result becomes its searches' default.
 
         Args:
             recall: such as 0.99.
-            contexts: a sample of those that will be asked for, of which `tuning.SAMPLE` are used; None for texts of the
-                index, as contexts of one turn, which says less, and is said in a warning.
-            top_k: how many are the best.
-            source: where the contexts are from, to be remembered.
+            contexts: a sample of those of production, of which `tuning.SAMPLE` are used; None for texts of the index as
+                contexts of one turn, which is less reliable, and warned of.
+            top_k: the number of best candidates.
+            source: where the contexts come from, stored with the result.
 
         Returns:
-            The settings and what was measured. Where nothing reaches the recall, that is a warning.
+            The settings and measurements; warns if no settings reach the recall.
 
         Raises:
             ConfigError: there is no FAISS index, or its model scores everything anyway.
@@ -231,13 +231,13 @@ class FolderIndex(Index):
         """
         recall, top_k = checked_recall(recall), checked_count("top_k", top_k)
         if self._ranker is None:
-            raise InputError(f"{self.folder}: was opened without its model, which reads contexts; give a Ranker")
+            raise InputError(f"{self.folder}: was opened without its model, which encodes contexts; give a Ranker")
         said = None if contexts is None else checked_contexts(contexts)
         with self._step() as change:
             if said is None:
                 source = "the index's own texts"
                 _log.warning(
-                    "recall is measured with %s as contexts: give contexts such as will be asked for, or trust it less",
+                    "recall is measured with %s as contexts: contexts from production would be more reliable",
                     source,
                 )
             texts = change.some_texts(SAMPLE) if said is None else sample(said, SAMPLE)
@@ -251,7 +251,7 @@ class FolderIndex(Index):
 
     @contextmanager
     def _step(self) -> Iterator[Change]:
-        """A part of a change, of which all is done or, after an error, nothing."""
+        """An atomic part of a change."""
         with self.changing():
             assert self._change is not None
             with self._change.step():
@@ -276,23 +276,25 @@ def described_folder(folder: Path) -> list[str]:
     if (tuned := faiss.tuned) is None:
         return [*lines, "recall: not measured (`polyencoder update` measures it)"]
     wanted = "wanted" if tuned.reached else "wanted, and not reached"
-    since = "" if tuned.rows == meta.rows else f"; measured when there were {tuned.rows:,} vectors"
+    since = "" if tuned.rows == meta.rows else f"; measured with {tuned.rows:,} vectors"
     return [*lines, f"recall: {tuned.recall:g} {wanted}; {tuned}{since}"]
 
 
 def remove_index(folder: str | os.PathLike[str]) -> None:
-    """Remove an index, finished or not, if there is one. InputError if other things are there, which stay."""
+    """Removes an index, finished or not, if any. InputError if the folder has other files, which remain."""
     path = Path(folder)
     if path.is_file():
-        raise InputError(f"{path}: is a file, which belongs to no index; give another folder for the index")
+        raise InputError(f"{path}: is a file; give another folder for the index")
     if not path.exists():
         return
     check_only_ours(path)
     with locked(path), explained(path):
         files = [file for file in check_only_ours(path) if file.name != LOCK]
-        for file in sorted(files, key=lambda file: file.name == DATABASE):  # last: until then it can be done again
+        for file in sorted(
+            files, key=lambda file: file.name == DATABASE
+        ):  # last: until then the removal can be repeated
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-        (path / LOCK).unlink()  # while it is ours: who has waited for it makes another one
+        (path / LOCK).unlink()  # under the lock: a waiting process makes a new one
     with explained(path):
         path.resolve().rmdir()
         if path.is_symlink():

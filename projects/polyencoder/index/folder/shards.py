@@ -1,4 +1,4 @@
-"""The shards of an index that is being built: which are missing, and encoding them, here or in several processes."""
+"""Encodes the missing shards of an index that is being built, here or in several processes."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class Share(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> Share:
-        """As torchrun, or whatever sets its variables, has started this process."""
+        """From the variables of torchrun."""
         return cls(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
 
     def of(self, shards: Sequence[int], *, shard_size: int) -> list[int]:
-        """Those of the shards, given by their first rows, that this process encodes."""
+        """The shards, by their first rows, that this process encodes."""
         return [first for first in shards if first // shard_size % self.processes == self.rank]
 
 
@@ -59,7 +59,7 @@ def shards_of(folder: Path, plan: IndexMeta) -> dict[int, tuple[Path, int]]:
 
 
 def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:
-    """The first rows of the shards that have no whole file yet."""
+    """The first rows of the shards without a complete file."""
     return [
         first
         for first, (path, rows) in shards_of(folder, plan).items()
@@ -70,8 +70,8 @@ def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:
 def encode_here(
     folder: Path, model: RankerModel, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
 ) -> None:
-    """Encode the shards that begin at these rows, one after the other."""
-    with closing(connect(folder / UNFINISHED, "mode=ro&immutable=1")) as connection:  # which nobody changes now
+    """Encodes the shards that begin at these rows, one after the other."""
+    with closing(connect(folder / UNFINISHED, "mode=ro&immutable=1")) as connection:  # unchanged during the second pass
         catalogue = Catalogue(connection, folder)
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
@@ -82,16 +82,16 @@ def encode_here(
 def encode_in_processes(
     folder: Path, ranker: TextRanker, plan: IndexMeta, shards: Sequence[int], *, workers: int, advance: Advance
 ) -> None:
-    """Encode shards in processes of their own, which share this process's threads, or the machine's GPUs.
+    """Encodes shards in worker processes, which share this process's threads, or the machine's GPUs.
 
-    Raises PolyencoderError if one of them is killed; what was encoded stays.
+    Raises PolyencoderError if one of them is killed; finished shards are kept.
     """
-    # Started afresh, not forked: a fork of a process whose libraries have threads may wait for ever.
+    # Spawned, not forked: a fork of a process with library threads may deadlock.
     spawn = multiprocessing.get_context("spawn")
     done, numbers = spawn.Value("q", 0), spawn.Value("i", 0)
     settings = {
         "folder": folder,
-        # bytes: shared memory, in which multiprocessing would put tensors, is small in containers
+        # bytes: multiprocessing passes tensors in shared memory, which is small in containers
         "ranker": pickle.dumps((ranker.model, ranker.text)),
         "plan": plan,
         "gpu": ranker.device.type == "cuda",
@@ -111,15 +111,15 @@ def encode_in_processes(
                     future.result()
         except BrokenProcessPool:
             raise PolyencoderError(
-                f"{folder}: a process that encoded was killed, perhaps for want of memory: do the same again to "
+                f"{folder}: a worker was killed, perhaps for lack of memory: run the same again to "
                 "resume, with fewer workers if it happens again",
                 argument="workers",
             ) from None
-        finally:  # after an error no other shard is begun
+        finally:  # after an error no further shard is begun
             pool.shutdown(cancel_futures=True)
 
 
-_encode: Callable[[Sequence[int]], None]  # of a worker process: bound to its model by `_start_worker`
+_encode: Callable[[Sequence[int]], None]  # in a worker process: bound to its model by `_start_worker`
 
 
 def _start_worker(settings: dict[str, Any], done: Any, numbers: Any) -> None:
@@ -145,7 +145,7 @@ def _encode_shard(first: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """Otherwise a worker would wait for work for ever when the process that started it is killed."""
+    """Ends a worker whose parent was killed, which would otherwise wait for ever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

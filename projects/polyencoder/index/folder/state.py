@@ -20,19 +20,19 @@ from polyencoder.index.vectors import Vectors
 
 __all__ = ["Allowed", "State", "check_size"]
 
-_FILTERS = 16  # the last ones that are kept
+_FILTERS = 16  # cached filters
 
 
 class Allowed(NamedTuple):
     """The rows and entries that pass a filter."""
 
     rows: Tensor | None
-    """bool [rows], True where a living entry passes; None if that is everywhere."""
+    """bool [rows], True where a living entry passes; None for all rows."""
     entries: int
 
 
 class State:
-    """The files of one state, which are never written to, and what was asked of it before.
+    """The immutable files of one state, with cached filters.
 
     Texts and entries stay in the database: methods that need them take the `Catalogue` of a snapshot of this state.
 
@@ -40,7 +40,7 @@ class State:
         folder: of the index.
         catalogue: a snapshot.
         fingerprints: of the model; None for any.
-        before: an earlier state; files that it shares with this one are not opened again.
+        before: an earlier state; shared files are not opened again.
 
     Raises:
         CheckpointError: a file is missing or damaged, or another model made the index.
@@ -81,11 +81,11 @@ class State:
 
     @property
     def faiss(self) -> FaissSearch:
-        """Its FAISS index, if it has one, opened when it is first used: an exact search and a change do without.
+        """Its FAISS index, if any, opened at first use: exact searches and changes do not need it.
 
         Raises:
             ConfigError: faiss is not installed.
-            CheckpointError: it is damaged; or gone, because there is a newer state.
+            CheckpointError: it is damaged, or was removed by a newer state.
         """
         if self._faiss is None:
             assert self.meta.faiss is not None
@@ -114,7 +114,7 @@ class State:
         return mask
 
     def hits(self, catalogue: Catalogue, found: Results, options: SearchOptions) -> list[list[Hit]]:
-        """The first `top_k` entries in the rows that were found; those that share a row follow each other."""
+        """The first `top_k` entries of the found rows; entries of a row are adjacent."""
         wanted = set(found.rows.flatten().tolist())
         texts = catalogue.text_of(wanted)
         entries = catalogue.entries_of(wanted, most=options.top_k, filter=options.filter)
@@ -129,15 +129,15 @@ class State:
 
 
 def check_size(folder: Path, file: File) -> None:
-    """Raise CheckpointError unless a file is there and as long as the database says."""
+    """Raises CheckpointError unless a file exists with the length in the database."""
     path = folder / file.name
     if not is_ours(file.name):
-        raise CheckpointError(f"{folder}: damaged, {file.name!r:.80} is no name of a file of an index")
+        raise CheckpointError(f"{folder}: damaged, {file.name!r:.80} is not the name of an index file")
     try:
         size = path.stat().st_size
     except OSError:
         raise CheckpointError(f"{path}: missing: the index is damaged; build it again") from None
     if size != file.bytes:
         raise CheckpointError(
-            f"{path}: cut short or damaged, it has {size:,} bytes instead of {file.bytes:,}; build the index again"
+            f"{path}: truncated or damaged, it has {size:,} bytes instead of {file.bytes:,}; build the index again"
         )

@@ -1,4 +1,4 @@
-"""`verify`: whether all that an index folder holds is what was written."""
+"""`verify`: compares the contents of an index folder with their checksums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["verify"]
 
 
 def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
-    """Read all of an index folder, and compare it with the checksums that are in its database.
+    """Reads all files of an index folder, and compares them with the checksums in its database.
 
     Searches and changes may run meanwhile. Nothing is repaired: build a damaged index again.
 
@@ -42,16 +42,14 @@ def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
 
     def check(file: File, catalogue: Catalogue) -> None:
         if file in catalogue.files() and not _is_whole(path, file):
-            raise CheckpointError(
-                f"{path / file.name}: damaged, its checksum is another than when it was written; build the index again"
-            )
+            raise CheckpointError(f"{path / file.name}: damaged, its checksum has changed; build the index again")
 
     with closing(Database(path)) as database:
         files = database.read(whole)
         total = sum(file.bytes for file in files)
         with tqdm(desc="checking", total=total, unit="B", unit_scale=True, disable=not progress) as bar:
             for file in files:
-                if not _is_whole(path, file, progress=bar.update):  # a change may just have removed it
+                if not _is_whole(path, file, progress=bar.update):  # perhaps just removed by a change
                     database.read(partial(check, file))
 
 

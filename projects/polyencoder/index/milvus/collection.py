@@ -1,7 +1,7 @@
-"""A Milvus collection as an index needs it: read, written and asked for nearest neighbours, its errors in one line.
+"""A Milvus collection: reads, writes and nearest-neighbour searches, with one-line errors.
 
-All that is known of pymilvus is here. It retries what a busy or restarting server refuses for as long as `timeout`
-says; writes, which are long and may be repeated, are retried for longer.
+The only module that uses pymilvus. It retries requests that a busy or restarting server refuses until `timeout`;
+writes, which are long and repeatable, are retried for longer.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection", "check_kin
 MILVUS = "milvus:"
 """The beginning of the address of a Milvus collection."""
 LONGEST_LIST = 16_384
-"""The most results that Milvus gives for one vector."""
+"""The maximum number of results per vector in Milvus."""
 IndexKind = Literal["auto", "flat"]
-"""The kind of Milvus index: "auto" as Milvus chooses, mostly a graph; "flat" by looking at all of them."""
+"""The kind of Milvus index: "auto", as Milvus chooses, mostly a graph; "flat", comparing all vectors."""
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ _INDEX_TYPES = {"auto": "AUTOINDEX", "flat": "FLAT"}
 _DEFAULT_NAME = "polyencoder"
 _PROPERTY = "polyencoder"
 _TOKEN = "MILVUS_TOKEN"
-_UNAVAILABLE = 2  # Milvus's code, and pymilvus's where it cannot connect again
+_UNAVAILABLE = 2  # error codes of Milvus, and of pymilvus if it cannot reconnect
 _NOT_LOADED = 101
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _WRITE_PAUSES = (0.5, 1.0, 2.0, 4.0)
@@ -49,7 +49,7 @@ _BYTES_A_PAGE = 32 << 20
 
 
 class MilvusCollection:
-    """One collection of one server, or of a file of Milvus Lite."""
+    """A collection on a server, or in a file of Milvus Lite."""
 
     def __init__(self, where: str, *, create: bool = True) -> None:
         """Connect.
@@ -57,10 +57,10 @@ class MilvusCollection:
         Args:
             where: `milvus:`, a server's URL or a file's name, and, for another collection than `polyencoder`, # and its
                 name.
-            create: make the file if it is not there.
+            create: create the file if missing.
         """
         milvus, grpc = require("pymilvus", extra="milvus"), require("grpc", extra="milvus")
-        for logger in ("pymilvus", "milvus_lite"):  # they log with a traceback what they raise as well
+        for logger in ("pymilvus", "milvus_lite"):  # they also log, with a traceback, what they raise
             logging.getLogger(logger).setLevel(logging.CRITICAL)
         logging.getLogger("grpc._server").addFilter(_is_no_missing_method)
         self._milvus: Any = milvus
@@ -80,7 +80,7 @@ class MilvusCollection:
             self._client: Any = milvus.MilvusClient(uri, token=os.environ.get(_TOKEN, ""), timeout=_CONNECT_SECONDS)
         except (*self._errors, ValueError) as error:
             what = (
-                "cannot be opened; it is no database of this milvus-lite, or another process has it open"
+                "cannot be opened; it is not a database of this milvus-lite, or another process has it open"
                 if self.embedded
                 else f"no connection ({self._reason(error)}); is the server running, are the address and, in the "
                 f"environment, {_TOKEN} right?"
@@ -93,20 +93,20 @@ class MilvusCollection:
     # What it is
 
     def description(self) -> str | None:
-        """The description that `create` was given; None if there is no such collection.
+        """The description from `create`; None if there is no such collection.
 
-        Raises CheckpointError if something else made it.
+        Raises CheckpointError if it was not made by `create`.
         """
         with self._explained():
             if not self._client.has_collection(self.name, timeout=self._timeout):
                 return None
             properties = self._client.describe_collection(self.name, timeout=self._timeout)["properties"]
         if (description := properties.get(_PROPERTY)) is None:
-            raise CheckpointError(f"{self.where}: the collection {self.name} is there, but was not made by polyencoder")
+            raise CheckpointError(f"{self.where}: the collection {self.name} exists, but was not made by polyencoder")
         return str(description)
 
     def create(self, *, dim: int, kind: IndexKind, description: str) -> None:
-        """Make the collection."""
+        """Creates the collection."""
         types = self._milvus.DataType
         schema = self._milvus.MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
         schema.add_field("key", types.VARCHAR, is_primary=True, max_length=len(key_of("")))
@@ -123,31 +123,31 @@ class MilvusCollection:
                 schema=schema,
                 index_params=index,
                 properties={_PROPERTY: description},
-                consistency_level="Session",  # who writes finds it; others, a moment later
+                consistency_level="Session",  # visible to this writer at once, to others a moment later
             )
 
     def load(self) -> bool:
-        """Have the server load it. Returns whether its lists hold exactly a vector's nearest neighbours."""
+        """Loads the collection on the server. Returns whether its lists are exactly the nearest neighbours."""
         with self._explained():
-            self._client.load_collection(self.name)  # as long as it takes
+            self._client.load_collection(self.name)  # without a time limit
             index = self._client.describe_index(self.name, "vector", timeout=self._timeout)
         return bool(index["index_type"] == _INDEX_TYPES["flat"])
 
-    # Reading. A condition is an expression of Milvus; none is the empty text.
+    # Reading. A condition is a Milvus expression; the empty text means none.
 
     def count(self, condition: str = "") -> int:
-        """The number of rows that meet this condition."""
+        """The number of rows with this condition."""
         with self._explained():
             (row,) = self._query(filter=condition, output_fields=["count(*)"])
         return int(row["count(*)"])
 
     def any(self, condition: str) -> bool:
-        """Whether there is a row of this condition."""
+        """Whether a row has this condition."""
         with self._explained():
             return bool(self._query(filter=condition, limit=1, output_fields=["key"]))
 
     def nearest(self, vectors: np.ndarray[Any, Any], length: int, condition: str = "") -> list[dict[str, float]]:
-        """For each vector [dim] the keys with the largest inner products, and these, largest first."""
+        """For each vector [dim] the keys with the largest inner products, and the products, largest first."""
         with self._explained():
             lists = self._loaded(
                 partial(
@@ -157,7 +157,7 @@ class MilvusCollection:
                     anns_field="vector",
                     limit=length,
                     filter=condition,
-                    output_fields=["key"],  # not none: that is all of them to Milvus Lite
+                    output_fields=["key"],  # not empty, which means all fields in Milvus Lite
                     search_params={"metric_type": "IP"},
                     timeout=self._timeout,
                 )
@@ -165,7 +165,7 @@ class MilvusCollection:
         return [{hit["key"]: float(hit["distance"]) for hit in hits} for hits in lists]
 
     def rows(self, keys: Iterable[str], fields: Sequence[str], *, strong: bool = False) -> dict[str, dict[str, Any]]:
-        """These fields of the rows with these keys, where they are there. `strong`: whoever wrote them, until now."""
+        """These fields of the existing rows with these keys. `strong`: including all writes of other clients so far."""
         found: dict[str, dict[str, Any]] = {}
         options = {"consistency_level": "Strong"} if strong else {}
         for some in batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
@@ -175,13 +175,13 @@ class MilvusCollection:
         return found
 
     def vectors(self, keys: Iterable[str], *, dim: int) -> tuple[list[str], Tensor]:
-        """The vectors of these keys, float32 [n, dim], ordered by key; those that are gone are left out."""
+        """The vectors of these keys, float32 [n, dim], ordered by key, without missing ones."""
         rows = self.rows(keys, ["vector"])
         there = sorted(rows)
         return there, _matrix([rows[key]["vector"] for key in there], dim=dim)
 
     def pages(self, condition: str = "", *, dim: int) -> Iterator[tuple[list[str], Tensor]]:
-        """All rows of this condition, as `vectors` gives them, some at a time, ordered by key."""
+        """Yields all rows of this condition in pages like `vectors`, ordered by key."""
         with self._explained():
             pages = self._loaded(
                 partial(
@@ -206,7 +206,7 @@ class MilvusCollection:
         return rows
 
     def _loaded(self, request: Callable[[], T]) -> T:
-        """Makes a request; a server that was started again may have to load the collection first."""
+        """Makes a request; a restarted server may have to load the collection first."""
         try:
             return request()
         except self._milvus.MilvusException as error:
@@ -218,7 +218,7 @@ class MilvusCollection:
     # Writing
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Put rows in the place of those with their keys, or beside the others."""
+        """Inserts rows, replacing those with the same keys."""
         for some in batches(rows, _ROWS_A_REQUEST):
             self._persist(partial(self._client.upsert, self.name, data=some, timeout=self._timeout))
 
@@ -227,13 +227,13 @@ class MilvusCollection:
             self._persist(partial(self._client.delete, self.name, filter=any_of("key", some), timeout=self._timeout))
 
     def flush(self) -> None:
-        """After changes: Milvus Lite searches what is on disk ten times faster. A server knows when to do it."""
+        """Flushes after changes: Milvus Lite searches flushed data ten times faster. Servers flush by themselves."""
         if self.embedded:
             with self._explained():
                 self._client.flush(self.name)
 
     def _persist(self, request: Callable[[], object]) -> None:
-        """Do a request that may be done twice, again and again while the server says that it may yet succeed."""
+        """Repeats an idempotent request while the server reports a temporary error."""
         with self._explained():
             for pause in _WRITE_PAUSES:
                 try:
@@ -262,10 +262,12 @@ class MilvusCollection:
 
     @property
     def how_to_make(self) -> str:
-        return f"{self.where}: no index (no collection {self.name}); make one by `Ranker.index` or `polyencoder index`"
+        return (
+            f"{self.where}: no index (no collection {self.name}); make one with `Ranker.index` or `polyencoder index`"
+        )
 
     def _check_file(self, path: Path, *, create: bool) -> None:
-        """pymilvus says no more than "failed" of a file that it cannot use."""
+        """Explains invalid files, for which pymilvus only reports "failed"."""
         if path.suffix != ".db":
             raise ConfigError(
                 f"{self.where}: neither a server, as in {MILVUS}http://host:19530, nor a file of Milvus Lite, whose "
@@ -279,13 +281,13 @@ class MilvusCollection:
 
 
 def check_kind(kind: str) -> None:
-    """Raise ConfigError unless Milvus can find neighbours so."""
+    """Raises ConfigError for an unknown kind."""
     if kind not in get_args(IndexKind):
         raise ConfigError(f"milvus is {kind!r}; it must be one of {', '.join(get_args(IndexKind))}", argument="milvus")
 
 
 def _is_no_missing_method(record: logging.LogRecord) -> bool:
-    """Filters out the log about methods that Milvus Lite lacks and pymilvus does without."""
+    """Filters out log lines about optional methods that Milvus Lite lacks."""
     return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
 
 

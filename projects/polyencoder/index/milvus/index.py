@@ -1,11 +1,11 @@
 """`MilvusIndex`: an index in Milvus, on one machine (Milvus Lite, in a file) or on many.
 
 Each candidate is a row of a collection: id, text, metadata and vector. Milvus finds neighbours of single vectors by
-inner product, and a poly-encoder's score is another function (see `certificate`). So Milvus proposes, and what it
-proposes is scored here (see `search`). Its own search with several vectors (MaxSim) would rank otherwise.
+inner product, but a poly-encoder's score is another function (see `certificate`). So Milvus proposes candidates, which
+are scored here (see `search`). Milvus's search with several vectors (MaxSim) would rank differently.
 
-How good a result is: *exact* if everything that the filter lets through was fetched and scored, as happens when that is
-no more than the codes could name; *certified* if the collection is "flat" and nothing outside the lists can be better;
+Exactness: *exact* if all candidates that pass the filter were fetched and scored, which happens if they are no more
+than the codes could name; *certified* if the collection is "flat" and nothing outside the lists can be better;
 *approximate* otherwise.
 """
 
@@ -39,7 +39,7 @@ Changes = MutableMapping[str, MilvusEntry | None]
 
 
 class MilvusIndex(Index):
-    """Candidates in a Milvus collection. Any number of processes may search and change it, with a server."""
+    """Candidates in a Milvus collection. With a server, any number of processes may search and change it."""
 
     takes_vectors = True
 
@@ -49,14 +49,14 @@ class MilvusIndex(Index):
         self.collection = collection
         self.dim = dim
         self.attention = attention
-        attention_scale(attention, dim=dim)  # complains of one that is not known
+        attention_scale(attention, dim=dim)  # raises for an unknown one
         self._ranker = ranker
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
         self._changes: ChainMap[str, MilvusEntry | None] | None = None
-        """In a block of `changing`: what becomes of candidates, by their keys; None if they are taken out."""
+        """In a block of `changing`: the new state of candidates, by key; None if removed."""
         self._given: dict[str, np.ndarray[Any, Any]] = {}
-        """In such a block: the vectors that candidates bring, by their keys."""
+        """In such a block: the given vectors of candidates, by key."""
         self._lock = threading.RLock()
 
     @classmethod
@@ -69,21 +69,21 @@ class MilvusIndex(Index):
         model_name: str = "",
         dim: int | None = None,
     ) -> MilvusIndex:
-        """A new, empty index; or the one that is there, if this model made it: to resume a killed one.
+        """Creates an empty index, or opens an existing one of this model, to resume a killed build.
 
         Args:
             where: `milvus:./candidates.db` for Milvus Lite, `milvus:http://host:19530` or `https` for a server, either
-                with `#name` for another collection than `polyencoder`. Who has to log in puts `user:password@` before
+                with `#name` for another collection than `polyencoder`. For a login, put `user:password@` before
                 the host or, better, a token into the environment, MILVUS_TOKEN.
-            kind: "auto" for the index that Milvus thinks best, "flat" for one whose results can be certified: each
-                search reads all vectors. None for "auto", or whichever is there.
+            kind: "auto" for the index that Milvus chooses, "flat" for one whose results can be certified: each search
+                reads all vectors. None for "auto", or the kind of the existing index.
             model_name: where the model was loaded from, for messages about the index.
-            dim: of the vectors, where candidates bring them and `ranker` is the fingerprints of what made them.
+            dim: the vectors' dimension, if candidates have vectors and `ranker` is their encoder's fingerprints.
 
         Raises:
-            PolyencoderError: if the server is away, or the file is none of Milvus Lite.
-            CheckpointError: if the collection is there and another model, or something else, made it.
-            ConfigError: if the collection is there and of another kind.
+            PolyencoderError: the server cannot be reached, or the file is not of Milvus Lite.
+            CheckpointError: the collection exists and was made by another model or program.
+            ConfigError: the collection exists and is of another kind.
         """
         if kind is not None:
             check_kind(kind)
@@ -100,7 +100,7 @@ class MilvusIndex(Index):
         if kind is not None and index.has_exact_lists != (kind == "flat"):
             other = "flat" if index.has_exact_lists else "auto"
             raise ConfigError(
-                f"{collection.where}: is there and of the kind {other}, not {kind}; give another collection (#name)"
+                f"{collection.where}: exists and is of the kind {other}, not {kind}; give another collection (#name)"
             )
         return index
 
@@ -108,16 +108,16 @@ class MilvusIndex(Index):
     def open(
         cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
     ) -> MilvusIndex:
-        """Open an index for the model that made it.
+        """Opens an index for the model that made it.
 
         Args:
             where: as in `create`.
-            ranker: the model, or its fingerprints, from who does not add texts; None for whichever made it.
+            ranker: the model; its fingerprints are enough if no texts are added; None for any model.
             attention: a poly-encoder's `poly_attention`; a ranker knows its own.
 
         Raises:
-            PolyencoderError: if the server is away, or the file is none of Milvus Lite.
-            CheckpointError: if there is no index, or another model made it.
+            PolyencoderError: the server cannot be reached, or the file is not of Milvus Lite.
+            CheckpointError: there is no index, or another model made it.
         """
         collection, maker = _opened(where)
         if ranker is None or isinstance(ranker, Fingerprints):
@@ -128,7 +128,7 @@ class MilvusIndex(Index):
         return cls(collection, maker.dim, ranker, attention=ranker.model.config.poly_attention)
 
     def close(self) -> None:
-        """Close the connection. A file of Milvus Lite stays in use until this process ends."""
+        """Closes the connection. A file of Milvus Lite stays in use until this process ends."""
         self.collection.close()
 
     @property
@@ -143,22 +143,22 @@ class MilvusIndex(Index):
         return self.collection.count(condition(filter))
 
     def count_texts(self, filter: Filter | None = None) -> int:
-        """The number of candidates, each id counted: Milvus cannot count different texts."""
+        """The number of candidates (ids): Milvus cannot count different texts."""
         return self.count(filter)
 
     def has_field(self, key: str) -> bool:
         return self.collection.any(has_field(key))
 
     def check_searchable(self) -> None:
-        self.collection.any("")  # Milvus Lite counts what it has not loaded, too
+        self.collection.any("")  # Milvus Lite counts unloaded data, too
 
     # Searching
 
     @torch.no_grad()
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
-        """Milvus applies the filter; "certified" and "exact" fetch everything where, or as, they must.
+        """Milvus applies the filter; "certified" fetches everything if necessary, "exact" always.
 
-        Equal scores come in an order that stays. `list_length` is max(2 k, 32) unless given.
+        Equal scores have a fixed order. `list_length` is max(2 k, 32) unless given.
         """
         check_contexts(contexts, dim=self.dim)
         total = len(self)
@@ -182,20 +182,20 @@ class MilvusIndex(Index):
             [
                 Hit(entry.id, entry.text, score, entry.metadata or None, answer.found)
                 for key, score in zip(own, answer.scores.tolist(), strict=True)
-                if (entry := entries.get(key)) is not None  # another process may just have removed it
+                if (entry := entries.get(key)) is not None  # perhaps just removed by another process
             ]
             for own, answer in zip(named, answers, strict=True)
         ]
 
     def check(self, options: SearchOptions) -> None:
-        """As in `Index.check`: `list_length` is all that can be said here of how to look."""
+        """As in `Index.check`: `list_length` is the only shortlist option here."""
         if options.effort is not None or options.tolerance is not None:
             raise ConfigError(f"{self.collection.where}: effort and tolerance are for FAISS; Milvus has list_length")
         if options.dtype != "float32":
-            raise ConfigError(f"{self.collection.where}: dtype is of scans of index folders; Milvus has none")
+            raise ConfigError(f"{self.collection.where}: dtype is for scans of index folders, not for Milvus")
 
     def _entries(self, keys: Iterable[str], *, strong: bool = False) -> dict[str, MilvusEntry]:
-        """The entries of these keys, as far as they exist."""
+        """The existing entries of these keys."""
         rows = self.collection.rows(keys, MilvusEntry._fields, strong=strong)
         return {key: MilvusEntry(*(row[name] for name in MilvusEntry._fields)) for key, row in rows.items()}
 
@@ -203,10 +203,10 @@ class MilvusIndex(Index):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """As in `Index.changing`, as far as Milvus, which has no transactions, lets it be.
+        """As in `Index.changing`, as far as possible in Milvus, which has no transactions.
 
-        What is changed in the block is in memory and compared with what is there; the server hears of it when the
-        block ends well. A connection that is lost then may leave a part of it. Other threads' changes wait meanwhile.
+        Changes are collected in memory and compared with the existing candidates; the server gets them when the block
+        succeeds. If the connection is lost then, a part may be applied. Changes of other threads wait.
         """
         with self._lock:
             outer = self._changes
@@ -223,11 +223,11 @@ class MilvusIndex(Index):
                     self._given = {}
 
     def _enter(self, records: Iterable[Candidate], how: How) -> None:
-        """As in `Index.add`, `update` and `put`; candidates that are there already as they shall be are left so.
+        """As in `Index.add`, `update` and `put`; unchanged candidates are not written.
 
-        Metadata fields that are null are left out: to a filter they are the same. Some thousand records are one step,
-        in which equal texts are encoded once; a text that stays is not encoded again. Raises InputError for a record
-        that cannot be used; the steps before it stay, unless all are in a block of `changing`.
+        Metadata fields that are null are dropped, which is the same to a filter. Some thousand records are one step,
+        in which equal texts are encoded once; an unchanged text is not encoded again. Raises InputError for an invalid
+        record; earlier steps remain, unless all are in a block of `changing`.
         """
 
         def step(some: list[Candidate], changes: Changes) -> None:
@@ -245,7 +245,7 @@ class MilvusIndex(Index):
         self._in_steps(records, step)
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
-        """As in `Index.remove`; the steps before an id that is not there are done, as in `add`."""
+        """As in `Index.remove`; the steps before an unknown id are done, as in `add`."""
 
         def step(some: list[str], changes: Changes) -> None:
             there = self._there(some)
@@ -258,7 +258,7 @@ class MilvusIndex(Index):
         self._in_steps(ids, step)
 
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T], Changes], None]) -> None:
-        """Some thousand items are one step and one change; in a block of `changing` all steps are one."""
+        """Makes some thousand items one step and one change; in a block of `changing` all steps are one change."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
             for some in batches(items, ROWS_AT_ONCE):
                 with self.changing():
@@ -266,7 +266,7 @@ class MilvusIndex(Index):
                     step(some, self._changes)
 
     def _there(self, ids: Iterable[str]) -> dict[str, MilvusEntry]:
-        """The candidates of these ids, as they will be when the block of `changing` ends, by their ids."""
+        """The candidates of these ids, including the changes of the block of `changing`, by id."""
         changes: Changes = {} if self._changes is None else self._changes
         keys = {key_of(id_) for id_ in ids}
         found = self._entries({key for key in keys if key not in changes}, strong=True)
@@ -274,17 +274,17 @@ class MilvusIndex(Index):
         return {entry.id: entry for entry in found.values()}
 
     def _vectors(self, keys: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
-        """The vectors of rows, and those that a change brings which is not written yet."""
+        """The vectors of rows, including those of unwritten changes."""
         rows = self.collection.rows(keys, ["vector"], strong=True)
         return {key: np.asarray(row["vector"], dtype=np.float32) for key, row in rows.items()} | self._given
 
     def _apply(self, changes: Changes) -> None:
-        """Write and delete rows. Each text that is new is encoded once."""
+        """Writes and deletes rows. Each new text is encoded once."""
         for some in batches((entry for entry in changes.values() if entry), ROWS_AT_ONCE):
             keys = [key_of(entry.id) for entry in some]
             old = self.collection.rows(set(keys) - self._given.keys(), ["text", "vector"])
             vectors = {row["text"]: row["vector"] for row in old.values()}
-            # a row whose text stays keeps its vector, which it may have brought: another one's of this text may differ
+            # a row with an unchanged text keeps its vector, which may be a given one
             texts_of = {key: row["text"] for key, row in old.items()}
             given = [
                 old[key]["vector"] if texts_of.get(key) == entry.text else self._given.get(key)
@@ -306,7 +306,7 @@ class MilvusIndex(Index):
 
 
 def _opened(where: str) -> tuple[MilvusCollection, Maker]:
-    """A collection that is an index, and the model that made it. Errors as in `MilvusIndex.open`."""
+    """Opens a collection that is an index, and reads its model. Errors as in `MilvusIndex.open`."""
     collection = MilvusCollection(where, create=False)
     if (description := collection.description()) is None:
         raise CheckpointError(collection.how_to_make)
@@ -314,7 +314,7 @@ def _opened(where: str) -> tuple[MilvusCollection, Maker]:
 
 
 def described_milvus(where: str) -> list[str]:
-    """A summary of an index, in lines; its model is not needed. Errors as in `MilvusIndex.open`."""
+    """A summary of an index, in lines, without its model. Errors as in `MilvusIndex.open`."""
     collection, maker = _opened(where)
     with closing(collection):
         kind = "flat: results can be certified" if collection.load() else "auto: by the index that it chooses"

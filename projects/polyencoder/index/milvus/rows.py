@@ -1,4 +1,4 @@
-"""Candidates as rows of a Milvus collection, and the expressions of Milvus that find them, with everything quoted."""
+"""Candidates as rows of a Milvus collection, and filters as Milvus expressions, with everything quoted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t
 
 
 class MilvusEntry(NamedTuple):
-    """A candidate as a row of the collection holds it."""
+    """A candidate as a row of the collection."""
 
     id: str
     text: str
@@ -28,12 +28,14 @@ class MilvusEntry(NamedTuple):
 
     @classmethod
     def of(cls, candidate: Candidate) -> MilvusEntry:
-        """Raises InputError for what an index, or Milvus, cannot hold."""
+        """Converts a candidate. Raises InputError if an index, or Milvus, cannot hold it."""
         where = f"{candidate.where}: " if candidate.where else ""
         try:
             text, id_, metadata = checked(candidate)
             if long := [key for key, value in (candidate.metadata or {}).items() if _is_long(value)]:
-                raise ValueError(f"its {long[0]!r} has a whole number of more than 64 bits; Milvus holds none")
+                raise ValueError(
+                    f"its {long[0]!r} has a whole number of more than 64 bits; Milvus does not support these"
+                )
             for name, value in {"id": id_, "text": text, "metadata": metadata or ""}.items():
                 if (n := len(value.encode())) > MAX_BYTES:
                     raise ValueError(f"its {name} has {n:,} bytes; Milvus holds at most {MAX_BYTES:,}")
@@ -44,7 +46,7 @@ class MilvusEntry(NamedTuple):
 
 
 def _is_long(value: Any) -> bool:
-    """Whether there is a whole number in it that has more than 64 bits."""
+    """Whether it contains an integer of more than 64 bits."""
     if isinstance(value, (dict, list, tuple)):
         return any(map(_is_long, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
@@ -54,7 +56,7 @@ def condition(filter: Filter | None) -> str:
     """A filter on metadata as a Milvus expression; the empty text for no filter.
 
     Raises:
-        InputError: for a value that cannot be filtered by.
+        InputError: a value that cannot be filtered by.
     """
     return " and ".join(
         f"({' or '.join(_equals(key, option) for option in options) or any_of('id', [])})"

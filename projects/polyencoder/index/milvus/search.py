@@ -1,6 +1,6 @@
 """Search in a Milvus collection: its lists are shortlists, which `certificate` rescores and proves.
 
-All codes of some contexts ask in one request. What they name is fetched, each vector once for all of these contexts.
+The codes of several contexts share a request. Each proposed vector is fetched once for all of these contexts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from polyencoder.scoring.search import scan
 __all__ = ["MilvusSearch"]
 
 _NAMED_AT_ONCE = 1 << 13  # candidates that lists may name, for the contexts that are searched together
-_MOST_NAMED = 1 << 16  # for one context; where longer lists would be needed, everything is fetched
+_MOST_NAMED = 1 << 16  # for one context; if longer lists are needed, everything is fetched
 
 
 class MilvusSearch:
     """A search for the `k` best of the `available` candidates of a condition, k <= available: a `certificate.Engine`.
 
-    Candidates have numbers of their own in each search, by which `keys` names them.
+    Each search numbers its candidates; `keys` maps the numbers to keys.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class MilvusSearch:
         self.attention = attention
         self.exact_lists = exact_lists
         self.most_named = _NAMED_AT_ONCE
-        self._numbers: dict[str, int] = {}  # of keys, in the order in which they were met
+        self._numbers: dict[str, int] = {}  # of keys, in order of appearance
         self._norm: float | None = None
 
     @property
     def keys(self) -> list[str]:
-        """The keys of the candidates, by their numbers."""
+        """The keys of the candidates, by number."""
         return list(self._numbers)
 
     def best(self, *, exactness: Exactness, list_length: int) -> list[Answer]:
-        """The result of each context, at least as certain as `exactness`; of equal scores the lowest key comes first.
+        """The result of each context, with at least this `exactness`; of equal scores the lowest key comes first.
 
-        Lists are doubled where they name fewer than k, or nothing is proven and it must be. Everything is fetched and
-        scored where they could name as much, where they cannot prove what they must, and for "exact".
+        Lists are doubled if they name fewer than k, or a required proof is missing. Everything is fetched and scored if
+        the lists could name everything, if they cannot give the proof, and for "exact".
         """
         contexts, length = self.contexts, min(list_length, LONGEST_LIST)
         if self.k == 0:
@@ -75,7 +75,7 @@ class MilvusSearch:
         return search_shortlists(self, exactness=exactness, length=length, longest=longest)
 
     def scan(self, contexts: ContextEncoding) -> TopK:
-        """By fetching and scoring all candidates. In memory are a page, the keys, and the best so far."""
+        """Fetches and scores all candidates; a page, the keys and the best so far are in memory."""
         pages = _Pages(self.collection, self.condition, dim=contexts.dim, available=self.available)
         found = scan(contexts, pages, k=self.k, scale=scale_of(contexts, self.attention))
         keys = pages.keys(found.indices.flatten())
@@ -84,7 +84,7 @@ class MilvusSearch:
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.Engine`; rows are in the order of their keys.
 
-        Outside a code's list no product is above the last in it, and no score above the largest product, but for
+        Outside a code's list no product exceeds the last one in it, and no score exceeds the largest product, but for
         rounding, which grows with the candidate's norm.
         """
         real = contexts.mask
@@ -92,7 +92,7 @@ class MilvusSearch:
             real = torch.ones(contexts.vectors.shape[:2], dtype=torch.bool, device=contexts.vectors.device)
         codes = contexts.vectors[real].float().cpu()  # [all codes of all contexts, dim]
         answers = iter(self.collection.nearest(codes.numpy(), length, self.condition) if len(codes) else [])
-        # How far two fp32 products, Milvus's and ours, can differ by rounding, for each unit of the candidate's norm:
+        # The maximum rounding difference of two fp32 products, Milvus's and ours, per unit of the candidate's norm:
         # dim x 2^-24 x |y| each, twice that for the score.
         rounding = iter((2 * codes.size(1) * torch.finfo(torch.float32).eps * codes.norm(dim=1)).tolist())
         lists = [list(islice(answers, n)) for n in real.sum(dim=1).tolist()]
@@ -105,14 +105,14 @@ class MilvusSearch:
             units = islice(rounding, len(own))
             chosen = torch.tensor(sorted({place_of[key] for named in own for key in named if key in place_of})).long()
             ends = [min(named.values(), default=math.inf) + unit * norm for named, unit in zip(own, units, strict=True)]
-            # A list of all that there are is one of everything: it is not worth a case of its own.
+            # A complete list leaves nothing outside, but does not need a special case.
             full = norm < math.inf and all(len(named) == length for named in own)
             yield Shortlist(numbers[chosen], vectors[chosen], max(ends, default=math.inf) if full else math.inf)
 
     def _most_norm(self, vectors: Tensor) -> float:
-        """A norm that no vector of the collection exceeds; inf where one is a thousand times longer than these.
+        """A norm that no vector of the collection exceeds; inf if one is a thousand times longer than these.
 
-        Those of one model are about as long as each other: Milvus is asked about the double of the longest.
+        Norms of one model are similar, so Milvus is first asked about twice the longest.
         """
         longest = float(vectors.norm(dim=1).max())
         if self._norm is None or self._norm < longest:
@@ -121,12 +121,12 @@ class MilvusSearch:
         return self._norm
 
     def _numbers_of(self, keys: Sequence[str]) -> Tensor:
-        """int64 [keys], for each key a number of its own in this search."""
+        """int64 [keys], a distinct number for each key in this search."""
         return torch.tensor([self._numbers.setdefault(key, len(self._numbers)) for key in keys], dtype=torch.int64)
 
 
 class _Pages:
-    """All candidates of a condition as `scoring.rows.VectorStream`, whose keys are kept."""
+    """All candidates of a condition as a `scoring.rows.VectorStream` that keeps their keys."""
 
     dtype, device = torch.float32, torch.device("cpu")
 
@@ -150,7 +150,7 @@ class _Pages:
             first += len(vectors)
 
     def keys(self, rows: Tensor) -> list[str]:
-        """The keys of these rows, of those that `chunks` has given."""
+        """The keys of these rows, among those yielded by `chunks`."""
         if len(rows) == 0:
             return []
         return [key.decode() for key in np.concatenate(self._keys)[rows.cpu().numpy()]]

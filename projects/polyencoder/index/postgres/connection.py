@@ -1,6 +1,6 @@
-"""Connections to PostgreSQL: addresses, transactions that see one state, a time limit, errors in one line.
+"""Connections to PostgreSQL: addresses, snapshot transactions, time limits, one-line errors.
 
-All that is known of psycopg is here and in `table`.
+Only this module and `table` use psycopg.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from polyencoder.packages import require
 __all__ = ["SCHEMES", "Address", "Server", "Session", "is_postgres"]
 
 SCHEMES = ("postgres", "postgresql")
-"""How the address of a database begins."""
+"""Prefixes of a database's address."""
 
 T = TypeVar("T")
 
@@ -33,18 +33,18 @@ def is_postgres(where: object) -> bool:
 
 
 class Address(NamedTuple):
-    """Where an index is."""
+    """The address of an index."""
 
     parameters: dict[str, Any]
-    """Of libpq, as the URL gives them."""
+    """libpq's parameters from the URL."""
     name: str
-    """Of the table."""
+    """The table's name."""
     shown: str
     """For messages: without a password."""
 
     @classmethod
     def parsed(cls, where: str) -> Address:
-        """Raises ConfigError for what is no such URL; the message has no part of it, which may be a password."""
+        """Parses a URL. Raises ConfigError for an invalid one, without quoting it, as it may hold a password."""
         psycopg = require("psycopg", extra="postgres")
         conninfo = require("psycopg.conninfo", extra="postgres")
         url, _, name = where.rpartition("#") if re.search(r"#[^@/#]*$", where) else (where, "", "")
@@ -54,8 +54,8 @@ class Address(NamedTuple):
             parameters = conninfo.conninfo_to_dict(url)
         except (psycopg.Error, ValueError):
             raise ConfigError(
-                "the address of an index in PostgreSQL is none that libpq can read; it is "
-                "postgres://USER@HOST:PORT/DATABASE#NAME, with % before what is special in a URL"
+                "libpq cannot read the address of the index in PostgreSQL; write "
+                "postgres://USER@HOST:PORT/DATABASE#NAME, with special characters percent-encoded"
             ) from None
         user, host, port, database = (parameters.get(key, "") for key in ("user", "host", "port", "dbname"))
         shown = f"postgres://{user + '@' if user else ''}{host}{f':{port}' if port else ''}/{database}"
@@ -68,35 +68,35 @@ class Address(NamedTuple):
 
 
 class Session:
-    """A connection, each of whose statements has so much time: a server that hangs says nothing by itself."""
+    """A connection with a time limit for each statement, as a hanging server does not answer."""
 
     def __init__(self, connection: Any, *, seconds: float) -> None:
         self.connection = connection
         self.seconds = seconds
         self._closed: type[Exception] = require("psycopg", extra="postgres").Error
         self.late = False
-        """Whether a statement took too long, which ended the connection."""
+        """Whether a statement exceeded the time limit, which closed the connection."""
 
     def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
-        """The rows of a statement, in PostgreSQL's binary formats."""
+        """Executes a statement; returns its rows in PostgreSQL's binary formats."""
         with self._limited(limited), self.connection.cursor(binary=True) as cursor:
             cursor.execute(query, values)
             return cursor.fetchall() if cursor.description else []
 
     def copy(self, query: Any, rows: Iterable[tuple[bytes | None, ...]]) -> None:
-        """Rows by COPY, each field in PostgreSQL's binary format."""
+        """Inserts rows by COPY, each field in PostgreSQL's binary format."""
         with self._limited(True), self.connection.cursor() as cursor, cursor.copy(query) as copy:
             for row in rows:
                 copy.write_row(row)
 
     def set(self, settings: Mapping[str, object]) -> None:
-        """Settings of the server until the transaction ends."""
+        """Changes settings of the server until the transaction ends."""
         for name, value in settings.items():
             self.ask("SELECT set_config(%s, %s, true)", (name, str(value)))
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """A transaction that sees one state, and changes nothing."""
+        """A read-only transaction on a snapshot."""
         self.ask("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:
             yield
@@ -137,10 +137,10 @@ class Session:
 
 
 class Server:
-    """A database, as any number of threads of this process use it."""
+    """A database with a pool of connections for the threads of this process."""
 
     def __init__(self, where: str) -> None:
-        """Does not connect yet. ConfigError for an address that is none."""
+        """Does not connect yet. ConfigError for an invalid address."""
         self._psycopg: Any = require("psycopg", extra="postgres")
         self.parameters, self.name, self.where = Address.parsed(where)
         self.seconds: float = _ANSWER_SECONDS
@@ -151,13 +151,13 @@ class Server:
             session.connection.close()
 
     def _waiting(self) -> Session | None:
-        """A connection that no thread uses now."""
-        with suppress(IndexError):  # another thread may take the last one
+        """An idle connection."""
+        with suppress(IndexError):  # another thread may have taken the last one
             return self._idle.pop()
         return None
 
     def read(self, ask: Callable[[Session], T]) -> T:
-        """What `ask` makes of one state of the database. A connection that was lost since the last time is replaced."""
+        """Calls `ask` with a snapshot of the database, and returns its result. Replaces a lost connection."""
         while True:
             waiting = self._waiting()
             session, reused = waiting or self._connect(), waiting is not None
@@ -179,12 +179,12 @@ class Server:
 
     @contextmanager
     def changing(self) -> Iterator[Session]:
-        """One transaction, alone among all that change this index; after an error nothing of it has happened."""
+        """An exclusive transaction among all changes of this index; rolled back after an error."""
         session = self._connect(reads=False)
         try:
             with session.transaction():
                 session.set({"lock_timeout": f"{_LOCK_SECONDS}s", "statement_timeout": 0, "jit": "off"})
-                session.set({"idle_in_transaction_session_timeout": 0})  # new texts are encoded meanwhile
+                session.set({"idle_in_transaction_session_timeout": 0})  # long enough to encode new texts
                 session.ask("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"polyencoder {self.name}",))
                 yield session
         except self._psycopg.Error as error:
@@ -196,7 +196,7 @@ class Server:
         given = {
             "connect_timeout": _CONNECT_SECONDS,
             "fallback_application_name": "polyencoder",
-            "keepalives_idle": _CONNECT_SECONDS,  # a machine that is gone is noticed while an index is built, too
+            "keepalives_idle": _CONNECT_SECONDS,  # detects a lost server while an index is built, too
         } | self.parameters
         try:
             connection = self._psycopg.connect(**given, autocommit=True, prepare_threshold=None)

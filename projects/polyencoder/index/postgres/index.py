@@ -1,8 +1,8 @@
-"""`PostgresIndex`: an index in a table of PostgreSQL, where other data may be already.
+"""`PostgresIndex`: an index in a table of a PostgreSQL database.
 
-How good a result is: *exact* if all rows were scored; *certified* by the lists of a "flat" table, if nothing outside of
-them can be better; *approximate* by the lists of "hnsw" or "ivf-flat". A search sees one state of the table, a change
-is a transaction, and changes of several processes happen one after the other.
+Exactness: *exact* if all rows were scored; *certified* by the lists of a "flat" table, if nothing outside them can be
+better; *approximate* by the lists of "hnsw" or "ivf-flat". A search reads a snapshot, a change is a transaction, and
+changes of several processes are serialized.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["PostgresIndex", "described_postgres"]
 T = TypeVar("T")
 
 _SHORTEST_LIST = 256
-_SCAN_ROWS = 8192  # so few, of those that a filter lets through, are scored sooner than found
+_SCAN_ROWS = 8192  # if so few pass the filter, scoring all is faster than an index
 _MOST_EF, _MOST_PROBES = 1000, 32_768  # of pgvector
 
 
@@ -46,7 +46,7 @@ class PostgresMeta(Maker):
 
     kind: str
     parameters: dict[str, int]
-    """Of pgvector's index."""
+    """The parameters of pgvector's index."""
 
 
 class PostgresIndex(Index):
@@ -59,7 +59,7 @@ class PostgresIndex(Index):
     ) -> None:
         self.meta = meta
         self.attention = attention
-        attention_scale(attention, dim=meta.dim)  # complains of one that is not known
+        attention_scale(attention, dim=meta.dim)  # raises for an unknown one
         self._server = server
         self._ranker = ranker
         self._mutex = threading.RLock()
@@ -76,24 +76,24 @@ class PostgresIndex(Index):
         model_name: str = "",
         dim: int | None = None,
     ) -> PostgresIndex:
-        """A new index of these candidates; or an existing index of this model, with them added.
+        """Creates an index of these candidates, or adds them to an existing index of this model.
 
-        All of it is one transaction: after an error or a kill there is no index, or the one that was there.
+        It is one transaction: an error or a kill changes nothing.
 
         Args:
             where: `postgres://USER@HOST:PORT/DATABASE#NAME`; the table is NAME, or `polyencoder`. Passwords are better
                 in the environment, PGPASSWORD, or in ~/.pgpass.
             records: the candidates.
-            kind: "flat", where each search reads all vectors, so that results are exact or certified, "hnsw" or
+            kind: "flat", whose searches read all vectors and whose results are exact or certified, "hnsw" or
                 "ivf-flat", with parameters of pgvector as in "hnsw,m=16,ef_construction=128" or "ivf-flat,nlist=100".
                 None for "flat", or the kind of the existing index.
             model_name: where the model was loaded from, for messages about the index.
-            dim: of the vectors, where candidates bring them and `ranker` is the fingerprints of what made them.
+            dim: the vectors' dimension, if candidates have vectors and `ranker` is their encoder's fingerprints.
 
         Raises:
-            PolyencoderError: if the server is away, or refuses.
-            CheckpointError: if the table exists and another model, or something else, made it.
-            ConfigError: if the kind is none, does not fit the vectors, or the existing index is of another kind.
+            PolyencoderError: the server cannot be reached, or refuses.
+            CheckpointError: the table exists and was made by another model or program.
+            ConfigError: the kind is invalid, does not fit the vectors, or differs from the existing index's.
         """
         wanted = None if kind is None else parse_kind(kind)
         name, parameters = wanted or parse_kind("flat")
@@ -141,16 +141,16 @@ class PostgresIndex(Index):
     def open(
         cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
     ) -> PostgresIndex:
-        """Open an index for the model that made it.
+        """Opens an index for the model that made it.
 
         Args:
             where: as in `make`.
-            ranker: the model, or its fingerprints, from who does not add texts; None for whichever made it.
+            ranker: the model; its fingerprints are enough if no texts are added; None for any model.
             attention: a poly-encoder's `poly_attention`; a ranker knows its own.
 
         Raises:
-            PolyencoderError: if the server is away.
-            CheckpointError: if there is no index, or another model made it.
+            PolyencoderError: the server cannot be reached.
+            CheckpointError: there is no index, or another model made it.
         """
         server = Server(where)
         meta = server.read(lambda session: _meta(Table(session, server.name, where=server.where), server))
@@ -188,7 +188,7 @@ class PostgresIndex(Index):
         return self._server.read(lambda session: ask(self._table(session)))
 
     def _table(self, session: Session) -> Table:
-        """The table. CheckpointError if it is gone, or one is in its place that another model made."""
+        """The table. CheckpointError if it is gone, or was replaced by one of another model."""
         table = Table(session, self._server.name, where=self._server.where)
         meta = _meta(table, self._server)
         meta.check_model(self.meta.fingerprints, where=self._server.where)
@@ -199,7 +199,7 @@ class PostgresIndex(Index):
 
     @torch.no_grad()
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
-        """In one transaction and, for each context, one statement; of equal scores the lowest key comes first."""
+        """Searches in one transaction, with a statement per context; of equal scores the lowest key comes first."""
         check_contexts(contexts, dim=self.meta.dim)
         contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
 
@@ -244,7 +244,7 @@ class PostgresIndex(Index):
     def _plan(self, session: Session, *, length: int, effort: int | None) -> None:
         """How PostgreSQL finds neighbours in this transaction."""
         if self.meta.kind == "flat":
-            session.set({"enable_indexscan": "off"})  # or an index that somebody added would make lists approximate
+            session.set({"enable_indexscan": "off"})  # or a foreign index would make lists approximate
         elif self.meta.kind == "hnsw":
             wanted = min(_MOST_EF, max(effort or 0, length))
             session.set({"hnsw.ef_search": wanted, "hnsw.iterative_scan": "strict_order", "enable_seqscan": "off"})
@@ -257,12 +257,12 @@ class PostgresIndex(Index):
         where = self._server.where
         if options.dtype != "float32":
             raise ConfigError(
-                f"{where}: dtype is of scans of index folders; PostgreSQL has float32 alone", argument="dtype"
+                f"{where}: dtype is for scans of index folders; PostgreSQL only has float32", argument="dtype"
             )
         for name in ("effort", "tolerance"):
             if getattr(options, name) is not None and self.meta.kind == "flat":
                 raise ConfigError(
-                    f"{where}: {name} given, but it is flat and compares everything; hnsw and ivf-flat have use for it",
+                    f"{where}: {name} given, but a flat index compares everything; it is for hnsw and ivf-flat",
                     argument=name,
                 )
 
@@ -270,7 +270,7 @@ class PostgresIndex(Index):
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """As in `Index.changing`, a transaction; another process's change is waited for, half a minute at most."""
+        """As in `Index.changing`, as a transaction; waits for another process's change, half a minute at most."""
         with self._mutex:
             if self._change is not None:
                 with self._change.transaction():
@@ -285,7 +285,7 @@ class PostgresIndex(Index):
                     self._change = None
 
     def _enter(self, records: Iterable[Candidate], how: How) -> None:
-        """As in `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
+        """As in `Index.add`, `update` and `put`. In steps of some thousand records, equal texts are encoded once."""
         with self._step() as table:
             for some in batches(records, ROWS_AT_ONCE):
                 self._write(table, [(record, PostgresEntry.of(record)) for record in some], how=how)
@@ -298,7 +298,7 @@ class PostgresIndex(Index):
         changed = list(to_write(new, there, stored, dim=dim, how=how, where=where))
         entries = {key_of(entry.id): entry for _, entry in changed}
         given, old = brought(changed, dim=dim), table.vectors(list(entries), dim=dim)
-        # a row whose text stays keeps its vector, which it may have brought: another one's of this text may differ
+        # a row with an unchanged text keeps its vector, which may be a given one
         given |= {key: own for key, (text, own) in old.items() if key not in given and text == entries[key].text}
         vectors = dict(old.values())
         wanted = (entry.text for key, entry in entries.items() if key not in given)
@@ -327,13 +327,13 @@ def _meta(table: Table, server: Server) -> PostgresMeta:
     """The description of an index. CheckpointError if there is none, or it is damaged."""
     if (text := table.description()) is None:
         raise CheckpointError(
-            f"{server.where}: no index (no table {server.name}); make one by `Ranker.index` or `polyencoder index`"
+            f"{server.where}: no index (no table {server.name}); make one with `Ranker.index` or `polyencoder index`"
         )
     return PostgresMeta.parsed(text, server.where)
 
 
 def described_postgres(where: str) -> list[str]:
-    """A summary of an index, in lines; its model is not needed. Errors as in `PostgresIndex.open`."""
+    """A summary of an index, in lines, without its model. Errors as in `PostgresIndex.open`."""
     with closing(Server(where)) as server:
 
         def describe(session: Session) -> list[str]:

@@ -1,7 +1,7 @@
-"""Candidates as rows of a table, and filters as conditions of SQL whose values are all bound, never pasted.
+"""Candidates as rows of a table, and filters as SQL conditions with bound values.
 
-A field of the metadata equals a value if JSON calls them equal: text, number and truth apart, 1 and 1.0 not. jsonb has
-numbers of any size, but forgets how they were written: a whole float keeps a decimal point here, so it stays one.
+A field of the metadata equals a value if they are equal in JSON: text, number and boolean are never equal, 1 and 1.0
+are. jsonb has numbers of any size, but normalizes them: a whole float keeps a decimal point here, so it stays a float.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 class PostgresEntry(NamedTuple):
-    """A candidate as a row has it."""
+    """A candidate as stored in a row."""
 
     id: str
     text: str
@@ -33,23 +33,23 @@ class PostgresEntry(NamedTuple):
 
     @classmethod
     def of(cls, candidate: Candidate) -> PostgresEntry:
-        """Raises InputError for what an index, or PostgreSQL, cannot hold."""
+        """Converts a candidate. Raises InputError if an index, or PostgreSQL, cannot hold it."""
         where = f"{candidate.where}: " if candidate.where else ""
         try:
             text, id_, metadata = checked(candidate)
             id_.encode()
             for name, value in {"id": id_, "text": text}.items():
                 if "\0" in value:
-                    raise ValueError(f"its {name} has the character NUL; PostgreSQL holds none")
+                    raise ValueError(f"its {name} has the character NUL, which PostgreSQL cannot hold")
             if _NUL.search(metadata or ""):
-                raise ValueError("its metadata has the character NUL; PostgreSQL holds none")
+                raise ValueError("its metadata has the character NUL, which PostgreSQL cannot hold")
         except (TypeError, ValueError) as error:
             raise InputError(f"{where}not a candidate that PostgreSQL can hold: {error}") from None
         return cls(id_, text, json.loads(written(metadata or "{}")))
 
 
 def written(text: str) -> str:
-    """JSON that jsonb gives back as the same: whole floats of 1e16 and more with all digits and a decimal point."""
+    """JSON that jsonb returns unchanged: whole floats of 1e16 and more with all digits and a decimal point."""
 
     def number(found: re.Match[str]) -> str:
         part = found[0]

@@ -1,12 +1,12 @@
-"""Search in PostgreSQL: one statement proposes, scores what is proposed, and bounds what is not.
+"""Search in PostgreSQL: one statement proposes candidates, scores them, and bounds the others.
 
     near     each code's nearest rows (LATERAL over the codes), by pgvector's index or, if it is "flat", by all rows
     scored   the poly-encoder's score of each: the softmax over the codes' inner products
     kept     those whose score is not below the k-th best, within rounding
 
-A scan is the same statement without `near`. pgvector's products are float4, so a score may be off by rounding, of which
-a multiple is allowed for: what comes back, a few more than k rows, is scored once more as everywhere in this library.
-So the results, their order and their ties are those of a scan in memory. `certificate` has the rest.
+A scan is the same statement without `near`. pgvector's products are float4, so scores have rounding errors, which a
+margin allows for: the result, a few more than k rows, is scored again by this library. So the results, their order and
+their ties are those of a scan in memory. `certificate` does the rest.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from polyencoder.scoring.exact import scale_of
 
 __all__ = ["CandidateRow", "PostgresSearch", "statement"]
 
-# exp of less is an error in PostgreSQL (underflow), not 0; what weighs e^-100 is not seen in any score.
+# exp of less is an underflow error in PostgreSQL, not 0; weights of e^-100 do not change a score.
 _LEAST_EXPONENT = -100
 
 
 class CandidateRow(NamedTuple):
-    """A candidate that may be among the best."""
+    """A proposed candidate."""
 
     key: str
     id: str
@@ -40,9 +40,9 @@ class CandidateRow(NamedTuple):
 
 
 class PostgresSearch:
-    """A search for the `k` best rows that a filter lets through: a `certificate.Engine`.
+    """A search for the `k` best rows that pass a filter: a `certificate.Engine`.
 
-    Candidates have numbers of their own in each search: their places in `rows`.
+    Each search numbers its candidates: their places in `rows`.
     """
 
     most_named = 1 << 16
@@ -58,7 +58,7 @@ class PostgresSearch:
         exact_lists: bool,
         tolerance: float | None,
     ) -> None:
-        """`tolerance`: of the groups of codes that share a list; None for a list of each code."""
+        """`tolerance`: of the groups of codes that share a list; None for a list per code."""
         self.contexts = contexts
         self.k = k
         self.attention = attention
@@ -71,7 +71,7 @@ class PostgresSearch:
         self._scale = scale_of(contexts, attention)
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
-        """As in `certificate.Engine`, without those that cannot be among the k best."""
+        """As in `certificate.Engine`, without candidates that cannot be among the k best."""
         for i in range(contexts.batch_size):
             yield self._ask(contexts.select(slice(i, i + 1)), length)
 
@@ -85,7 +85,7 @@ class PostgresSearch:
         return TopK(torch.cat([best.scores for best in found]), torch.cat([best.indices for best in found]))
 
     def _ask(self, context: ContextEncoding, length: int | None) -> Shortlist:
-        """The rows of one context, in the order of their keys; from lists of this length, or from all rows."""
+        """The rows of one context, ordered by key; from lists of this length, or from all rows."""
         real = slice(None) if context.mask is None else context.mask[0]
         codes = context.vectors[0][real].float().cpu()
         keys = None if context.keys is None else context.keys.vectors[0][real].float().cpu()
@@ -96,7 +96,7 @@ class PostgresSearch:
             queries = group_means(codes, tolerance=self._tolerance)
         if length is not None:
             values |= {f"q{i}": literal(query) for i, query in enumerate(queries)} | {"length": length}
-        # How far a float4 inner product and ours can differ, for each unit of the candidate's norm: dim x 2^-24 x |y|
+        # The maximum difference of a float4 inner product and ours, per unit of the candidate's norm: dim x 2^-24 x |y|
         # each; a softmax and its sum add as much for each code.
         units = 2 * (context.dim + len(codes)) * torch.finfo(torch.float32).eps * codes.norm(dim=1)
         longest = units.max().item() if len(codes) else 0.0
@@ -136,8 +136,8 @@ def statement(
 ) -> str:
     """The statement for a context of `codes` codes: over the lists of `queries` vectors, or over all rows (None).
 
-    Its text depends on numbers alone; vectors, lengths and what is filtered by are bound. Columns: key, id, text,
-    metadata, vector, and the bound of what is not in the lists, null where it is not known.
+    Its text depends only on numbers; vectors, lengths and filter values are bound. Columns: key, id, text, metadata,
+    vector, and the bound for rows outside the lists, null if unknown.
     """
     near, source, bound = "", f"WHERE {condition}", "NULL::float8"
     if queries is not None:
@@ -158,7 +158,7 @@ def statement(
             THEN max(lists.last + lists.unit * longest.norm) END
         FROM (SELECT unit, min(product) AS last, count(*) AS named FROM near GROUP BY code, unit) AS lists
     )"""
-    # OFFSET 0 keeps PostgreSQL from computing a column again at each use
+    # OFFSET 0 prevents PostgreSQL from recomputing a column at each use
     every = range(codes)
     products = "".join(f", -(vector <#> %(c{i})s::vector) AS l{i}" for i in every)
     if has_keys:

@@ -1,4 +1,4 @@
-"""The table of an index: made, described, read and written, in SQL."""
+"""The SQL of an index's table: creation, description, reads and writes."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from polyencoder.packages import require
 __all__ = ["KINDS", "Table", "literal", "parse_kind", "vectors_of"]
 
 KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
-"""How neighbours are found -> the parameters of pgvector's index and their defaults; 0: by the number of rows."""
+"""Kind of index -> pgvector's parameters and their defaults; 0: by the number of rows."""
 
 _LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, 32_768)}
-_MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: rows of 8 KB, beside ids and texts
-_OURS = "polyencoder index "  # how the comment of our tables begins
-_VERSION = (0, 8)  # of pgvector, whose indexes go on until enough rows pass a filter
+_MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
+_OURS = "polyencoder index "  # the prefix of our tables' comments
+_VERSION = (0, 8)  # pgvector's, for iterative scans with a filter
 
 
 def parse_kind(text: str) -> tuple[str, dict[str, int]]:
-    """A kind of index and all its parameters: `"hnsw,m=32"`. ConfigError for one that there is not."""
+    """Parses a kind of index with its parameters: `"hnsw,m=32"`. ConfigError for an unknown one."""
     kind, *settings = text.split(",")
     if kind not in KINDS:
         raise ConfigError(f"postgres is {text!r:.60}; it must be one of {', '.join(KINDS)}", argument="postgres")
@@ -54,7 +54,7 @@ def vectors_of(fields: Iterable[bytes], *, dim: int) -> Tensor:
 
 
 class Table:
-    """The table of this name, as a session sees it."""
+    """The table of this name in a session."""
 
     def __init__(self, session: Session, name: str, *, where: str) -> None:
         self.session = session
@@ -63,14 +63,14 @@ class Table:
         self._where = where
 
     def ask(self, text: str, values: Any = None, *, limited: bool = True, **parts: Any) -> list[tuple[Any, ...]]:
-        """The rows of a statement, in which `{table}` is this one."""
+        """Executes a statement, in which `{table}` is this one; returns its rows."""
         query = self._sql.SQL(text).format(table=self._sql.Identifier(self._name), **parts)
         return self.session.ask(query, values, limited=limited)
 
-    # What it is
+    # Description
 
     def description(self) -> str | None:
-        """What `describe` was given; None if there is no such table. CheckpointError if something else made it."""
+        """The description from `describe`; None without a table. CheckpointError if another program made it."""
         ((there, comment),) = self.ask(
             "SELECT to_regclass(%(name)s) IS NOT NULL, obj_description(to_regclass(%(name)s), 'pg_class')",
             {"name": f'"{self._name}"'},
@@ -84,11 +84,11 @@ class Table:
         return str(comment).removeprefix(_OURS)
 
     def create(self, *, dim: int, description: str, kind: str) -> None:
-        """Make the table, empty and without an index for neighbours. ConfigError for what pgvector cannot hold."""
+        """Creates the table, empty and without a vector index. ConfigError for vectors that pgvector cannot hold."""
         most = _MOST_DIM if kind == "flat" else _MOST_INDEXED
         if dim > most:
             raise ConfigError(
-                f"{self._where}: vectors have {dim:,} numbers; pgvector has at most {most:,} with {kind}",
+                f"{self._where}: vectors have {dim:,} numbers; pgvector supports at most {most:,} with {kind}",
                 argument="postgres",
             )
         self.ask("CREATE EXTENSION IF NOT EXISTS vector")
@@ -101,7 +101,7 @@ class Table:
             "metadata jsonb, norm real NOT NULL, vector vector({dim}) NOT NULL)",
             dim=self._sql.Literal(dim),
         )
-        if dim <= _MOST_IN_A_PAGE:  # beside the row, each vector would be fetched from elsewhere
+        if dim <= _MOST_IN_A_PAGE:  # in the row itself; otherwise each vector would be fetched separately
             self.ask("ALTER TABLE {table} ALTER COLUMN vector SET STORAGE PLAIN")
         self.describe(description)
 
@@ -109,7 +109,7 @@ class Table:
         self.ask("COMMENT ON TABLE {table} IS {comment}", comment=self._sql.Literal(_OURS + description))
 
     def build(self, kind: str, parameters: dict[str, int]) -> None:
-        """Build the indexes of the rows: of the norms, which certificates ask for, and of the vectors."""
+        """Builds the indexes of norms, for certificates, and of vectors."""
         self.ask("CREATE INDEX ON {table} (norm)", limited=False)
         if kind == "hnsw":
             self.ask(
@@ -129,7 +129,7 @@ class Table:
     # Reading
 
     def count(self, filter: Filter | None = None, *, most: int | None = None) -> int:
-        """The number of rows that the filter lets through; counting ends at `most`."""
+        """The number of rows that pass the filter; counting ends at `most`."""
         where, values = condition(filter)
         text = "SELECT count(*) FROM {table} WHERE " + where
         if most is not None:
@@ -163,7 +163,7 @@ class Table:
         self.ask("DELETE FROM {table} WHERE key = ANY(%s)", (list(keys),))
 
     def write(self, rows: Iterable[tuple[PostgresEntry, np.ndarray[Any, Any]]]) -> None:
-        """Add rows whose keys are not there."""
+        """Inserts rows with new keys."""
         query = self._sql.SQL("COPY {table} (key, id, text, metadata, norm, vector) FROM STDIN (FORMAT BINARY)").format(
             table=self._sql.Identifier(self._name)
         )

@@ -93,9 +93,11 @@ def test_an_index_belongs_to_a_precision(quantized, sentences, tmp_path):
     int8 = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
     ranker.index(sentences, tmp_path / "exact")
     int8.index(sentences, tmp_path / "int8")
-    with pytest.raises(CheckpointError, match="exact: made by the float32 model, and vectors of another precision"):
+    with pytest.raises(
+        CheckpointError, match="exact: made by the float32 model, and its vectors have another precision"
+    ):
         int8.search(["hi"], tmp_path / "exact")
-    with pytest.raises(CheckpointError, match="int8: made by int8 graphs, and vectors of another precision are others"):
+    with pytest.raises(CheckpointError, match="int8: made by int8 graphs, and its vectors have another precision"):
         ranker.search(["hi"], tmp_path / "int8")
     assert int8.search(["hi"], tmp_path / "int8")
 

@@ -318,7 +318,7 @@ def test_an_index_of_other_vectors_is_refused(make_search, n):
     """A file of more or fewer than the description says, or of as many others."""
     searcher, other = make_search(torch.randn(50, 8)), make_search(torch.randn(n, 8))
     (searcher.vectors.folder / other.meta.file).write_bytes((other.vectors.folder / other.meta.file).read_bytes())
-    with pytest.raises(CheckpointError, match="was made of other vectors"):
+    with pytest.raises(CheckpointError, match="was made from other vectors"):
         FaissSearch(replace(searcher.meta, file=other.meta.file), searcher.vectors)
 
 

@@ -159,7 +159,7 @@ def test_what_is_no_recall(searcher, recall):
 
 
 def test_without_contexts(searcher):
-    with pytest.raises(InputError, match="there is no context to measure recall with"):
+    with pytest.raises(InputError, match="there are no contexts to measure recall with"):
         tune(searcher, [], recall=0.9)
 
 
@@ -192,7 +192,7 @@ def test_an_index_keeps_what_was_measured(many, ranker, caplog):
     )
     many.add([Candidate("new", "a new one")])
     assert many.meta.faiss.tuned == tuned
-    assert f"measured when there were {tuned.rows:,} vectors" in "\n".join(described(many.folder))
+    assert f"measured with {tuned.rows:,} vectors" in "\n".join(described(many.folder))
     many.build_faiss("hnsw")
     assert many.meta.faiss.tuned is None
 
@@ -232,9 +232,9 @@ def test_what_cannot_be_tuned(many, ranker, make_ranker, sentences, tmp_path):
         many.tune(recall=0.9, top_k=0)
     with pytest.raises(InputError, match="was opened without its model"):
         FolderIndex.open(many.folder, many.meta.fingerprints).tune(recall=0.9)
-    with pytest.raises(ConfigError, match="recall is of a FAISS index"):
+    with pytest.raises(ConfigError, match="recall is for a FAISS index"):
         ranker.index(sentences, tmp_path / "one", recall=0.9)
-    with pytest.raises(ConfigError, match="contexts are there to measure recall with"):
+    with pytest.raises(ConfigError, match="contexts are for measuring recall"):
         ranker.index(sentences, tmp_path / "one", faiss="hnsw", contexts=["hello"])
     heads = make_ranker("poly", poly_attention="multihead")
     with pytest.raises(ConfigError, match="under multi-head attention every search scores everything"):

@@ -300,11 +300,11 @@ def test_another_index_is_there(make_index, make_ranker, tmp_path, candidates, f
     if not finished:
         (folder / DATABASE).rename(folder / UNFINISHED)
     before = contents(folder)
-    with pytest.raises(InputError, match="an index of other candidates is there"):
+    with pytest.raises(InputError, match="has an index of other candidates"):
         make_index(candidates=candidates[1:])
-    with pytest.raises(InputError, match="an index with dtype float32 is there, int8 is asked for now"):
+    with pytest.raises(InputError, match="has an index with dtype float32, not int8"):
         make_index(dtype="int8")
-    with pytest.raises(InputError, match="an index with shard_size 4 is there, 5 is asked for now"):
+    with pytest.raises(InputError, match="has an index with shard_size 4, not 5"):
         make_index(shard_size=5)
     with pytest.raises(CheckpointError, match="made by another model"):
         build_index(folder, candidates, make_ranker("poly", seed=1), shard_size=SHARD)
@@ -333,7 +333,7 @@ def test_vectors_of_unknown_origin_are_written_anew(make_index, tmp_path):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ([], "there is no candidate to put into it: the input is empty"),
+        ([], "there is no candidates: the input is empty"),
         ([Candidate(None, "a"), Candidate(None, " ", where="c.txt, line 2")], "c.txt, line 2: .*its text is empty"),
         ([Candidate("1", "a"), Candidate("1", "b", where="c.jsonl, line 2")], "c.jsonl, line 2: the id '1' is that of"),
     ],
@@ -366,7 +366,7 @@ def test_a_full_disk(monkeypatch, make_index, tmp_path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         patch.setattr(np, "save", full)
-        with pytest.raises(InputError, match="index: cannot be written .*No space left on device.*resumes there"):
+        with pytest.raises(InputError, match="index: cannot be written .*No space left on device.*resumes"):
             make_index()
     assert set(contents(tmp_path / "index")) == {UNFINISHED}
     assert contents(make_index()) == undisturbed

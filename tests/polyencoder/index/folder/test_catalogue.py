@@ -250,7 +250,7 @@ def test_compacting(catalogue):
 def test_what_was_not_entered(catalogue, tmp_path):
     assert catalogue.check() is None
     connect(tmp_path / DATABASE).execute("UPDATE texts SET text = 'hallo!' WHERE row = 1")
-    assert catalogue.check() == "text 1 is not what was entered"
+    assert catalogue.check() == "text 1 was altered"
     connect(tmp_path / DATABASE).execute("DELETE FROM texts WHERE row = 1")
     assert catalogue.check() == "1 entries without a text"
 

@@ -103,7 +103,7 @@ class TestChanging:
 
     def test_a_change_says_that_it_is_no_longer_what_was_built(self, index, folder, ranker, candidates):
         index.remove(["0"])
-        with pytest.raises(InputError, match="was changed since it was built"):
+        with pytest.raises(InputError, match="was changed after it was built"):
             build_index(folder, candidates, ranker, shard_size=3)
 
     def test_others_search_meanwhile(self, index, folder, ranker, candidates, assert_finds):

@@ -79,12 +79,12 @@ def test_killed_and_started_again(build, module, name, call, after):
 def test_a_text_has_one_vector_and_other_vectors_are_another_index(tmp_path, build, ranker, with_vectors):
     last = with_vectors[-1]
     other = last._replace(vector=-last.vector, where="b.parquet, row 2")
-    with pytest.raises(InputError, match=r"b\.parquet, row 2: its text, .* came before with another vector"):
+    with pytest.raises(InputError, match=r"b\.parquet, row 2: its text, .* occurred before with another vector"):
         build_index(tmp_path / "new", [*with_vectors[:-1], other], ranker, shard_size=3)
     assert not (tmp_path / "new").exists()
     build("given")
     nearly = last._replace(vector=last.vector * np.float32(1.001))
-    with pytest.raises(InputError, match="an index of other candidates is there"):
+    with pytest.raises(InputError, match="has an index of other candidates"):
         build_index(tmp_path / "given", [*with_vectors[:-1], nearly], ranker, shard_size=3)
     build_index(tmp_path / "nearly", [*with_vectors[:-1], nearly], ranker, shard_size=3)
 

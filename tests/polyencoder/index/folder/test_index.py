@@ -80,7 +80,7 @@ def test_fingerprints_are_enough_to_search(folder, ranker, index, contexts):
     searched.remove(["0"])
     searched.update([Candidate("1", candidates_text := "do you have any pets ?", None)])  # a text that is there
     assert candidates_text in {hit.text for hit in searched.search(contexts, top_k=9)[0]}
-    with pytest.raises(InputError, match="opened without its model, which new texts need"):
+    with pytest.raises(InputError, match="opened without its model, which encodes new texts"):
         searched.add([Candidate("new", "a text that is new")])
     assert len(searched) == 9
 
@@ -95,7 +95,7 @@ def test_only_an_index_is_removed(folder, ranker, tmp_path):
     assert not folder.exists()
     remove_index(folder)  # there is none
     (tmp_path / "file").write_text("important")
-    with pytest.raises(InputError, match="is a file, which belongs to no index"):
+    with pytest.raises(InputError, match="is a file; give another folder"):
         remove_index(tmp_path / "file")
 
 

@@ -38,13 +38,13 @@ def test_a_bi_encoder_with_the_same_candidates(folder, make_ranker, dialogues):
 
 
 def test_no_index(tmp_path, ranker):
-    with pytest.raises(CheckpointError, match="nowhere: no index .*make one by .*`polyencoder index`"):
+    with pytest.raises(CheckpointError, match="nowhere: no index .*make one with .*`polyencoder index`"):
         FolderIndex.open(tmp_path / "nowhere", ranker)
 
 
 def test_one_that_is_not_finished(folder, ranker):
     (folder / DATABASE).rename(folder / UNFINISHED)
-    with pytest.raises(CheckpointError, match="not finished; run the command that began it again"):
+    with pytest.raises(CheckpointError, match="not finished; run the same command again"):
         FolderIndex.open(folder, ranker)
 
 
@@ -80,7 +80,7 @@ def test_a_description_that_cannot_be(index, folder, ranker, changes, message):
 def test_files_that_are_elsewhere(folder, ranker, name):
     with closing(connect(folder / DATABASE)) as connection:
         Catalogue(connection, folder).add_file(File(name, 3, 5, ""))
-    with pytest.raises(CheckpointError, match="is no name of a file of an index"):
+    with pytest.raises(CheckpointError, match="is not the name of an index file"):
         FolderIndex.open(folder, ranker)
 
 
@@ -94,7 +94,7 @@ def test_a_file_of_another_size(folder, index, ranker, pattern, change):
     path.unlink()
     if change != "missing":
         path.write_bytes(data[:-1] if change == "shorter" else data + b"x")
-    with pytest.raises(CheckpointError, match=f"{path.name}: (missing|cut short or damaged)"):
+    with pytest.raises(CheckpointError, match=f"{path.name}: (missing|truncated or damaged)"):
         FolderIndex.open(folder, ranker)
 
 
@@ -118,12 +118,15 @@ VIEW = "ALTER TABLE {0} RENAME TO own; CREATE VIEW {0} AS SELECT {1} FROM own;"
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        (VIEW.format("texts", "'x' || row AS row, digest, text"), "has the view 'texts', which no index has"),
+        (
+            VIEW.format("texts", "'x' || row AS row, digest, text"),
+            "has the view 'texts', which is not part of an index",
+        ),
         (VIEW.format("entries", "number, id, row + 1 AS row, metadata"), "has the view 'entries'"),
         ("CREATE TRIGGER t AFTER INSERT ON entries BEGIN DELETE FROM texts; END;", "has the trigger 't'"),
         ("CREATE VIRTUAL TABLE more USING fts5(text);", "has the table 'more'"),
-        ("DROP TABLE texts; CREATE TABLE texts(row TEXT, digest, text);", "has no table 'texts' such as an index has"),
-        ("DROP TABLE dead;", "has no table 'dead'"),
+        ("DROP TABLE texts; CREATE TABLE texts(row TEXT, digest, text);", "has no valid table 'texts'"),
+        ("DROP TABLE dead;", "has no valid table 'dead'"),
     ],
 )
 def test_a_database_that_is_made_up(folder, ranker, script, message):
@@ -223,5 +226,5 @@ def test_a_crafted_description_of_faiss(folder, index, ranker, contexts, change)
     values = json.loads(index.meta.to_json())
     values["faiss"] = values["faiss"] | change if isinstance(change, dict) else change
     describe(folder, json.dumps(values))
-    with pytest.raises(CheckpointError, match="damaged|made of other vectors|cannot be searched"):
+    with pytest.raises(CheckpointError, match="damaged|made from other vectors|cannot be searched"):
         FolderIndex.open(folder, ranker).search(contexts, top_k=2, exactness="approximate", list_length=4)

@@ -75,7 +75,7 @@ class TestOpening:
     def test_fingerprints_are_enough_to_search(self, index, where, ranker, contexts):
         searched = open_index(where, Fingerprints.of(ranker), attention=ranker.model.config.poly_attention)
         assert searched.search(contexts, top_k=3) == index.search(contexts, top_k=3)
-        with pytest.raises(InputError, match="opened without its model, which new texts need"):
+        with pytest.raises(InputError, match="opened without its model, which encodes new texts"):
             searched.add([Candidate("new", "a text that is new")])
 
     def test_another_model(self, index, where, make_ranker):
@@ -99,7 +99,7 @@ class TestOpening:
 
     def test_a_collection_of_someone_else(self, index, where, database, ranker):
         index.collection._client.create_collection("others", dimension=16)
-        with pytest.raises(CheckpointError, match="the collection others is there, but was not made by polyencoder"):
+        with pytest.raises(CheckpointError, match="the collection others exists, but was not made by polyencoder"):
             MilvusIndex.create(f"{database}#others", ranker)
 
     def test_a_newer_format(self, index, where, ranker, monkeypatch):
@@ -114,7 +114,9 @@ class TestOpening:
 
     def test_a_bad_file(self, tmp_path, ranker, capfd):
         (tmp_path / "bad.db").write_text("something else")
-        with pytest.raises(PolyencoderError, match=r"bad\.db: cannot be opened; it is no database of this milvus-lite"):
+        with pytest.raises(
+            PolyencoderError, match=r"bad\.db: cannot be opened; it is not a database of this milvus-lite"
+        ):
             MilvusIndex.open(f"milvus:{tmp_path}/bad.db", ranker)
         assert capfd.readouterr().err == ""
 

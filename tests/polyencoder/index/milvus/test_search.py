@@ -202,7 +202,7 @@ class TestSearching:
             index.search(contexts, top_k=1, list_length=0)
         with pytest.raises(ConfigError, match="effort and tolerance are for FAISS; Milvus has list_length"):
             index.search(contexts, top_k=1, effort=64)
-        with pytest.raises(ConfigError, match="dtype is of scans of index folders; Milvus has none"):
+        with pytest.raises(ConfigError, match="dtype is for scans of index folders, not for Milvus"):
             index.search(contexts, top_k=1, dtype="bfloat16")
 
     def test_no_context(self, index, contexts):

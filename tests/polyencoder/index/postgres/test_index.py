@@ -190,7 +190,7 @@ def test_kinds_that_are_none(kind):
 
 
 def test_vectors_that_pgvector_cannot_index(where):
-    with pytest.raises(ConfigError, match=r"vectors have 2,001 numbers; pgvector has at most 2,000 with hnsw"):
+    with pytest.raises(ConfigError, match=r"vectors have 2,001 numbers; pgvector supports at most 2,000 with hnsw"):
         stored(where, drawn(2, 1, 2001)[0], kind="hnsw")
     vectors, contexts = drawn(5, 2, 2001)
     assert len(stored(where, vectors).search(contexts)[0]) == 5
