@@ -294,12 +294,12 @@ class TestRefusals:
             ({"without": ["decoder.sentence_encoder.layers.1.fc1.bias"]}, "layers.1.fc1.bias is missing$"),
             (
                 {"decoder.sentence_encoder.layers.0.fc2.weight": torch.zeros(3, 3)},
-                r"encoder.layer.0.output.dense.weight has shape \[3, 3\], where \[16, 24\] is wanted",
+                r"encoder.layer.0.output.dense.weight has shape \[3, 3\]; its model has \[16, 24\]",
             ),
             # pre-layer-norm models have one normalisation more
             (
                 {"decoder.sentence_encoder.layer_norm.weight": torch.ones(DIM)},
-                "sentence_encoder.layer_norm.weight has no",
+                "sentence_encoder.layer_norm.weight is not",
             ),
             ({"without": ["decoder.sentence_encoder.embed_tokens.weight"]}, "not a RoBERTa of fairseq"),
             ({"decoder.sentence_encoder.embed_tokens.weight": "words"}, "not a RoBERTa of fairseq"),
@@ -313,10 +313,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"encoder_attention_heads": None}, "its option `encoder_attention_heads` is None; a count is wanted"),
+            ({"encoder_attention_heads": None}, "its option `encoder_attention_heads` is None; it must be a count"),
             ({"encoder_attention_heads": 3}, "no model can be built"),
             ({"encoder_layers": 1}, "layers.1.self_attn.*is not a tensor of this model .and 15 more"),
-            ({"encoder_layers": 0}, "`encoder_layers` is 0; a count"),
+            ({"encoder_layers": 0}, "`encoder_layers` is 0; it must be a count"),
             ({"activation_fn": "swish"}, "unknown activation 'swish'; known are gelu"),
             ({"no_scale_embedding": False}, "its embeddings are scaled"),
         ],

@@ -263,7 +263,7 @@ class TestRefusals:
             ({"layer_norm1.1.bias": ...}, "layer_norm1.1.bias is missing$"),
             (
                 {"ffns.0.lin2.weight": torch.zeros(3, 3)},
-                r"encoder.layer.0.output.dense.weight has shape \[3, 3\], where",
+                r"encoder.layer.0.output.dense.weight has shape \[3, 3\]; its model has",
             ),
             ({"embeddings.weight": "words"}, "not a checkpoint of XLM"),
         ],
@@ -277,10 +277,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"n_heads": None}, "its option `n_heads` is None; a count is wanted"),
+            ({"n_heads": None}, "its option `n_heads` is None; it must be a count"),
             ({"n_heads": 3}, "no model can be built"),
             ({"n_layers": 1}, "attentions.1.q_lin.weight is not a tensor of this model .and 15 more"),
-            ({"gelu_activation": "yes"}, "`gelu_activation` is 'yes'; True or False is wanted"),
+            ({"gelu_activation": "yes"}, "`gelu_activation` is 'yes'; it must be True or False"),
         ],
     )
     def test_options_that_do_not_describe_it(self, checkpoint, files, change, message):

@@ -333,7 +333,7 @@ def test_vectors_of_unknown_origin_are_written_anew(make_index, tmp_path):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ([], "there is no candidates: the input is empty"),
+        ([], "there are no candidates: the input is empty"),
         ([Candidate(None, "a"), Candidate(None, " ", where="c.txt, line 2")], "c.txt, line 2: .*its text is empty"),
         ([Candidate("1", "a"), Candidate("1", "b", where="c.jsonl, line 2")], "c.jsonl, line 2: the id '1' is that of"),
     ],
