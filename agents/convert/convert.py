@@ -15,11 +15,11 @@ from polyencoder.modeling import RankerModel
 
 
 class ConvertHistory(RankerHistory):
-    """ParlAI's messages have a turn in each line, unless they bring their turns; a reply is one turn."""
+    """A history whose turns are the lines of messages, unless messages contain turns; a reply is one turn."""
 
     def __init__(self, opt: Opt, **others: Any) -> None:
         super().__init__(opt, **others)
-        self._whole: dict[str, list[str]] = {}  # the turns of a text whose lines are not its turns
+        self._whole: dict[str, list[str]] = {}  # the turns of a text, if they are not its lines
 
     def reset(self) -> None:
         super().reset()
@@ -45,7 +45,7 @@ class ConvertAgent(RankerAgent):
     family = ConvertFamily()
 
     def build_history(self) -> ConvertHistory:
-        """ParlAI's history, of as many turns as the model reads."""
+        """Builds a history of as many turns as the model reads."""
         self.histsz = self.dict.text.config.history_size
         history: ConvertHistory = super().build_history()
         return history

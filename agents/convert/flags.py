@@ -18,10 +18,10 @@ from polyencoder.modeling.families import CONVERT_SIZES
 __all__ = ["LEARNING", "OF_THE_MODEL", "UNSUPPORTED", "check_flags", "check_start"]
 
 OF_THE_MODEL = CONVERT_SIZES
-"""What a model keeps, of `--init-model` too."""
+"""Fields that a model keeps, with `--init-model` too."""
 
 LEARNING = ("dict_maxtokens", "dict_minfreq")
-"""How a new vocabulary is trained on the task."""
+"""Flags of training a new vocabulary on the task."""
 
 _TEXTS = "turns before the last one are one text of ConveRT's, most recent first"
 _SUBWORDS = "ConveRT's subwords are those of --vocabulary, or trained on the task"
@@ -52,14 +52,14 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "embedding_type": (("random",), "a ConveRT trains its own embeddings"),
     "embedding_projection": (("random",), "a ConveRT trains its own embeddings"),
 }
-"""The values that mean "not used", and why others cannot be."""
+"""The values that mean "not used", and why others are not supported."""
 
 
 def check_flags(opt: Opt) -> None:
     """Raises ConfigError for a flag that ConveRT does not support, before anything is built."""
     flags.check_unsupported(flags.given_flags(opt), UNSUPPORTED)
     if opt.get("context_vector") and is_training_script(opt):
-        raise ConfigError(f"--context-vector {opt['context_vector']}: is of evaluation; leave it out in training")
+        raise ConfigError(f"--context-vector {opt['context_vector']}: is for evaluation; leave it out in training")
 
 
 def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:

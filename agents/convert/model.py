@@ -38,7 +38,7 @@ LEAST_COUNT = 2  # of a subword, if the number of subwords is given
 
 
 class ConvertFamily(ModelFamily):
-    """A ConveRT and its subwords, of `--vocabulary` or the task. A model keeps the layout of its texts."""
+    """A ConveRT and its subwords, from `--vocabulary` or the task. A model keeps its text layout."""
 
     trained_fields: Fields = dataclasses.asdict(convert_text())
 
@@ -56,7 +56,7 @@ class ConvertFamily(ModelFamily):
         return (read_subwords(opt["vocabulary"]), self.trained_fields) if opt.get("vocabulary") else None
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
-        """Those that occur `--dict-minfreq` times if it is given, else about `--dict-maxtokens`."""
+        """Trains subwords: those that occur `--dict-minfreq` times if given, else about `--dict-maxtokens`."""
         words = count_words(text.rstrip("\n") for text in texts)
         if (least := opt.get("dict_minfreq") or 0) > 0:
             return learn_subwords(words, SubwordSettings(min_count=least))
@@ -70,7 +70,7 @@ class ConvertFamily(ModelFamily):
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
         if not isinstance(tokenizer, SubwordTokenizer):
             raise ConfigError(
-                "the tokenizer is none of ConveRT's subwords: its dictionary or model is that of another agent"
+                "the tokenizer is not ConveRT's subwords: its dictionary or model belongs to another agent"
             )
         given: dict[str, Any] = {name: length(opt, name, fields[name]) for name in ("text_truncate", "label_truncate")}
         if (extra := opt.get("extra_contexts")) is not None:
@@ -85,7 +85,7 @@ class ConvertFamily(ModelFamily):
         dropout = {} if opt.get("dropout") is None else {"dropout": opt["dropout"]}
         if start is None:
             if opt.get("number_turns") and text.config.history_size == 1:
-                raise ConfigError("--number-turns true: is of --extra-contexts, and there are none; leave it out")
+                raise ConfigError("--number-turns true: needs --extra-contexts; leave it out")
             multi_context, size = text.config.history_size != 1, text.tokenizer.get_vocab_size(False)
             sizes = ConvertConfig(size, multi_context=multi_context, **_sizes(opt), **_quantization(opt), **dropout)
             config = convert_ranker(sizes, text.config)
@@ -113,14 +113,14 @@ class ConvertDictionary(RankerDictionary):
 
 
 def _sizes(opt: Opt) -> dict[str, Any]:
-    """The given sizes."""
+    """The sizes given by flags."""
     return parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
 
 
 def _quantization(opt: Opt) -> dict[str, Any]:
     if not opt.get("quantization_aware"):
         if opt.get("quantization_update") is not None:
-            raise ConfigError("--quantization-update is of --quantization-aware true: give that, too")
+            raise ConfigError("--quantization-update needs --quantization-aware true: give that, too")
         return {}
     update = {} if opt.get("quantization_update") is None else {"quantization_update": opt["quantization_update"]}
     return {"quantized": True, **update}

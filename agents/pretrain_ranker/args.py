@@ -26,15 +26,15 @@ PAPER_DEFAULTS = {
     "lr_scheduler": "invsqrt",
     "warmup_updates": WARMUP,
     "gradient_clip": 5.0,
-    "candidates": "batch",  # a task need not look for any
+    "candidates": "batch",  # so that tasks sample none
     "eval_candidates": "batch",
     "history_size": 20,
-    "text_truncate": POSITIONS,  # and --n-positions at most
+    "text_truncate": POSITIONS,  # at most --n-positions
     "label_truncate": POSITIONS // CONTEXT_SHARE,  # an estimate, for --dynamic-batching
     "validation_every_n_epochs": 0.5,
     "save_after_valid": True,  # a killed run resumes from there
 }
-"""Section 4.1 of Humeau et al. (ICLR 2020), and what `polyencoder pretrain` has where it says nothing."""
+"""Section 4.1 of Humeau et al. (ICLR 2020), else the defaults of `polyencoder pretrain`."""
 
 
 def add_pretraining_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
@@ -53,4 +53,4 @@ def settle_schedule(opt: Opt) -> None:
     if "warmup_updates" not in given and steps > 0:
         opt["warmup_updates"] = max(1, round(WARMUP_SHARE * steps))
     if (opt.get("invsqrt_lr_decay_gamma") or -1) <= 0:
-        opt["invsqrt_lr_decay_gamma"] = opt["warmup_updates"]  # what ParlAI takes, with a warning
+        opt["invsqrt_lr_decay_gamma"] = opt["warmup_updates"]  # the value that ParlAI falls back to, with a warning

@@ -28,7 +28,7 @@ class Turn(Example):
 class ResponseBuffer(Callback):
     """A buffer of recent responses to draw negatives from: responses of other conversations.
 
-    Tasks are not shuffled, so each response replaces a random one of `WINDOW`.
+    Tasks may be unshuffled, so each response replaces a random one of `WINDOW`.
     """
 
     name = "said"
@@ -46,7 +46,7 @@ class ResponseBuffer(Callback):
 
     def pair(self, one: Turn, draws: SeededRandom) -> PairExample:
         """Pairs a turn with a response of another conversation."""
-        key = draws.below(2**53)  # first, as it would else depend on what else was said
+        key = draws.below(2**53)  # drawn first, so that it does not depend on the buffer
         other = other_response(one.episode, one.label, self._window, draws)
         return PairExample(one.turns, one.label, other=other, key=key)
 
@@ -61,6 +61,6 @@ class ResponseBuffer(Callback):
 
 
 def beginning_of(obs: Message) -> int:
-    """A number for the conversation that begins with this message, the same in each epoch and in a resumed run."""
+    """A number for the conversation that begins with this message, equal in each epoch and in resumed runs."""
     first = next(iter(obs.get(EARLIER, ())), obs)
     return zlib.crc32(str(first.get("text", "")).encode("utf-8", "replace"))

@@ -18,11 +18,11 @@ OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
 """The sizes that an encoder keeps when it is trained further."""
 
 OF_THE_OBJECTIVE = ("next", "reduction_type")
-"""What a `--model-file` keeps; a new model and one of `--init-model` follow."""
+"""Settings that a `--model-file` keeps; new models and `--init-model` use the flags."""
 
 _RANKS = "pre-training ranks no candidates"
-_WHOLE = "a response is kept whole where that leaves a quarter of --n-positions for its context"
-_TOKENIZER = "the tokenizer is that of --vocabulary or --backbone"
+_WHOLE = "a response is truncated only if it leaves less than a quarter of --n-positions for its context"
+_TOKENIZER = "the tokenizer comes from --vocabulary or --backbone"
 _EMBEDDINGS = "a new encoder trains its own embeddings, and a --backbone has its own"
 _TURNS = "turns are separated by the newline token, or as the --backbone's tokenizer separates texts"
 
@@ -48,7 +48,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "embedding_projection": (("random",), _EMBEDDINGS),
     "delimiter": ((None,), _TURNS),
 }
-"""The values that mean "not used", and why others cannot be."""
+"""The values that mean "not used", and why others are not supported."""
 
 
 def check_flags(opt: Opt) -> None:
@@ -56,33 +56,33 @@ def check_flags(opt: Opt) -> None:
     given = flags.given_flags(opt)
     flags.check_unsupported(given, UNSUPPORTED)
     if opt.get("interactive_mode"):
-        raise ConfigError("an encoder that is pre-trained has no answers: make a ranker of it, with --backbone")
+        raise ConfigError("a pre-trained encoder gives no answers: train a ranker from it, with --backbone")
     if opt.get("vocabulary") and opt.get("backbone"):
         raise ConfigError(
             f"--vocabulary {opt['vocabulary']} and --backbone {opt['backbone']}: the first is for a new encoder, the "
             "second an encoder to train further, with its own tokenizer; give one"
         )
     if given.get("reduction_type") and opt["next"] != "contrastive":
-        raise ConfigError(f"--reduction-type {given['reduction_type']}: is of --next contrastive; leave it out")
+        raise ConfigError(f"--reduction-type {given['reduction_type']}: is for --next contrastive; leave it out")
     is_alone = opt.get("batchsize") == 1 and (opt.get("dynamic_batching") or "off") == "off"
     if opt["next"] == "contrastive" and is_alone and trains(opt):
         raise ConfigError(
-            "--next contrastive with --batchsize 1: what does not follow are the other responses of a batch, of which "
-            "there are none; give a larger one"
+            "--next contrastive with --batchsize 1: the negatives are the other responses of a batch, and there are "
+            "none; give a larger one"
         )
     encoder_settings(opt)
 
 
 def encoder_settings(opt: Opt) -> EncoderSettings:
-    """The encoder that is pre-trained, in the library's settings, which check the values."""
+    """The library's settings of the pre-trained encoder, with checked values."""
     names = {"vocabulary", "backbone", "n_positions", "dropout", "attention_dropout", *OF_THE_ENCODER}
     if opt.get("backbone"):
-        names.difference_update(OF_THE_ENCODER)  # it has its own
+        names.difference_update(OF_THE_ENCODER)  # a backbone has its own
     return EncoderSettings(**{name: opt.get(name) for name in names})
 
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
-    """Raise CheckpointError for another objective than that of the resumed model `start`."""
+    """Raises CheckpointError if the objective differs from that of the resumed model `start`."""
     if start.origin.is_finetune:
         return
     given, own = flags.given_flags(opt), {"reduction_type": start.config.reduction}

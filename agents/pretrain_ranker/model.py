@@ -35,10 +35,10 @@ __all__ = ["PretrainingDictionary", "PretrainingFamily"]
 
 
 class PretrainingFamily(ModelFamily):
-    """A new encoder of the flags' sizes, that of `--backbone`, or that of the model that is loaded.
+    """A new encoder of the flags' sizes, that of `--backbone`, or that of the loaded model.
 
-    A model file holds what `-m crossencoder` reads too, a cross-encoder with the head for next utterances; and beside
-    it the head for masked words.
+    A model file holds a cross-encoder with the head for next utterances, which `-m crossencoder` can load, and the head
+    for masked words.
     """
 
     def add_args(self, parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None) -> None:
@@ -56,18 +56,18 @@ class PretrainingFamily(ModelFamily):
         vocabulary, backbone = opt.get("vocabulary"), opt.get("backbone")
         if not (vocabulary or backbone):
             raise ConfigError(
-                "what is pre-trained? Give --vocabulary, the folder that `polyencoder vocab --type bpe` writes, for a "
+                "no encoder to pre-train: give --vocabulary, the folder from `polyencoder vocab --type bpe`, for a "
                 "new encoder, or --backbone, an encoder to train further"
             )
         return starting_tokenizer(vocabulary=vocabulary, backbone=backbone)
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
-        raise ConfigError("the vocabulary of pre-training is --vocabulary, which `polyencoder vocab` trains")
+        raise ConfigError("pre-training needs --vocabulary, which `polyencoder vocab` trains")
 
     def text_config(self, opt: Opt, tokenizer: AnyTokenizer, fields: Fields, *, is_new: bool) -> TextConfig:
-        """Contexts may be as long as a sequence: what the response leaves is decided for each. Nothing has a prompt."""
+        """The text layout, without prompts; contexts may fill a sequence, less the response of each example."""
         if not isinstance(tokenizer, Tokenizer):
-            raise ConfigError("the tokenizer is ConveRT's subwords: its dictionary or model is that of another agent")
+            raise ConfigError("the tokenizer is ConveRT's subwords: its dictionary or model belongs to another agent")
         add_mask(tokenizer)  # an --init-model's tokenizer may lack it
         longest = opt.get("n_positions") or POSITIONS
         return TextConfig(
@@ -105,7 +105,7 @@ class PretrainingFamily(ModelFamily):
         opt["text_truncate"] = text.config.text_truncate
         if opt["next"] != "contrastive":
             vectors = {}
-        response = longest // CONTEXT_SHARE  # lengths of which any context and any candidate fit into a sequence
+        response = longest // CONTEXT_SHARE  # so that any context fits into a sequence with any candidate
         both = dataclasses.replace(text.config, text_truncate=longest - response, label_truncate=response)
         return RankerConfig(architecture, backbone, both, **vectors), pretrained
 

@@ -48,8 +48,8 @@ Make = Callable[[PairExample, np.random.Generator], PairInput]
 NOT_ON_THE_CARD = ("vocabulary", "backbone", "init_model", "gpu", "no_cuda", "dict_file", "dict_class")
 """Paths and machines."""
 LOOP = ("batchsize", "dynamic_batching", "max_train_steps", "max_train_time", "num_epochs")
-"""Flags of ParlAI's loop that the encoder's card shows, beside the agent's own."""
-MASKED_WORDS = "masked_words"  # where a model file has this head; what is in it beside is a cross-encoder
+"""Flags of ParlAI's loop on the encoder's card, beside the agent's own."""
+MASKED_WORDS = "masked_words"  # the key of this head in a model file; the other weights are a cross-encoder
 
 
 class PretrainRankerAgent(RankerModelAgent):
@@ -71,7 +71,7 @@ class PretrainRankerAgent(RankerModelAgent):
         self._said, self._examined = ResponseBuffer(), ResponseBuffer()
         self._episode: int | None = None
         self._cross: CrossEncoder | None = shared["cross"] if shared else None
-        self._validation: dict[str, float] = {}  # the last one's main measures
+        self._validation: dict[str, float] = {}  # main metrics of the last validation
         self._trained_words: TrainedWordsReport | None = None
         if not shared:
             settle_schedule(opt)
@@ -96,7 +96,7 @@ class PretrainRankerAgent(RankerModelAgent):
 
     @cached_property
     def pretrained(self) -> Pretrained:
-        """The model, as the library pre-trains and saves it."""
+        """The model for the library's pre-training and saving."""
         text, device = self.dict.text, next(self.model.parameters()).device
         masking = masking_of(text, self.opt["mask_probability"])
         return Pretrained(self.model, text, device, self.opt["n_positions"], masking)
@@ -126,7 +126,7 @@ class PretrainRankerAgent(RankerModelAgent):
         states = super().load(path)
         model, head = self.model, states.get(MASKED_WORDS)
         words = self._cross.tower.model.get_input_embeddings().weight
-        if len(model.masked_words.bias) != len(words):  # there were tokens to be added
+        if len(model.masked_words.bias) != len(words):  # tokens were added
             model.masked_words = MaskedWords(words.size(1), len(words)).to(words)
         if head is not None and len(head["bias"]) == len(words):
             load_weights(model.masked_words, head, origin=path)
@@ -170,7 +170,7 @@ class PretrainRankerAgent(RankerModelAgent):
     # ---- observing
 
     def vectorize(self, obs: Message, history: RankerHistory, **_: Any) -> Message:
-        """Add the turns so far, the label that is the response, and which conversation they are of."""
+        """Adds the turns so far, the response (the label), and the conversation's number."""
         if self._episode is None:
             self._episode = beginning_of(obs)
         if "text" in obs:

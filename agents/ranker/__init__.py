@@ -1,9 +1,8 @@
 """Base classes and shared parts of the agents. Importing it checks that ParlAI is installed.
 
-ParlAI cannot be an ordinary requirement (its own pins no longer work together), so pip does not bring it. Without it
-`parlai` is still importable, as a namespace that holds our packages alone, and the first import of `parlai.core` fails
-with an error that names neither the cause nor the remedy. Hence a check of the installed distributions, before any such
-import.
+ParlAI cannot be an ordinary requirement, as its own pins conflict, so pip does not install it. Without it `parlai` can
+still be imported, as a namespace with only our packages, and the first import of `parlai.core` fails with an error that
+names neither cause nor remedy. Hence this check of the installed distributions.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class RankerAgent(RankerModelAgent):
             if opt.get("interactive_mode") and self.fixed is not None:
                 read = self._fixed_scorer if self.ranker.reads_pairs else self._fixed_vectors
                 with torch.no_grad():
-                    read(self.fixed)  # before the first prompt, not behind it
+                    read(self.fixed)  # before the first prompt
 
     def settle_candidates(self, opt: Opt) -> None:
         check_index_options(opt)
@@ -156,7 +156,7 @@ class RankerAgent(RankerModelAgent):
         outcome = self.trainer.step(examples)
         if outcome is None or not len(outcome):
             return None
-        if not self.opt.get("train_predict") or len(outcome) < batch.batchsize:  # some had nothing to choose from
+        if not self.opt.get("train_predict") or len(outcome) < batch.batchsize:  # some examples have no negatives
             return Output()
         best = outcome.scores.argmax(1).tolist()
         return Output([outcome.pool.candidates(row)[column] for row, column in enumerate(best)])
@@ -171,7 +171,7 @@ class RankerAgent(RankerModelAgent):
         return None if ranked is None else self._answer(*ranked, batch)
 
     def rank(self, batch: Batch) -> Ranked | None:
-        """The best candidates of each example, and its label's metrics; None without candidates to choose from."""
+        """The best candidates of each example, and its label's metrics; None if the examples have no negatives."""
         if self.eval_candidates == INDEX:
             return self._searched(batch)
         pool = self._examples.exam(self.eval_candidates, labels=batch.labels, candidates=batch.candidates)
@@ -202,7 +202,7 @@ class RankerAgent(RankerModelAgent):
         return ranked
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
-        """ParlAI's contract, for code that calls it: scores [batch, n] of ids [n, length] or [batch, n, length]."""
+        """ParlAI's interface: scores [batch, n] of ids [n, length] or [batch, n, length]."""
         ids = cand_vecs.flatten(0, -2)
         index = None
         if cand_vecs.dim() == 3:
@@ -211,11 +211,11 @@ class RankerAgent(RankerModelAgent):
         return scores
 
     def _ordered(self, scores: Tensor, pool: CandidatePool, said: list[set[str]]) -> list[Scored]:
-        """Each example's best candidates with scores, best first, as many as an answer may need."""
+        """Each example's best candidates with scores, best first, as many as an answer needs."""
         spare = max(map(len, said)) if self._blocks_repeats() else 0
         wanted = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
         values, columns = best(scores, wanted)
-        masked = scores.gather(1, columns).isneginf()  # in `values` a nan is -inf, too
+        masked = scores.gather(1, columns).isneginf()  # nan becomes -inf in `values`, too
         found = []
         for i, row in enumerate(zip(columns.tolist(), values.tolist(), masked.tolist(), strict=True)):
             names = pool.candidates(i)
@@ -223,11 +223,11 @@ class RankerAgent(RankerModelAgent):
         return found
 
     def _answer(self, found: list[Scored], metrics: list[dict[str, Metric]] | None, batch: Batch) -> Output:
-        """The reply to each example from its best candidates, less those that repeat what was said.
+        """The reply to each example: its best candidate that does not repeat an earlier line.
 
-        Repeats are blocked among fixed candidates only, and never all of them; in an exam, where the label is known,
-        the ranking that the reply lists still has them: a teacher counts hits@k in it. Without a candidate that is
-        likely enough (`--min-probability`) the reply is the text of `--no-answer`.
+        Repeats are blocked only among fixed candidates, and never all of them. In an exam, where the label is known,
+        the reply's ranking includes them, as teachers compute hits@k from it. If no candidate is likely enough
+        (`--min-probability`), the reply is the text of `--no-answer`.
         """
         if self._confidence is not None and metrics is not None:
             metrics = [{**one, **more} for one, more in zip(metrics, answer_metrics(found, batch.labels), strict=True)]
@@ -280,7 +280,7 @@ class RankerAgent(RankerModelAgent):
         return [*fixed, self._vectors.get(own, self._encode)] if own else fixed
 
     def _is_of_fixed(self, pool: CandidatePool) -> bool:
-        """Whether all contexts have the fixed candidates, and perhaps others behind them."""
+        """Whether the first candidates of all contexts are the fixed ones."""
         return self.fixed is not None and pool.index is None and self.eval_candidates == "fixed"
 
     def _of_pairs(self, contexts: TokenBatch, texts: Sequence[str], index: Tensor | None = None) -> Tensor:
@@ -303,12 +303,9 @@ class RankerAgent(RankerModelAgent):
     # ---- fixed candidates, and those of an index
 
     def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
-        """Reads the fixed candidates, if a source of candidates is `fixed`, or opens the index instead.
-
-        Fixed candidates are encoded when first needed.
-        """
+        """Reads the fixed candidates, if a source is `fixed`, or opens the index. They are encoded at first use."""
         self.fixed = shared["fixed"] if shared else None
-        # ParlAI's own attributes for them, which its share() reads
+        # attributes that ParlAI's share() reads
         self.fixed_candidates = self.fixed_candidate_vecs = self.fixed_candidate_encs = None
         self.num_fixed_candidates = 0
         if not shared and self.eval_candidates == INDEX:
@@ -324,8 +321,8 @@ class RankerAgent(RankerModelAgent):
 
     def get_task_candidates_path(self) -> str:
         if not self.opt.get("model_file"):
-            raise InputError("fixed candidates need a file of them: give --fixed-candidates-path")
-        # seldom: training leaves a negative number here, with which ParlAI logs a line for each example
+            raise InputError("fixed candidates need a file: give --fixed-candidates-path")
+        # rarely: the negative number left by training makes ParlAI log a line for each example
         own, self.opt["log_every_n_secs"] = self.opt.get("log_every_n_secs"), 10.0
         try:
             return str(super().get_task_candidates_path())

@@ -41,10 +41,10 @@ PAPER_DEFAULTS = {
     "lr_scheduler_patience": 0,
     "warmup_updates": 100,
     "share_word_embeddings": False,
-    "normalize_sent_emb": None,  # as the sentence encoder or the initial model says, else False
+    "normalize_sent_emb": None,  # default: the sentence encoder's or initial model's, else False
     "share_encoders": False,
-    "type_optimization": None,  # all but the embeddings of a pre-trained encoder, else all
-    # the encoder that the paper pre-trained: a BERT, which is ParlAI's `xlm` variant
+    "type_optimization": None,  # default: all but the embeddings of a pre-trained encoder, else all
+    # the paper's encoder: a BERT, ParlAI's `xlm` variant
     "variant": "xlm",
     "activation": "gelu",
     "learn_positional_embeddings": True,
@@ -52,7 +52,7 @@ PAPER_DEFAULTS = {
     "n_segments": 2,
     "dropout": 0.1,
     "attention_dropout": 0.1,
-    # the size of a vocabulary that is trained on the task
+    # the size of a vocabulary trained on the task
     "dict_maxtokens": 30_000,
     "dict_lower": True,
 }
@@ -67,7 +67,7 @@ OF_AN_ARCHITECTURE: dict[Architecture, dict[str, Any]] = {
         "codes_attention_type": "basic",
         "codes_attention_num_heads": 4,
     },
-    # Section 5.1: each example has negatives of its own, and the warm-up is longer
+    # Section 5.1: each example has its own negatives, and the warm-up is longer
     "cross": {"candidates": "inline", "warmup_updates": 1000, "encode_candidate_vecs": False},
     "late": {"encode_candidate_vecs": False},
 }
@@ -78,21 +78,21 @@ NOTES = {
     "type_optimization": "Default: all_encoder_layers for a pre-trained encoder, else all.",
     "hard_negatives": "They are mined among the labels seen so far in this run.",
     "teacher_scores": "Default: MODEL_FILE.teacher.sqlite.",
-    "vocabulary": "Default: the vocabulary is learned from the training task: subwords that occur at least "
+    "vocabulary": "Default: the vocabulary is trained on the training task: subwords that occur at least "
     "--dict-minfreq times if given (250 in the paper), else about --dict-maxtokens of them (31476).",
 }
 """Additions to the help that apply only in ParlAI's loop."""
 
 LOG_EVERY = 20.0  # seconds
-BATCH_SIZE = 32  # of training; a cross-encoder, which reads each candidate with its context, has the paper's 16
+BATCH_SIZE = 32  # of training; the paper's 16 for a cross-encoder, which reads each candidate with its context
 PAIR_BATCH_SIZE = 16
 
 
 def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defaults: Any) -> None:
-    """The defaults of flags of ParlAI's training scripts, such as `--batchsize`, whose 1 leaves no negative in a batch.
+    """Sets defaults of ParlAI's training scripts, such as `--batchsize`, as a batch of 1 has no negatives.
 
-    Other scripts keep that 1: `display_model` and `interactive` need it. The log says how training goes every 20
-    seconds, not only every 50 updates; in a group of processes, which would have to meet for that, by updates alone.
+    Other scripts keep 1, which `display_model` and `interactive` need. Training logs every 20 seconds, not only every
+    50 updates; in a process group, where that would need synchronization, only by updates.
     """
     if "num_epochs" in (partial_opt or {}):
         alone = int(os.environ.get("WORLD_SIZE", 1)) == 1
@@ -102,7 +102,7 @@ def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defau
 def fill_in_defaults(agent: type[Agent], opt: dict[str, Any]) -> None:
     """Sets missing options to the defaults of an agent's flags.
 
-    Options made in Python, by ParlAI's own agents, or before a flag was added lack some.
+    Options that were made in Python, by ParlAI's own agents, or before a flag was added, lack some.
     """
     for name, value in flag_defaults(agent).items():
         opt.setdefault(name, value)
@@ -122,7 +122,7 @@ def add_hits_at(parser: ParlaiParser) -> None:
 
 
 def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without: Collection[str] = ()) -> None:
-    """Add the flags of all rankers that are trained: the settings of their architecture, and ParlAI's own."""
+    """Adds the flags of all trained rankers: the settings of their architecture, and ParlAI's own."""
     has_vectors = family(architecture).model.has_vectors
     others = [] if has_vectors else ["distillation", "hard_negatives"]
     add_settings(parser, TrainSettings, architecture=architecture, without=[*without, *others], notes=NOTES)

@@ -27,17 +27,17 @@ AGENTS = {
     for name in ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert", "pretrain_ranker", "tfidf")
 }
 
-# What `Opt.log()` says: a heading, and a line for each option
+# The output of `Opt.log()`: a heading, and a line per option
 OPTION = re.compile(r"Opt:|    \w+: .*")
-NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct: "  # as ParlAI says it
+NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct: "  # ParlAI's message
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
 def explain_errors(parser: ParlaiParser) -> None:
-    """Errors end a command with one line: those in the command line, which say what may be meant, and those of ours.
+    """Makes commands report errors in one line: errors of the command line, with suggestions, and the library's.
 
-    For agents and teachers to call when they add their flags, the first that ParlAI's commands ask of them.
+    Agents and teachers call it when they add their flags, which ParlAI's commands do first.
     """
     _explain_parsing(parser)
     show_errors_in_one_line(parser)
@@ -49,10 +49,9 @@ def explain_errors(parser: ParlaiParser) -> None:
 
 
 def show_errors_in_one_line(parser: ParlaiParser | None = None) -> None:
-    """A command leaves exceptions to Python, whose `sys.excepthook` shows ours in one line, unless `--debug` is given.
+    """Sets `sys.excepthook` to show the library's errors in one line, unless `--debug` is given.
 
-    The line names the flag at fault, if the command's parser is known. A program that uses our agents keeps its own
-    hook.
+    The line names the flag, if the command's parser is known. Programs that use our agents keep their own hook.
     """
     if not _is_command():
         return
@@ -61,7 +60,7 @@ def show_errors_in_one_line(parser: ParlaiParser | None = None) -> None:
 
 
 def hide_options() -> None:
-    """Commands list all options, two hundred, twice: only with `--loglevel debug`. `X.run.json` has them too."""
+    """Hides ParlAI's two listings of all 200 options, except with `--loglevel debug`; `X.run.json` has them too."""
     if _is_command() and _without_options not in logging.logger.filters:
         logging.logger.addFilter(_without_options)
 
@@ -99,7 +98,7 @@ def _show_error(
     if line is None:
         otherwise(kind, error, trace)
     else:
-        tqdm.write(f"error: {line}", file=sys.stderr)  # below the log, not behind a progress bar
+        tqdm.write(f"error: {line}", file=sys.stderr)  # on a new line after a progress bar
 
 
 def _in_one_line(error: BaseException, parser: ParlaiParser | None) -> str | None:
@@ -125,16 +124,16 @@ def _without_options(record: standard_logging.LogRecord) -> bool:
 def _explain_parsing(parser: ParlaiParser) -> None:
     """Makes a parser report errors in one line, without its help.
 
-    Flags that nobody knows are found by the parser of `parlai` itself, which is out of our reach. This one, of its
-    command, is asked before, and ends with the error.
+    ParlAI's main parser, which cannot be changed, would find unknown flags. The command's parser runs earlier, and ends
+    with the error.
     """
-    if "error" in vars(parser):  # done already; or ParlAI parses keyword arguments, and raises errors itself
+    if "error" in vars(parser):  # already done; or ParlAI parses keyword arguments, and raises errors itself
         return
     parse = parser.parse_known_args
 
     def parse_known_args(args=None, namespace=None, nohelp=False):  # type: ignore[no-untyped-def]
         known, unknown = parse(args, namespace, nohelp)
-        if unknown and not nohelp:  # without help ParlAI only looks which agent and task there are
+        if unknown and not nohelp:  # without help ParlAI only determines agent and task
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{_meant(parser, unknown)}")
         return known, unknown
 

@@ -40,11 +40,11 @@ COUNTED_AT_ONCE = 10_000  # texts
 class RankerDictionary(DictionaryAgent):
     """The agents' dictionary. `X.dict` lists its tokens for ParlAI; `X.tokenizer.json` is authoritative.
 
-    The options beside a model name this class by its module, which therefore keeps its place.
+    Option files of models contain the path of this module, which must not move.
 
     Unless a flag names one (`--backbone`, or a `--dict-file` of ParlAI's with merges), its vocabulary is trained on
-    the training task, as ParlAI's dictionaries are: texts are spooled to a temporary file, and it is trained on them
-    when it is saved.
+    the training task, as ParlAI's dictionaries are: texts are spooled to a temporary file, on which it is trained
+    when saved.
     """
 
     family: ClassVar[ModelFamily] = ModelFamily()
@@ -59,16 +59,16 @@ class RankerDictionary(DictionaryAgent):
         if shared:
             self._use(shared["text"])
             return
-        if (found := _tokenizer_that_is_there(opt, self.family)) is None:
+        if (found := _existing_tokenizer(opt, self.family)) is None:
             if opt.get("load_from_checkpoint") and opt.get("model_file"):  # by a training, which writes it beside X
                 self._lock = TrainingLock.shared(opt["model_file"])
             if is_for_show(opt):
-                self._learn(("nothing",))
+                self._train(("nothing",))
             return  # to be built
         self._use(self._text_encoder(*found))
 
     def is_prebuilt(self) -> bool:
-        """Whether the vocabulary exists, so that none is trained on the task."""
+        """Whether the vocabulary exists already."""
         return self.text is not None
 
     def act(self) -> dict[str, str]:
@@ -88,14 +88,14 @@ class RankerDictionary(DictionaryAgent):
         """Writes `filename` for ParlAI and the tokenizer beside it; trains the vocabulary first if needed."""
         filename = filename or self.opt["dict_file"]
         if self.text is None:
-            self._learn(self._spooled())
+            self._train(self._spooled())
             self.freq = self._counted(self._spooled())
             if self._spool is not None:
                 self._spool.close()
         with reporting_write_errors(filename, CheckpointError):
             self.write(filename)
 
-    def _learn(self, texts: Iterable[str]) -> None:
+    def _train(self, texts: Iterable[str]) -> None:
         self._use(self._text_encoder(self.family.train_tokenizer(texts, self.opt), self.family.trained_fields))
 
     def write(self, filename: str) -> None:
@@ -113,7 +113,7 @@ class RankerDictionary(DictionaryAgent):
         return os.path.exists(filename) and os.path.exists(_tokenizer_path(filename))
 
     def _in_order(self) -> list[str]:
-        """The tokens in the order of their ids, some of which stand for none: those of ConveRT's unknown characters."""
+        """The tokens in the order of their ids; ids of ConveRT's unknown characters have none."""
         return [self.ind2tok[i] for i in sorted(self.ind2tok)]
 
     @cached_property
@@ -136,7 +136,7 @@ class RankerDictionary(DictionaryAgent):
         return sorted(((token, self.freq[token]) for token in self.tok2ind), key=lambda pair: (-pair[1], pair[0]))
 
     def special_tokens_opt(self) -> dict[str, str]:
-        """ParlAI's options for the special tokens, as they truly are."""
+        """ParlAI's options for the special tokens, with their actual values."""
         self._ready()
         return {
             "dict_nulltoken": self.null_token,
@@ -165,9 +165,9 @@ class RankerDictionary(DictionaryAgent):
         self._use(TextEncoder(text.tokenizer, text.config))
 
     def __setitem__(self, key: str, value: int) -> None:
-        """ParlAI adds tokens this way: person tokens are special ones; padding for fp16 is not needed here.
+        """Adds a token (called by ParlAI): person tokens become special ones; padding for fp16 is ignored.
 
-        A model that ParlAI trained with person tokens has them, as words like others.
+        A model that ParlAI trained with person tokens has them already, as ordinary words.
         """
         theirs = self._ready().config.truncation == "tokens" and names_of_word(key) & self.tok2ind.keys()
         if not key.startswith("__FP16_PAD_") and not theirs:
@@ -182,7 +182,7 @@ class RankerDictionary(DictionaryAgent):
         self.ind2tok = {index: token for token, index in self.tok2ind.items()}
         self.null_token, self.start_token = text.config.pad_token, text.config.start_token
         self.end_token = text.config.end_token
-        own = getattr(text.tokenizer, "model", None)  # which ConveRT's subwords have not
+        own = getattr(text.tokenizer, "model", None)  # missing in ConveRT's subwords
         unknown = (getattr(own, "unk_token", None), "[UNK]", "<unk>")
         self.unk_token = next((token for token in unknown if token in self.tok2ind), self.null_token)
         self._unk_token_idx = self.tok2ind[self.unk_token]
@@ -193,13 +193,13 @@ class RankerDictionary(DictionaryAgent):
 
     def _ready(self) -> TextEncoder:
         if self.text is None:
-            raise ConfigError("the dictionary is not built yet: give --dict-file or --model-file, and train first")
+            raise ConfigError("the dictionary is not built yet: train first, with --dict-file or --model-file")
         return self.text
 
     def _spooled(self) -> Iterator[str]:
         if self._spool is not None:
             with _explained_spool():
-                self._spool.seek(0)  # writes what is left
+                self._spool.seek(0)  # flushes
             yield from self._spool
 
     def _counted(self, texts: Iterator[str]) -> Counter[str]:
@@ -209,13 +209,13 @@ class RankerDictionary(DictionaryAgent):
         return Counter({self.ind2tok[i]: count for i, count in ids.items() if i in self.ind2tok})
 
 
-def _tokenizer_that_is_there(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fields] | None:
+def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fields] | None:
     """The tokenizer, and the fields of `TextConfig` that belong to it, of the model or the dictionary of the options.
 
     None if there is neither: it is to be trained. CheckpointError for another agent's files.
     """
     weights = _weights_file(opt)
-    if not weights:  # of a training, which builds the dictionary first
+    if not weights:  # in training, which builds the dictionary first
         check_init_model(opt)
     if not weights and (named := family.named_tokenizer(opt)) is not None:
         return named
@@ -233,7 +233,7 @@ def _tokenizer_that_is_there(opt: Opt, family: ModelFamily) -> tuple[AnyTokenize
             return tokenizer, merge_fields(tokenizer) or family.trained_fields
         config = read_ranker_config(weights).text
         fields = dict(family.kept_fields(config))
-        if weights == opt.get("model_file") and os.path.isdir(weights):  # which has no options beside it
+        if weights == opt.get("model_file") and os.path.isdir(weights):  # without an option file
             fields |= {name: getattr(config, name) for name in {*LENGTHS} - given_lengths(opt)}
         return read_tokenizer(path), fields
     if not weights and _has_merges(dict_file, opt):
@@ -243,13 +243,13 @@ def _tokenizer_that_is_there(opt: Opt, family: ModelFamily) -> tuple[AnyTokenize
         codes = "" if weights else f", nor {os.path.basename(dict_file)}{CODES}, as of --dict-tokenizer bpe"
         raise CheckpointError(
             f"{weights or dict_file}: there is no {os.path.basename(path)} beside it{codes}, so it was made by "
-            "another agent; give a --model-file (or --dict-file) that is not used yet"
+            "another agent; give a new --model-file (or --dict-file)"
         )
     return None
 
 
 def _has_merges(dict_file: str, opt: Opt) -> bool:
-    """Whether it is a dictionary of ParlAI's with the merges of subword-nmt: a file, or a folder of the paper's two."""
+    """Whether it is a ParlAI dictionary with the merges of subword-nmt: a file, or a folder with the paper's two."""
     if os.path.isdir(dict_file):
         return is_merge_vocabulary(dict_file)
     kind = given_flags(opt).get("dict_tokenizer")
@@ -257,9 +257,9 @@ def _has_merges(dict_file: str, opt: Opt) -> bool:
 
 
 def is_for_show(opt: Opt) -> bool:
-    """Whether ParlAI's generate_model_card looks at a task, through an agent of a model's options without its files.
+    """Whether ParlAI's generate_model_card inspects a task through an agent with a model's options but not its files.
 
-    Of other agents without files at least one option was given by somebody.
+    Other agents without files have at least one given option.
     """
     return opt.get("override") == {} and not opt.get("dict_file")
 
@@ -270,7 +270,7 @@ def _tokenizer_path(dict_file: str) -> str:
 
 
 def _weights_file(opt: Opt) -> str | None:
-    """The file that the model is loaded from, if any: its tokenizer goes before the task's and that of `--backbone`."""
+    """The file that the model is loaded from, if any: its tokenizer precedes the task's and that of `--backbone`."""
     names = [opt[name] for name in ("model_file", "init_model") if opt.get(name)]
     files = [modelzoo_path(opt.get("datapath"), name) for name in names]  # `zoo:` names too
     return next((file for file in files if os.path.exists(file)), None)

@@ -94,7 +94,7 @@ def test_data_without_candidates_needs_none(part, trained, index_of, tmp_path):
     report = EvalModel.main(**options)
     assert float(report["exs"]) == len(ANIMALS)
     assert float(report["R8@1"]) == 1
-    with pytest.raises(ConfigError, match="--num-negatives 3 has no use with --index"):
+    with pytest.raises(ConfigError, match="--num-negatives 3 has no effect with --index"):
         EvalModel.main(**options, num_negatives=3)
 
 
@@ -250,9 +250,9 @@ def test_re_ranking(trained, index_of, evaluate, chat, labels):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rerank": "model"}, "--rerank model: orders what a search finds, so it needs --index"),
-        ({"index_effort": 64}, "--index-effort 64: says how to search, so it needs --index"),
-        ({"index_dtype": "bfloat16"}, "--index-dtype bfloat16: says how to search, so it needs --index"),
+        ({"rerank": "model"}, "--rerank model: re-ranks results of a search, so it needs --index"),
+        ({"index_effort": 64}, "--index-effort 64: is an option of searches, so it needs --index"),
+        ({"index_dtype": "bfloat16"}, "--index-dtype bfloat16: is an option of searches, so it needs --index"),
         ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
         ({"index": "INDEX", "add_label_to_fixed_cands": True}, "--add-label-to-fixed-cands cannot be used with"),

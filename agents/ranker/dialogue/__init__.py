@@ -1,1 +1,1 @@
-"""From messages of ParlAI to examples, their candidates, and metrics of answers."""
+"""Converts ParlAI's messages to examples and candidates, and computes metrics of answers."""

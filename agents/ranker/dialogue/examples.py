@@ -1,4 +1,4 @@
-"""Examples in ParlAI's messages: which can be used, and the candidates of a batch of them."""
+"""Examples from ParlAI's messages: validation, and the candidates of a batch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from polyencoder.errors import InputError
 
 __all__ = ["Examples", "label_of"]
 
-IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI that `-t selection:NAME` has as well
+IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI with a `-t selection:NAME`
 FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
 
 
 def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
-    """The label to rank: of several, one among the example's candidates or the fixed ones, if any."""
+    """The label to rank: of several, one among the example's or the fixed candidates, if any."""
     labels = obs.get("labels") or obs.get("eval_labels")
     if not labels:
         return None
@@ -34,14 +34,14 @@ def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None =
 
 
 class Examples:
-    """An agent's examples, with candidates from its sources.
+    """Validates an agent's examples, and collects their candidates from its sources.
 
-    One that cannot be used is an error, or skipped and counted as `bad_examples` (`--ignore-bad-candidates`); in a
+    An unusable example is an error, or skipped and counted as `bad_examples` (`--ignore-bad-candidates`); in a
     conversation it is always an error, since an answer is expected.
 
     Args:
         opt: of the agent.
-        metrics: in which is counted what is left out.
+        metrics: counts the skipped examples.
         fixed: the fixed candidates, if a source is `fixed`.
         surrounding: the number of tokens that a context has without any text.
     """
@@ -59,7 +59,7 @@ class Examples:
         """Whether an example can be used with this source of candidates.
 
         Raises:
-            InputError: it cannot, and bad examples are not to be skipped.
+            InputError: it cannot, and bad examples are not skipped.
         """
         error = self._error(obs, source)
         if error is None:
@@ -67,7 +67,7 @@ class Examples:
         if not self._skips:
             raise InputError(f"{error}. To skip and count such examples set --ignore-bad-candidates true")
         if not self._has_skipped:
-            logging.warning(f"skipped: {error}. Others are skipped without a word and counted as bad_examples.")
+            logging.warning(f"skipped: {error}. Others are skipped silently and counted as bad_examples.")
         self._has_skipped = True
         self._metrics.add("bad_examples", SumMetric(1))
         return False
@@ -81,7 +81,7 @@ class Examples:
     def exam(
         self, source: str, *, labels: Sequence[str] | None, candidates: Sequence[Sequence[str]] | None
     ) -> CandidatePool | None:
-        """The same for an evaluation; None where labels are the only candidates: the batch is left out and counted.
+        """Like `pool`, for an evaluation; None if labels are the only candidates: the batch is skipped and counted.
 
         Raises:
             InputError: the evaluation begins with one such example.
@@ -96,7 +96,7 @@ class Examples:
         return pool
 
     def _error(self, obs: Message, source: str) -> str | None:
-        """What makes an example unusable, or None. One without token ids, `text_vec`, is asked about candidates."""
+        """Why an example is unusable, or None. Without token ids (`text_vec`) only candidates are checked."""
         label, fixed = obs.get("label_choice"), self._fixed
         own = obs.get("label_candidates") or () if source in FROM_EXAMPLE else ()
         if problem := lone_surrogates([obs.get("full_text") or "", label or "", *own]):
@@ -121,7 +121,7 @@ class Examples:
             if label is not None and label not in candidates:
                 return f"{_describe(obs)} has a label that is not among its {len(candidates)} candidates"
             if source == "inline" and label is not None and len(set(candidates)) == 1:
-                return f"{_describe(obs)} has one candidate, its label: with {flag} inline there is nothing to choose"
+                return f"{_describe(obs)} has one candidate, its label: with {flag} inline there are no negatives"
         if source != "fixed" or label is None or fixed is None:
             return None
         if len(fixed.texts) == 1:
@@ -135,7 +135,7 @@ class Examples:
 
 
 def _drawing_task(obs: Message) -> str:
-    """Which of our tasks draws the candidates that this one, as a rule of ParlAI's, lacks."""
+    """Names our task that samples the candidates which this one (mostly a ParlAI task) lacks."""
     task = str(obs.get("id", "")).partition(":")[0]
     if task == "selection":
         return ""

@@ -1,4 +1,4 @@
-"""Candidates' vectors: of recent batches in a cache, of fixed candidates in an index, for each state of the model."""
+"""Candidates' vectors for the current model: a cache for recent batches, an index for fixed candidates."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_candidates(path: str) -> list[str]:
 
 @dataclass(frozen=True)
 class IndexPlace:
-    """Where the index of the fixed candidates is kept."""
+    """The folder of the fixed candidates' index."""
 
     folder: str
     is_named: bool
@@ -66,9 +66,9 @@ def index_place(opt: Opt, candidates_path: str) -> IndexPlace | None:
 class FixedCandidates:
     """The candidates of `--candidates fixed`, with their vectors.
 
-    The vectors are kept on disk, in an index of the library's, which knows the model, the tokenizer and the candidates
-    that it was built from, and is mapped into memory. Beside the model, an index of another model or of other
-    candidates is built anew; in a folder that the user named, it is an error.
+    The vectors are stored on disk, in a memory-mapped index of the library, which records its model, tokenizer and
+    candidates. Beside the model, an index of another model or of other candidates is rebuilt; in a folder named by the
+    user, it is an error.
     """
 
     def __init__(self, texts: list[str], *, place: IndexPlace | None) -> None:
@@ -83,7 +83,7 @@ class FixedCandidates:
         self._vectors = self._scorer = None
 
     def scorer(self, model: RankerModel, text: TextEncoder) -> Callable[[TokenBatch], Tensor]:
-        """The function that scores contexts with all candidates, of a model that reads pairs; kept in memory."""
+        """The cached function that scores contexts with all candidates, for a model that reads pairs."""
         if self._scorer is None:
             tokens = text.candidates(self.texts).to(next(model.parameters()).device)
             self._scorer = model.scorer(tokens, max_bytes=CAPACITY)
@@ -92,9 +92,9 @@ class FixedCandidates:
     def vectors(
         self, ranker: Callable[[], Ranker], *, encode: Callable[[list[str]], Tensor], on_disk: bool
     ) -> list[Tensor]:
-        """Vectors of all candidates, in pieces [n, dim]: remembered, else of the index, else made by `encode`.
+        """Vectors of all candidates, in pieces [n, dim]: cached, else from the index, else made by `encode`.
 
-        `ranker` gives the agent's model; `on_disk` says whether that is one whose vectors are worth keeping.
+        `ranker` returns the agent's model; `on_disk`: whether to store its vectors.
         """
         if self._vectors is None:
             index = self._index(ranker(), self._index_place) if self._index_place and on_disk else None
@@ -106,8 +106,8 @@ class FixedCandidates:
         return self._vectors
 
     def _index(self, ranker: Ranker, place: IndexPlace) -> FolderIndex | None:
-        """The index on disk, built if need be; None in a process that waits for another to build it, or where nothing
-        can be written beside the model."""
+        """The index on disk, built if necessary; None in a process that waits for another to build it, or if it
+        cannot be written."""
         folder = place.folder
         if place.reuse:
             try:
@@ -126,12 +126,12 @@ class FixedCandidates:
         try:
             if not place.is_named:
                 remove_index(folder)
-            with torch.autocast(ranker.device.type, enabled=False):  # --bf16 is for scoring; the index serves others
+            with torch.autocast(ranker.device.type, enabled=False):  # without --bf16, which is only for scoring
                 build_index(folder, self._records(), ranker)
         except (OSError, InputError) as error:
             if place.is_named or not isinstance(error.__cause__ or error, OSError | sqlite3.Error):
                 raise
-            logging.warning(f"the vectors of the fixed candidates are kept in memory alone: {error}")
+            logging.warning(f"the vectors of the fixed candidates are only kept in memory: {error}")
             return None
         logging.info(f"{len(self.texts)} fixed candidates encoded into the index {folder}")
         return self._existing(ranker, folder)
@@ -148,7 +148,7 @@ class FixedCandidates:
 
 
 def _numbers(chunk: Chunk) -> Tensor:
-    """The vectors of a chunk, which may be stored in 8 bits."""
+    """Converts a stored chunk, perhaps in 8 bits, to float32."""
     return chunk.rows if chunk.scales is None else chunk.rows * chunk.scales.unsqueeze(1)
 
 
@@ -159,7 +159,7 @@ def _has_content(path: str) -> bool:
 Encode = Callable[[Sequence[str]], Tensor]
 
 CAPACITY = 512 << 20  # bytes of vectors and texts: some 200,000 candidates at 384 dimensions
-OF_A_TENSOR = 700  # bytes of a tensor besides its numbers
+OF_A_TENSOR = 700  # overhead of a tensor, in bytes
 
 
 class VectorCache:
@@ -169,7 +169,7 @@ class VectorCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything: the model has changed."""
+        """Clears the cache after the model has changed."""
         self._memory: TextMemory[Tensor] = TextMemory(_size, limit=CAPACITY)
 
     def get(self, texts: Sequence[str], encode: Encode) -> Tensor:

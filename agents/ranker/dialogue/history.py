@@ -20,8 +20,8 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 class RankerHistory(History):
     """ParlAI's history without its own copy of the token ids.
 
-    It keeps `--history-size` messages, the most that these utterances can need, and the persona lines of those before
-    them; the text encoder counts utterances.
+    It keeps `--history-size` messages, an upper bound for as many utterances, and the persona lines of older ones; the
+    text encoder counts utterances.
     """
 
     def __init__(self, opt: Opt, **others: Any) -> None:
@@ -31,7 +31,7 @@ class RankerHistory(History):
         self._interactive = bool(opt.get("interactive_mode"))
 
     def parse(self, text: str) -> list[int]:
-        return []  # the ids of a turn are made, and remembered, by the text encoder
+        return []  # the text encoder computes and caches the ids of turns
 
     def reset(self) -> None:
         super().reset()
@@ -44,7 +44,7 @@ class RankerHistory(History):
             self._personas += persona_lines(dropped.split("\n"))
 
     def update_history(self, obs: Message, temp_history: str | None = None) -> None:
-        """Add what was said; a resumed run's first message of a conversation brings what was said before."""
+        """Adds a message; in a resumed run, the first message of a conversation contains the earlier ones."""
         for message in obs.get(EARLIER, ()):
             super().update_history(message)
             if self._keeps_replies:
@@ -54,7 +54,7 @@ class RankerHistory(History):
         super().update_history(obs, temp_history)
 
     def turns(self) -> list[str]:
-        """The messages so far, oldest first, persona lines before them; a temporary one belongs to the last of them."""
+        """The messages so far, oldest first, after the persona lines; a temporary message extends the last one."""
         turns = [*self._personas, *self.history_strings]
         if turns and self.temp_history is not None:
             turns[-1] += self.temp_history
@@ -71,8 +71,8 @@ class RankerHistory(History):
 
 
 EARLIER = "earlier"
-"""Where a message has the messages before it, when it is the first that a resumed run has of its conversation."""
+"""The field with earlier messages, in a resumed run's first message of a conversation."""
 MESSAGE_TURNS = "context_turns"
-"""Where a message has its turns, when line ends in some of them look like those between turns in its text."""
+"""The field with a message's turns, if some contain line ends, which also separate turns in its text."""
 EPOCH_EXAMPLES = "epoch_examples"
-"""Where a training run's first messages say how many examples an epoch has."""
+"""The field with the number of examples in an epoch, in a training run's first messages."""

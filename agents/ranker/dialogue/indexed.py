@@ -1,4 +1,4 @@
-"""`--index`: replies are searched for in an index of candidates, however many, instead of scoring a list of them."""
+"""`--index`: searches replies in an index of candidates instead of scoring a list."""
 
 from __future__ import annotations
 
@@ -50,10 +50,9 @@ class IndexSearch:
     def rank(
         self, contexts: ContextEncoding, batch: Batch, *, least: float, hits_at: Sequence[int]
     ) -> tuple[Ranked, dict[str, float]]:
-        """The candidates of at least a probability, best first, with metrics of labels; and milliseconds of each step.
+        """The candidates with a minimum probability, best first, with metrics of labels; and milliseconds of each step.
 
-        In an exam, where a label is looked for, a candidate that repeats a turn has its rank like any other, as among
-        fixed candidates.
+        In an exam, which ranks a label, candidates that repeat a turn are kept, as among fixed candidates.
         """
         searcher = self._answers if batch.labels is None else self._exam
         before = dict(searcher.seconds)
@@ -69,13 +68,15 @@ class IndexSearch:
 
 
 def check_index_options(opt: Opt) -> None:
-    """Raise ConfigError for options that need an index and have none, or cannot be used with one."""
+    """Raises ConfigError for options that need an index, or contradict one."""
     if not opt.get("index"):
         if opt.get("rerank"):
-            raise ConfigError(f"--rerank {opt['rerank']}: orders what a search finds, so it needs --index")
+            raise ConfigError(f"--rerank {opt['rerank']}: re-ranks results of a search, so it needs --index")
         for name in ("rerank_k", "index_effort", "index_list_length", "index_dtype"):
             if opt.get(name) is not None:
-                raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: says how to search, so it needs --index")
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} {opt[name]}: is an option of searches, so it needs --index"
+                )
         return
     if is_training_script(opt):
         raise ConfigError(
@@ -88,10 +89,7 @@ def check_index_options(opt: Opt) -> None:
 
 
 def distinct(hits: Sequence[Hit], *, least: float = 0.0) -> list[tuple[str, float]]:
-    """Each text once, where it is best, and its score: the cross-encoder's if it has one.
-
-    Of hits whose probability is at least `least`.
-    """
+    """The distinct texts of hits with a probability of at least `least`, and their best scores (re-ranked if so)."""
     pairs: dict[str, float] = {}
     for hit in hits:
         if (hit.probability or 0.0) < least:

@@ -17,14 +17,14 @@ __all__ = ["Confidence", "Ranked", "Scored", "answer_metrics", "confidence", "pa
 Scored = list[tuple[str, float]]
 """The best candidates of an example with their scores, best first."""
 Ranked = tuple[list[Scored], list[dict[str, Metric]] | None]
-"""Those of a batch, and the metrics of each label, if there are labels."""
+"""The rankings of a batch, and the metrics of each label, if any."""
 
-# ParlAI's teachers count these from the reply's text_candidates; the agent adds other requested ones
+# ParlAI's teachers compute these from the reply's text_candidates; the agent adds other requested ones
 TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))
 
 
 def parlai_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
-    """The library's metrics of one example as ParlAI's, without those that its teachers count."""
+    """Converts the library's metrics of an example to ParlAI's, without those that teachers compute."""
     return {name: AverageMetric(value) for name, value in values.items() if name not in TEACHER_HITS}
 
 
@@ -36,7 +36,7 @@ class Confidence:
     least: float
 
     def answers(self, pairs: Sequence[tuple[str, float]], *, among: int) -> list[tuple[str, float]]:
-        """Those of the best candidates, with their scores, that are likely enough: the best of `among` candidates."""
+        """Filters the best of `among` candidates, with scores, by probability."""
         texts, scores = [text for text, _ in pairs], [score for _, score in pairs]
         values = self.calibration.of_ranking(texts, scores, among=among)
         return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.least]
@@ -45,7 +45,7 @@ class Confidence:
 def confidence(
     opt: Opt, calibration: Callable[[], Calibration | None], *, of: Callable[[], CalibratedRanker], learns: bool
 ) -> Confidence | None:
-    """What `--min-probability` asks for; None if it is not given.
+    """The threshold of `--min-probability`; None if it is not given.
 
     Raises ConfigError if the model is not calibrated, or is about to change.
     """
@@ -60,7 +60,7 @@ def confidence(
 
 
 def answer_metrics(answers: Sequence[Sequence[tuple[str, float]]], labels: Sequence[str]) -> list[dict[str, Metric]]:
-    """Of each example: whether it got an answer and, if it did, whether that was right."""
+    """Metrics of each example: whether it got an answer and, if so, whether it was right."""
     many: list[dict[str, Metric]] = []
     for pairs, label in zip(answers, labels, strict=True):
         metrics: dict[str, Any] = {"answered": AverageMetric(int(bool(pairs)))}

@@ -10,32 +10,32 @@ from polyencoder.errors import ConfigError, InputError
 
 INDEX = "index"
 """The value of `eval_candidates` with `--index`, which replaces fixed candidates."""
-DRAWN = ("inline", "batch-all-cands")  # sources for which a task draws candidates that its data lacks
+DRAWN = ("inline", "batch-all-cands")  # sources for which a task samples missing candidates
 WITHOUT_NEGATIVES = "without_negatives"
 """The metric that counts skipped examples, whose label is the only candidate of their batch."""
 _ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 leaves none: give {flag} 2 or more"
 
 
 def is_training_script(opt: Opt) -> bool:
-    """Whether these are the options of ParlAI's training script, which alone has this one, also for its evaluations."""
+    """Whether these are options of ParlAI's training script (including its evaluations), by an option of its own."""
     return opt.get("load_from_checkpoint") is not None and "train" in (opt.get("datatype") or "")
 
 
 def evaluation_source(opt: Opt) -> str | None:
-    """Where the candidates of an evaluation come from, by these options; None if they do not say it."""
+    """The source of an evaluation's candidates by these options; None if unspecified."""
     return INDEX if opt.get("index") else opt.get("eval_candidates")
 
 
 def check_sources(opt: Opt, *, in_loop: bool) -> None:
-    """Settle in the options where candidates come from; ConfigError without anything to choose, or for a useless flag.
+    """Sets the candidate sources in the options; ConfigError for sources without negatives, or a flag without effect.
 
-    `--eval-candidates batch` of a training is that of its validations. Whoever evaluates the model later gets inline
-    candidates, or asks for those of the batch again. `in_loop` says that training begins with these options.
+    `--eval-candidates batch` in training applies to its validations. Later evaluations of the model use inline
+    candidates unless it is given again. `in_loop`: training begins with these options.
     """
     for name in ("eval_candidates", "interactive_candidates"):
         if opt.get(name) == "vocab":
             raise ConfigError(
-                f"--{name.replace('_', '-')} vocab: words of a vocabulary are no replies; use inline, batch or fixed"
+                f"--{name.replace('_', '-')} vocab: words of a vocabulary are not replies; use inline, batch or fixed"
             )
     given = opt.get("override") or {}
     if opt.get("index"):
@@ -45,7 +45,7 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
     in_script = is_training_script(opt)
     evaluates = not (in_script or opt.get("interactive_mode"))
     if evaluates and opt["eval_candidates"] == "batch" and "eval_candidates" not in given:
-        logging.info("inline candidates: --eval-candidates batch was given in training, and is not given now")
+        logging.info("inline candidates: --eval-candidates batch of the training applies only if given again")
         opt["eval_candidates"] = "inline"
     if in_loop:
         _check_batch_size(opt)
@@ -55,9 +55,7 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
         flags = " and ".join(
             "--index" if source == INDEX else f"--{name.replace('_', '-')} {source}" for name, source in sources.items()
         )
-        raise ConfigError(
-            f"--num-negatives {given['num_negatives']} has no use with {flags}; ask for inline candidates"
-        )
+        raise ConfigError(f"--num-negatives {given['num_negatives']} has no effect with {flags}; use inline candidates")
 
 
 def _check_batch_size(opt: Opt) -> None:
@@ -71,7 +69,7 @@ def _check_batch_size(opt: Opt) -> None:
 
 
 def no_negatives_error(source: str) -> InputError:
-    """That of an evaluation which begins with a batch of one example, whose label is the only candidate."""
+    """The error of an evaluation whose first batch has one example, so that its label is the only candidate."""
     return InputError(
         f"--eval-candidates {source}: a batch of one example has one candidate, its own label, and nothing to choose; "
         "give --eval-candidates fixed and --fixed-candidates-path FILE or, in eval_model, --batchsize 2 or more"

@@ -294,7 +294,7 @@ class RankerModelAgent(TorchRankerAgent):
                 self.trainer.check_has_trained()
             self.trainer.end()
         self._saving.check_that_the_best_is_written()
-        run.say_what_was_made(self.what_next())
+        run.log_result(self.what_next())
 
     def what_next(self) -> list[str]:
         """Next steps with the model, one line each with its command."""

@@ -38,7 +38,7 @@ def trains(opt: Opt) -> bool:
 
 
 def current_loop() -> TrainLoop | None:
-    """ParlAI's training loop that is calling, if one is. It gives itself to no agent, so it is looked for."""
+    """The ParlAI training loop among the callers, if any; ParlAI does not pass it to agents."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
     return next((one for one in callers if isinstance(one, TrainLoop)), None)
 
@@ -49,21 +49,21 @@ def own_checkpoint(opt: Opt) -> str:
 
 
 class TrainLoopState:
-    """What a run of the training loop is, beyond the weights and ParlAI's own states.
+    """The state of a training loop, beyond the weights and ParlAI's own states.
 
-    It is made before the model: the lock is taken, what the run will read is opened, chance is seeded. An agent that
-    does not train has one as well, with nothing in it.
+    Created before the model: takes the lock, opens the data of the run, and seeds the random generators. Agents that do
+    not train have an empty one.
 
     Args:
-        opt: of the agent, which get a shorter warm-up if the run is short.
+        opt: the agent's options; a short run gets a shorter warm-up.
         shared: whether this is a copy of an agent, which is not trained itself.
         ranks: whether the agent ranks candidates: then its evaluations are rehearsed.
 
     Attributes:
-        is_in_loop: whether ParlAI's training loop is making the agent, to learn.
-        evaluates_the_best: whether it is making its last one, of the best model.
-        planned_updates: how many the run has, if anybody knows.
-        resumed_at: the updates that were done, of a run that was begun before.
+        is_in_loop: whether ParlAI's training loop creates the agent for training.
+        evaluates_the_best: whether it creates its last agent, with the best model.
+        planned_updates: the number of updates of the run, if known.
+        resumed_at: the updates done before a resumption.
         has_ended: whether the agent was shut down.
     """
 
@@ -71,12 +71,12 @@ class TrainLoopState:
         self._opt = opt
         self.trains = not shared and trains(opt)
         loop = current_loop() if self.trains else None
-        self.evaluates_the_best = hasattr(loop, "train_time")  # its clocks are set when it has its first agent
+        self.evaluates_the_best = hasattr(loop, "train_time")  # set after its first agent
         self.is_in_loop = loop is not None and not self.evaluates_the_best
         self.planned_updates: int | None = None
         self.resumed_at: int | None = None
         self.has_ended = False
-        self._measures: dict[str, float] = {}  # of the model that is loaded, when it was validated
+        self._measures: dict[str, float] = {}  # of the loaded model's validation
         self._lock = None
         if not self.trains:
             return
@@ -84,7 +84,7 @@ class TrainLoopState:
         check_schedule(opt)
         if self.is_in_loop and os.path.isdir(path := opt.get("model_file") or ""):
             raise CheckpointError(
-                f"--model-file {path} is a folder, which no run can write to: give another --model-file, and start "
+                f"--model-file {path} is a folder: give another --model-file, and start "
                 f"from this model with --init-model {path}"
             )
         if opt.get("model_file") and (self.is_in_loop or self.evaluates_the_best):
@@ -95,12 +95,12 @@ class TrainLoopState:
             self.planned_updates = planned_updates(opt)
             limit_warmup(opt, updates=self.planned_updates)
         if opt.get("seed") is not None:
-            seed_everything(opt["seed"])  # ParlAI does so when the weights have been drawn already
+            seed_everything(opt["seed"])  # ParlAI would seed after the weights are initialized
 
     # ---- what a run needs to resume
 
     def state(self, random: Random) -> dict[str, Any]:
-        """In numbers, texts and containers of them; `random` is the agent's own generator."""
+        """The state as numbers, texts and containers; `random` is the agent's own generator."""
         loop = current_loop()
         return {
             "random": random_state(random),
@@ -109,9 +109,9 @@ class TrainLoopState:
         }
 
     def load_state(self, path: str, state: dict[str, Any], *, updates: int) -> None:
-        """Put back what `state` gave, but chance, which is put back before the first batch: ParlAI seeds in between.
+        """Restores a `state`, except the random state, which follows before the first batch: ParlAI seeds in between.
 
-        In the loop, the counters are put where ParlAI reads them, once its agent is there.
+        In the loop, also writes the counters for ParlAI to read.
         """
         self.resumed_at = updates
         counters = json.loads(state.get("counters") or "{}")
@@ -122,8 +122,8 @@ class TrainLoopState:
             restore_counters(path, counters, batch=batch, missing_ok=own)
 
     def resume(self, state: dict[str, Any], random: Random) -> None:
-        """Before the first batch: put back chance, of several processes in the first, whose checkpoint it is; and what
-        ParlAI's loop forgets on resuming, that the best model is saved and when it validated last."""
+        """Restores, before the first batch, the random state (in the first process, which wrote it), and what ParlAI's
+        loop loses on resuming: that the best model is saved, and the time of the last validation."""
         if is_primary_worker():
             restore_random_state(state["random"], random)
         if (loop := current_loop()) is not None and loop.valid_reports:
@@ -131,17 +131,17 @@ class TrainLoopState:
             loop._last_valid_steps = loop.valid_reports[-1]["train_steps"]
 
     def is_over(self, updates: int) -> bool:
-        """Whether a resumed run has had all of its updates: ParlAI's loop finds that out after a batch."""
+        """Whether a resumed run is complete, which ParlAI's loop would notice only after a batch."""
         return self.resumed_at is not None and 0 < (self._opt.get("max_train_steps") or 0) <= updates
 
     # ---- validations
 
     def check_validation(self, report: dict[str, Any], *, updates: int) -> None:
-        """Check a validation, and give ParlAI's loop the metric also under the name that it once had (`R@1/20`).
+        """Checks a validation, and adds the metric's former name (`R@1/20`) for ParlAI's loop.
 
         Raises:
             ConfigError: it lacks the metric of `--validation-metric`.
-            TrainingError: it gives no numbers, and would be that of the best model.
+            TrainingError: its metrics are not numbers, and would count as the best model's.
         """
         metric = self._opt.get("validation_metric") or "accuracy"
         report[metric] = report[check_metric(self._opt, report)]
@@ -152,15 +152,15 @@ class TrainLoopState:
                     f"validation after update {updates}: {name} is {values[name]}: {DIVERGED}", argument="learning_rate"
                 )
 
-    def say_what_was_made(self, next_steps: Sequence[str]) -> None:
-        """After the evaluations that end ParlAI's loop. For them it has made its agent anew, of the best model."""
+    def log_result(self, next_steps: Sequence[str]) -> None:
+        """Logs the result after the final evaluations of ParlAI's loop, which creates an agent with the best model."""
         if not (self.evaluates_the_best and self.resumed_at is not None and is_primary_worker()):
             return
         path, measures = self._opt["model_file"], summary(self._measures)
         logging.success(f"{path}: the model after {self.resumed_at:,} updates{measures and f', {measures}'}")
         for line in next_steps:
             logging.info(line)
-        self.resumed_at = None  # each of the worlds that were evaluated ends its agents
+        self.resumed_at = None  # called for each evaluated world
 
 
 def _counters(loop: TrainLoop) -> dict[str, Any]:
@@ -178,9 +178,9 @@ def _counters(loop: TrainLoop) -> dict[str, Any]:
 
 
 def _check_checkpoint(opt: Opt) -> None:
-    """Raise CheckpointError, before anything is built, if a file of the run that ParlAI's loop resumes is damaged.
+    """Raises CheckpointError, before anything is built, if a file of a resumed run is damaged.
 
-    Those are the checkpoint, and the best model so far, which the loop evaluates at its end.
+    These are the checkpoint, and the best model so far, which the loop evaluates at its end.
     """
     path, model = own_checkpoint(opt), opt.get("model_file") or ""
     if opt.get("init_model") != path or not os.path.exists(path) or is_parlai_model(path):
@@ -195,9 +195,9 @@ def _check_checkpoint(opt: Opt) -> None:
 
 
 def _locked_model(model_file: str) -> TrainingLock | None:
-    """The lock of the model file that is trained: of the training loop's agent, and of the one that it ends with.
+    """Locks the trained model file, for the training loop's agent and its last one.
 
-    Of several processes the first has it. If it cannot, all of them raise TrainingError.
+    The first of several processes does so. If it fails, all of them raise TrainingError.
     """
     lock, problem = None, None
     if is_primary_worker():

@@ -156,12 +156,12 @@ def test_contexts_are_chosen_of_models_that_have_them(small, make, learn, learnt
         make(init_model=str(small()), context_vector="extra", datatype="valid")
     with pytest.raises(CheckpointError, match="--extra-contexts 2 contradicts --init-model .* trained with 0"):
         make(init_model=str(small()), extra_contexts=2)
-    with pytest.raises(ConfigError, match="--context-vector extra: is of evaluation; leave it out in training"):
+    with pytest.raises(ConfigError, match="--context-vector extra: is for evaluation; leave it out in training"):
         learn(tmp_path / "model", init_model=str(learnt[0]), context_vector="extra")
 
 
 def test_turns_are_numbered(small, make, vocabulary):
-    with pytest.raises(ConfigError, match="--number-turns true: is of --extra-contexts, and there are none"):
+    with pytest.raises(ConfigError, match="--number-turns true: needs --extra-contexts"):
         make(vocabulary=str(vocabulary), number_turns=True, max_train_steps=1)
     agent = make(init_model=str(small(extra_contexts=3)), number_turns=True)
     text = agent.dict.text

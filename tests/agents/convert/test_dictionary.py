@@ -76,12 +76,12 @@ def test_a_vocabulary_is_used_as_it_is(pairs, vocabulary, make, tmp_path):
     opt = dict(agent.opt)
     agent.family.text_config(agent.opt, agent.dict.text.tokenizer, agent.family.trained_fields, is_new=True)
     assert agent.opt == opt
-    with pytest.raises(CheckpointError, match="--dict-minfreq 3: the tokenizer is that of --vocabulary"):
+    with pytest.raises(CheckpointError, match="--dict-minfreq 3: the tokenizer comes from --vocabulary"):
         make(**options, dict_minfreq=3)
 
 
 def test_dictionaries_of_other_agents_are_refused(pairs, dictionary, make, backbone_folder):
-    with pytest.raises(ConfigError, match="the tokenizer is none of ConveRT's subwords"):
+    with pytest.raises(ConfigError, match="the tokenizer is not ConveRT's subwords"):
         make(**pairs, dict_file=dictionary, max_train_steps=5)
     with pytest.raises(ConfigError, match="not a vocabulary of ConveRT's subwords; train one with `polyencoder vocab`"):
         make(**pairs, vocabulary=str(backbone_folder("bert")), max_train_steps=5)

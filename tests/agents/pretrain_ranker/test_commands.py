@@ -89,7 +89,7 @@ def test_display_model_shows_words_and_how_likely_responses_follow(learnt, task,
 
 
 def test_it_has_no_answers(learnt):
-    with pytest.raises(ConfigError, match=r"has no answers: make a ranker of it, with --backbone"):
+    with pytest.raises(ConfigError, match=r"gives no answers: train a ranker from it, with --backbone"):
         Interactive.main(model_file=str(learnt[0]), loglevel="error")
 
 

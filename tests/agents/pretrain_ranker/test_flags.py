@@ -29,13 +29,13 @@ def test_what_is_not_supported_is_an_error_that_names_it(name, make, vocabulary)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, r"^what is pre-trained\? Give --vocabulary, .* or --backbone, "),
+        ({}, r"^no encoder to pre-train: give --vocabulary, .* or --backbone, "),
         (
             {"vocabulary": "nowhere"},
             r"^vocabulary nowhere: no folder of a tokenizer .*train one with `polyencoder vocab`",
         ),
         ({"vocabulary": "one", "backbone": "other"}, r"^--vocabulary one and --backbone other: .*; give one"),
-        ({"vocabulary": "one", "reduction_type": "mean"}, r"^--reduction-type mean: is of --next contrastive; leave"),
+        ({"vocabulary": "one", "reduction_type": "mean"}, r"^--reduction-type mean: is for --next contrastive; leave"),
         (
             {"vocabulary": "one", "next": "contrastive", "batchsize": 1, "datatype": "train"},
             r"^--next contrastive with --batchsize 1: .* give a larger one",

@@ -128,7 +128,7 @@ def test_special_tokens_that_a_user_types_are_text(words):
 
 
 def test_a_dictionary_that_is_not_built_says_so():
-    with pytest.raises(ConfigError, match="not built yet: give --dict-file or --model-file"):
+    with pytest.raises(ConfigError, match="not built yet: train first, with --dict-file or --model-file"):
         RankerDictionary({}).txt2vec("hello")
 
 
@@ -136,7 +136,7 @@ def test_a_dictionary_of_another_agent_is_refused(make_agent, tmp_path):
     (tmp_path / "old.dict").write_text("hello\t3\nyou\t2\n")
     with pytest.raises(CheckpointError, match=r"old\.dict: there is no old\.tokenizer\.json beside it") as error:
         make_agent("biencoder", dict_file=str(tmp_path / "old.dict"))
-    assert "give a --model-file (or --dict-file) that is not used yet" in str(error.value)
+    assert "give a new --model-file (or --dict-file)" in str(error.value)
 
 
 def test_a_damaged_tokenizer_is_named(task, tmp_path):

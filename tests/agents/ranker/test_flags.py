@@ -109,7 +109,7 @@ def test_flags_of_parlai_itself_are_left_to_it(given):
         ({"hard_negatives_every": 7}, "7 is read only with --hard-negatives"),
         ({"hard_negative_margin": 0.5}, "0.5 is read only with --hard-negatives"),
         ({"final_learning_rate": 1e-6}, "1e-06 is read only with --lr-scheduler linear or cosine"),
-        ({"rerank_k": 3}, "3: says how to search, so it needs --index"),
+        ({"rerank_k": 3}, "3: is an option of searches, so it needs --index"),
     ],
 )
 def test_a_flag_that_nothing_reads_is_an_error(given, missing, make_agent):

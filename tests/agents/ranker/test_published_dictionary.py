@@ -137,7 +137,7 @@ def test_without_its_merges_it_is_one_error(train, small, tmp_path):
 
 
 def test_it_is_none_of_a_convert(small):
-    with pytest.raises(ConfigError, match="none of ConveRT's subwords"):
+    with pytest.raises(ConfigError, match="not ConveRT's subwords"):
         create_agent(Opt({"model": "convert", "dict_file": str(small), "datapath": "data"}))
 
 

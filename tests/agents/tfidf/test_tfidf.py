@@ -159,7 +159,7 @@ def test_a_batch_of_one_has_no_candidates(make_weights, make_tfidf, respond):
     assert all("metrics" in reply for reply in respond(agent, *asked[:2]))
     assert "metrics" not in respond(agent, asked[2])[0]
     assert agent.report()["without_negatives"].value() == 1
-    with pytest.raises(ConfigError, match="--num-negatives 4 has no use with --eval-candidates batch"):
+    with pytest.raises(ConfigError, match="--num-negatives 4 has no effect with --eval-candidates batch"):
         make_tfidf(model_file=make_weights(), eval_candidates="batch", task="selection:sample", num_negatives=4)
 
 

@@ -185,7 +185,7 @@ SOURCES = {
     ),
     "no use for negatives": (
         {"num_negatives": 5, "eval_candidates": "batch"},
-        "--num-negatives 5 has no use with --candidates batch and --eval-candidates batch; ask for inline",
+        "--num-negatives 5 has no effect with --candidates batch and --eval-candidates batch; use inline",
     ),
 }
 

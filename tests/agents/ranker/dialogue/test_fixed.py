@@ -160,7 +160,7 @@ def test_a_place_that_cannot_be_written(named, copy_of, evaluate, candidates_fil
         return
     assert same(evaluate(path, **options), evaluate(path))
     (warning,) = [text for text in warnings if "fixed candidates" in text]
-    assert "kept in memory alone" in warning
+    assert "only kept in memory" in warning
     assert "model.answers.txt.index: cannot be written" in warning
     assert [len(texts) for texts in encoded[:1]] == [8]
 
