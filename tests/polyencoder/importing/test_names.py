@@ -36,7 +36,7 @@ def test_tensors_get_their_new_names_in_float32():
         ("ab", [], None),
         ("abc", [], None),
         ("a", [], r"b is missing$"),
-        ("abd", [], r"d has no place in this model$"),
+        ("abd", [], r"d is not a tensor of this model$"),
         ("ad", ["c is odd"], r"b is missing \(and 2 more\)$"),
         ("ab", ["c is odd"], r"c is odd$"),
     ],

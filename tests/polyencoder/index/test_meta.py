@@ -58,8 +58,8 @@ def test_vectors_that_exist_need_their_size():
         ({"entries": -1}, "damaged, .*entries"),
         ({"version": -1}, "damaged, .*version"),
         ({"dtype": "float8"}, "damaged, .*dtype"),
-        ({"model_fingerprint": 3}, "damaged, .*a fingerprint is no text"),
-        ({"tokenizer_fingerprint": None}, "damaged, .*a fingerprint is no text"),
+        ({"model_fingerprint": 3}, "damaged, .*a fingerprint is not a text"),
+        ({"tokenizer_fingerprint": None}, "damaged, .*a fingerprint is not a text"),
         ({"odd": 1}, "damaged, .*odd"),
         ({"faiss": {"file": "x"}}, "damaged, "),
         ({"faiss": "x"}, "damaged, "),
@@ -94,7 +94,7 @@ def test_a_description_without_a_key(key):
         (("m2", ""), "another weights or reduction .fingerprint m2."),
         (("m2", "t2"), "another tokenizer"),
         (("m1", "t2"), "another tokenizer"),
-        (("m1-int8", "t1"), "made by the float32 model, and vectors of another precision are others"),
+        (("m1-int8", "t1"), "made by the float32 model, and its vectors have another precision"),
     ],
 )
 def test_an_index_belongs_to_one_model(model, says):

@@ -42,7 +42,7 @@ def test_messages_become_turns_after_the_persona():
     [
         ([], "asked has no message of the user"),
         ([("system", "i ski .")], "asked has no message of the user"),
-        ([("user", "hello"), ("user", " \n")], "asked: the last one has no text"),
+        ([("user", "hello"), ("user", " \n")], "asked: the last message has no text"),
     ],
 )
 def test_messages_that_ask_nothing(messages, message):
