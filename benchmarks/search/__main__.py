@@ -1,11 +1,12 @@
-"""Search, measured in six cases (`--cases`), each described in its module:
+"""Search, measured in seven cases (`--cases`), each described in its module:
 
 - answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
 - peers: an answer among up to a million candidates and its memory, beside sentence-transformers;
 - indexed: a million vectors, the scan beside FAISS;
 - recall: the same with settings chosen for a requested recall (`--recall`), on held-out contexts;
 - memory: peak memory of indexing and searching a million candidates;
-- encoding: candidates per second beside sentence-transformers.
+- encoding: candidates per second beside sentence-transformers;
+- engines: the same vectors in an index folder, in Milvus and in PostgreSQL (`--engines`, `--postgres`).
 
     python -m benchmarks.search --datapath ../shared/data --model MODEL --json
 
@@ -32,7 +33,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
-from benchmarks.search import answering, encoding, indexed, memory, peers, recall
+from benchmarks.search import answering, encoding, engines, indexed, memory, peers, recall
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
@@ -43,7 +44,7 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]
-CASES = ("encoding", "answering", "peers", "indexed", "recall", "memory")
+CASES = ("encoding", "answering", "peers", "indexed", "recall", "memory", "engines")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
 
 
@@ -53,7 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="a trained bi- or poly-encoder, as of Ranker.from_pretrained")
     parser.add_argument("--backbone", help=f"an encoder, where there is no model (default: the package {BACKBONE})")
     parser.add_argument("--codes", type=int, default=64, help="of --backbone, and of contexts that are drawn")
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=CASES)
+    parser.add_argument(
+        "--cases",
+        nargs="+",
+        default=[case for case in CASES if case != "engines"],
+        choices=CASES,
+        help="all but engines",
+    )
     parser.add_argument("--rows", type=int, default=MILLION, help="stored vectors, and candidates that are indexed")
     parser.add_argument("--real", type=int, default=100_000, help="of the vectors, how many are of real texts")
     parser.add_argument("--contexts", type=int, default=100, help="that are answered, and over which recall is counted")
@@ -63,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--dtype", default="float32", choices=get_args(VectorDtype), help="recall: stored so")
     parser.add_argument("--recall", type=float, default=indexed.RECALL_WANTED, help="recall: what is asked for")
+    parser.add_argument("--engines", nargs="+", default=["folder", "milvus"], choices=engines.ENGINES, help="engines")
+    parser.add_argument("--postgres", help="engines: the address of a server with pgvector, postgres://...")
     parser.add_argument("--vectors", type=Path, help="of real candidates, .npy [n, dim]")
     parser.add_argument("--contexts-from", type=Path, help="vectors of real contexts, .npy [contexts, codes, dim]")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of the case answering")
@@ -76,6 +85,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--device cuda and --made-texts are for --cases answering alone")
     if flags.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: torch sees no CUDA device here")
+    if ("postgres" in flags.engines) != bool(flags.postgres):
+        parser.error("--engines postgres and --postgres ADDRESS belong together")
     use_threads(flags.threads)
     if flags.quick:
         flags.rows, flags.real, flags.contexts = (max(1, n // 10) for n in (flags.rows, flags.real, flags.contexts))
@@ -88,6 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "indexed": _indexed,
         "recall": _recall,
         "memory": _memory,
+        "engines": _engines,
     }
     rows: list[dict[str, Any]] = []
     for case in flags.cases:
@@ -99,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "settings": {
             name: str(value) if isinstance(value, Path) else value
             for name, value in vars(flags).items()
-            if name not in ("json", "threads")
+            if name not in ("json", "threads", "postgres")
         }
         | {
             "grown": GROWN if flags.vectors or _has_encoder(flags) else DRAWN,
@@ -179,6 +191,12 @@ def _recall(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[
     vectors = _vectors(flags, ranker, folder / flags.dtype, dtype=flags.dtype)
     contexts = _contexts(flags, ranker, vectors, 2 * flags.contexts)
     return recall.measure(vectors, contexts, kinds=flags.kinds, recall=flags.recall, repeats=3)
+
+
+def _engines(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+    vectors = _vectors(flags, ranker, folder / "float32", dtype="float32")
+    contexts = _contexts(flags, ranker, vectors, flags.contexts)
+    return engines.measure(vectors, contexts, folder, engines=flags.engines, postgres=flags.postgres, repeats=3)
 
 
 def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path, *, dtype: VectorDtype) -> Vectors:

@@ -152,7 +152,7 @@ def _certified(contexts: ContextEncoding, vectors: Vectors) -> dict[str, Any]:
     }
 
 
-def each_of(way: Callable[[ContextEncoding], Tensor], contexts: Sequence[ContextEncoding]) -> None:
+def each_of(way: Callable[[ContextEncoding], object], contexts: Sequence[ContextEncoding]) -> None:
     """Answer one context after the other."""
     for context in contexts:
         way(context)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.search import indexed, memory, peers, recall, systems
+from benchmarks.search import engines, indexed, memory, peers, recall, systems
 from benchmarks.search.__main__ import main, summary
 from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
@@ -304,3 +304,19 @@ def test_flags_that_do_not_go_together(monkeypatch, capsys, flags, error):
     with pytest.raises(SystemExit):
         main(flags)
     assert error in capsys.readouterr().err
+
+
+def test_engines_find_what_the_scan_finds(postgres, tmp_path):
+    vectors = store(tmp_path / "float32", drawn(400, dim=16))
+    contexts = draw_contexts(vectors, 4, codes=3)
+    rows = engines.measure(
+        vectors, contexts, tmp_path, engines=["folder", "postgres"], postgres=postgres.address, repeats=1
+    )
+    assert [(row["engine"], row["kind"]) for row in rows[::3]] == [
+        ("folder", "flat"),
+        ("folder", "hnsw"),
+        ("postgres", "flat"),
+        ("postgres", "hnsw"),
+    ]
+    assert all(row["same"] == 1 for row in rows if row["exactness"] != "approximate")
+    assert all(row["recall10"] > 0.5 for row in rows)

@@ -1,0 +1,111 @@
+"""The engines side by side: the same vectors in an index folder, in Milvus and in PostgreSQL, beside a scan in memory.
+
+Each index is built of vectors that exist, and answers the same contexts one at a time, in each way that it can. `same`
+is the share of contexts whose ids, in order, are those of the scan, and `recall10` the share of its ids. Milvus Lite's
+file is made in the folder; PostgreSQL is a server of yours (`--postgres`), in which a table is made and left.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import Work, interleaved_ms
+from benchmarks.search.indexed import TOP_K, each_of
+from polyencoder.index import Candidate, Fingerprints, Index
+from polyencoder.index.open import make_index
+from polyencoder.index.vectors import Vectors
+from polyencoder.scoring import ContextEncoding, search
+
+__all__ = ["ENGINES", "measure"]
+
+ENGINES = ("folder", "milvus", "postgres")
+TIMED = 20  # contexts
+_WAYS = ("exact", "certified", "approximate")
+_BY_VECTORS = Fingerprints("benchmark")
+
+
+def measure(
+    vectors: Vectors,
+    contexts: ContextEncoding,
+    folder: Path,
+    *,
+    engines: Sequence[str],
+    postgres: str | None,
+    repeats: int,
+) -> list[dict[str, Any]]:
+    """The rows of the report: one for each index and way to search it.
+
+    Args:
+        vectors: what is indexed.
+        contexts: that are searched for.
+        folder: for the index folder and Milvus Lite's file.
+        engines: of `ENGINES`.
+        postgres: the address of a server, for the engine of that name.
+        repeats: of each timing.
+    """
+    single = [contexts.select(i) for i in range(contexts.batch_size)]
+    truth = [[str(row) for row in search(one, vectors, k=TOP_K).indices[0].tolist()] for one in single]
+    scan = partial(each_of, partial(search, candidates=vectors, k=TOP_K), single[:TIMED])
+    rows: list[dict[str, Any]] = []
+    for engine in engines:
+        for kind, where, options in _indexes(engine, folder, postgres):
+            start = time.perf_counter()
+            index = make_index(_candidates(vectors), where, _BY_VECTORS, **options)
+            seconds = time.perf_counter() - start
+            for way in _WAYS:
+                found = [index.search(one, top_k=TOP_K, exactness=way)[0] for one in single]
+                ids = [[hit.id for hit in hits] for hits in found]
+                peers: Mapping[str, Work] = {
+                    "scan": scan,
+                    "index": partial(each_of, partial(_searched, index=index, way=way), single[:TIMED]),
+                }
+                times = interleaved_ms(peers, repeats=repeats)
+                rows.append(
+                    {
+                        "case": "engines",
+                        "engine": engine,
+                        "kind": kind,
+                        "exactness": way,
+                        "rows": len(vectors),
+                        "codes": contexts.n_codes,
+                        "built_per_s": len(vectors) / seconds,
+                        "same": sum(map(list.__eq__, ids, truth)) / len(truth),
+                        "recall10": sum(len({*own} & {*best}) for own, best in zip(ids, truth, strict=True))
+                        / sum(map(len, truth)),
+                        "certified": sum(hits[0].found == "certified" for hits in found) / len(found),
+                        "ms": times["index"] / len(single[:TIMED]),
+                        "vs_scan": times["index"] / times["scan"],
+                    }
+                )
+            index.close()
+    return rows
+
+
+def _indexes(engine: str, folder: Path, postgres: str | None) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """The kind, the address and the settings of each index of an engine."""
+    if engine == "folder":
+        yield "flat", str(folder / "flat"), {}
+        yield "hnsw", str(folder / "hnsw"), {"faiss": "hnsw"}
+    elif engine == "milvus":
+        yield "flat", f"milvus:{folder / 'milvus.db'}#flat", {"milvus": "flat"}
+    else:
+        for kind in ("flat", "hnsw"):
+            yield kind, f"{postgres}#benchmark_{kind}_{os.getpid()}", {"postgres": kind}
+
+
+def _candidates(vectors: Vectors) -> Iterator[Candidate]:
+    step = 4096
+    for first in range(0, len(vectors), step):
+        some = vectors.take(torch.arange(first, min(first + step, len(vectors)))).numpy()
+        yield from (Candidate(str(first + i), f"candidate {first + i}", vector=row) for i, row in enumerate(some))
+
+
+def _searched(context: ContextEncoding, *, index: Index, way: Any) -> object:
+    return index.search(context, top_k=TOP_K, exactness=way)
