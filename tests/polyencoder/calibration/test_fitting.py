@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from polyencoder.calibration import DEPTH, Calibration
+from polyencoder.calibration import DEPTH, Calibration, fitting
 from polyencoder.calibration.fitting import fit, reliability
 from polyencoder.calibration.observations import Observations
 from polyencoder.errors import InputError
@@ -136,6 +139,53 @@ def test_reliability_by_hand():
     assert found.brier == pytest.approx((3 * 0.01 + 0.01 + 0.81 + 3 * 0.01) / 8)
     perfect = reliability(torch.tensor([0.0, 1.0]), torch.tensor([False, True]), torch.ones(2))
     assert (perfect.error, perfect.brier) == (0.0, 0.0)
+
+
+def test_reliability_has_ten_bins_of_equal_weight():
+    """Against numpy, for examples of equal weight."""
+    p = torch.rand(200, dtype=torch.float64)
+    right = torch.rand(200) < p**2
+    found = reliability(p, right, torch.ones(200))
+    order = np.argsort(p.numpy())
+    bins = np.array_split(p.numpy()[order], 10), np.array_split(right.numpy()[order].astype(float), 10)
+    assert [one.share for one in found.bins] == pytest.approx([0.1] * 10)
+    assert [one.probability for one in found.bins] == pytest.approx([some.mean() for some in bins[0]])
+    assert [one.right for one in found.bins] == pytest.approx([some.mean() for some in bins[1]])
+    expected = np.mean([abs(one.mean() - other.mean()) for one, other in zip(*bins, strict=True)])
+    assert found.error == pytest.approx(expected)
+    assert found.brier == pytest.approx(((p - right.double()) ** 2).mean().item())
+
+
+def test_the_reliability_is_that_of_examples_that_a_fit_has_not_seen(monkeypatch):
+    """Five fits to four fifths each, of which every example is left out once; the sixth is to all."""
+    seen, fits = known(50, among=4), []
+
+    def spied(observations, **settings):
+        fits.append({*observations.scores[:, 0].tolist()})
+        return fitted(observations, **settings)
+
+    fitted = fitting._fitted
+    monkeypatch.setattr(fitting, "_fitted", spied)
+    fit(seen, fingerprint="x")
+    everything = {*seen.scores[:, 0].tolist()}
+    assert [len(one) for one in fits] == [40] * 5 + [50]
+    assert sorted(score for one in fits for score in everything - one) == sorted(everything)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.3, 0.5, 0.8]))
+def test_a_threshold_is_the_lowest_that_gives_the_precision(seed, precision):
+    """Of at least ten answers, of which equal ones are given together; by trying each."""
+    generator = torch.Generator().manual_seed(seed)
+    p = torch.randint(20, (40,), generator=generator).double() / 20
+    right, weights = torch.rand(40, generator=generator) < p, torch.rand(40, generator=generator).double() + 0.1
+    enough = {}
+    for least in p.unique().tolist():
+        given = p >= least
+        precise = weights[given & right].sum() / weights[given].sum() >= precision
+        if precise and given.sum() >= 10:
+            enough[least] = (weights[given].sum() / weights.sum()).item()
+    expected = (None, 0.0) if not enough else (min(enough), pytest.approx(enough[min(enough)]))
+    assert fitting._threshold(p, right, weights, precision=precision) == expected
 
 
 def test_what_cannot_be_fitted():

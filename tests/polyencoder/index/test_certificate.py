@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.index.certificate import Shortlist, search_shortlists
-from polyencoder.scoring import ContextEncoding, score, search
+from polyencoder.scoring import ContextEncoding, Keys, score, search
 
 
 class Engine:
@@ -59,6 +61,7 @@ def test_what_is_certified_is_the_best(seed, batch, n, codes, stretch, length, l
     engine = Engine(contexts, vectors)
     engine.most_named = int(torch.randint(1, 400, ()))  # of which contexts are asked for together
     answers = engine.search(k=k, exactness="certified", length=length, longest=longest)
+    assert all(some == 1 or some * codes * named <= engine.most_named for some, named in engine.asked)
     expected, order = score(contexts, vectors).sort(dim=1, descending=True)
     for answer, scores, rows in zip(answers, expected, order, strict=True):
         assert answer.found in ("certified", "exact")
@@ -92,6 +95,29 @@ def test_where_no_list_helps_none_is_asked_for(exactness):
     answers = engine.search(k=3, exactness=exactness, length=2, longest=64)
     assert [answer.found for answer in answers] == ["exact"] * 2
     assert engine.asked == []
+
+
+def test_under_multi_head_attention_no_list_is_asked_for():
+    """There an inner product says nothing of a score."""
+    contexts, vectors = drawn(0, batch=2, n=50, codes=4)
+    keys = Keys(torch.randn(2, 4, 4, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64), heads=2)
+    engine = Engine(replace(contexts, keys=keys), vectors)
+    engine.scan = lambda some: search(some, vectors, k=1, attention="multihead")
+    answers = engine.search(k=1, exactness="approximate", length=50, longest=64)
+    assert [answer.found for answer in answers] == ["exact"] * 2
+    assert engine.asked == []
+
+
+@pytest.mark.parametrize("exactness", ["certified", "approximate"])
+def test_a_score_that_reaches_the_bound_is_proven(exactness):
+    """Of one code the k-th best is the last of a list of k."""
+    engine = Engine(*drawn(0, batch=3, n=50, codes=1))
+    engine.propose = lambda *asked: (
+        Shortlist(rows, vectors, search(engine.contexts, vectors, k=1).scores[i, 0].item())
+        for i, (rows, vectors, _) in enumerate(Engine.propose(engine, *asked))
+    )
+    answers = engine.search(k=1, exactness=exactness, length=1, longest=1)
+    assert [answer.found for answer in answers] == ["certified"] * 3
 
 
 def test_lists_that_prove_nothing_are_approximate():

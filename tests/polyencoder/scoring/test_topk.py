@@ -36,6 +36,12 @@ def test_a_score_that_is_nan_comes_last():
     assert values.tolist() == [[2.0, 1.0, -torch.inf]]
 
 
+def test_infinite_scores_keep_their_places():
+    values, columns = best(torch.tensor([-torch.inf, 0.0, torch.inf, -1.0]), 4)
+    assert columns.tolist() == [2, 1, 3, 0]
+    assert values.tolist() == [torch.inf, 0.0, -1.0, -torch.inf]
+
+
 @given(st.lists(st.lists(st.tuples(*[st.integers(0, 3)] * 2), max_size=6), min_size=1, max_size=5), st.integers(1, 8))
 def test_pieces_give_the_order_of_the_whole(pieces, k):
     """Two contexts; candidates are numbered in the order in which they come, and few scores differ."""
