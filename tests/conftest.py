@@ -14,6 +14,7 @@ import importlib.util
 import json
 import random
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,26 @@ def seeded() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the old generator is what ParlAI draws from
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traced_graphs() -> Iterator[bool]:
+    """ONNX graphs are traced, as under an older torch: the current exporter takes seconds for each.
+
+    Gives whether torch has that one, for `by_current_exporter`.
+    """
+    from polyencoder.export.onnx import exporters
+
+    with pytest.MonkeyPatch.context() as patch:
+        is_current = exporters.IS_CURRENT
+        patch.setattr(exporters, "IS_CURRENT", False)
+        yield is_current
+
+
+@pytest.fixture
+def by_current_exporter(traced_graphs, monkeypatch) -> None:
+    """Graphs are made as users' are."""
+    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", traced_graphs)
 
 
 @pytest.fixture(scope="session")

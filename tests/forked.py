@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 __all__ = ["Forked", "begin", "forkserver"]
 
@@ -27,8 +28,11 @@ PRELOADED = [
     *("pytest", "transformers.models.bert.modeling_bert", "sklearn.feature_extraction.text", "sklearn.metrics"),
     *("matplotlib.pyplot", "mpl_toolkits.mplot3d", "parlai.scripts.train_model", "parlai.scripts.eval_model"),
     *("parlai.agents.ranker.launch", "polyencoder.cli.train", "polyencoder.cli.search", "polyencoder.training.run"),
+    "torch.distributed.run",
 ]
-PROGRAMS = {"polyencoder": "polyencoder", "parlai": "parlai"}  # of which module
+PROGRAMS = {"polyencoder": "polyencoder", "parlai": "parlai", "torchrun": "torch.distributed.run"}  # of which module
+
+_is_forked = False  # this process
 
 
 def forkserver() -> Any:
@@ -39,7 +43,13 @@ def forkserver() -> Any:
 
 
 def begin(folder: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
-    """Makes this process one that a shell has started in `folder`: not even random numbers are those of others."""
+    """Makes this process one that a shell has started in `folder`: not even random numbers are those of others.
+
+    What it starts is forked, too: the processes of torchrun.
+    """
+    global _is_forked
+    _is_forked = True
+    subprocess.Popen = subprocess_handler.Popen = Forked  # type: ignore[misc]
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
@@ -49,9 +59,9 @@ def begin(folder: str | os.PathLike[str], environment: Mapping[str, str]) -> Non
 
 
 class Forked(subprocess.Popen[Any]):
-    """In the place of `subprocess.Popen`: forks `python -m MODULE`, `python -c CODE`, `polyencoder` and `parlai`.
+    """In the place of `subprocess.Popen`: forks `python -m MODULE`, `python -c CODE`, and the commands of PROGRAMS.
 
-    Other commands are started as ever.
+    Other commands are started as ever. A forked process forks itself, so that what it starts are its children.
     """
 
     _process: Any = None
@@ -67,7 +77,8 @@ class Forked(subprocess.Popen[Any]):
         fds = [_Inherited(fd if fd != -1 else n) for n, fd in enumerate(theirs)]
         place = os.fspath(cwd) if cwd is not None else os.getcwd()
         environment = dict(os.environ if env is None else env)
-        self._process = forkserver().Process(target=_child, args=(program, place, environment, fds))
+        context = multiprocessing.get_context("fork") if _is_forked else forkserver()
+        self._process = context.Process(target=_child, args=(program, place, environment, fds))
         self._process.start()
         process._children.discard(self._process)  # type: ignore[attr-defined] # pytest would wait for it to end
         self.pid = self._process.pid
@@ -92,7 +103,9 @@ class Forked(subprocess.Popen[Any]):
 
 def _program(words: list[str]) -> tuple[str, list[str]] | None:
     """("-m" or "-c", its argument and those of the program), of a command that can be forked."""
-    if words and words[0] == sys.executable and len(words) > 2 and words[1] in ("-m", "-c"):
+    if words[:2] == [sys.executable, "-u"]:  # torchrun's own: the child flushes each line anyway
+        words = [sys.executable, *words[2:]]
+    if len(words) > 2 and words[0] == sys.executable and words[1] in ("-m", "-c"):
         return words[1], words[2:]
     if words and Path(words[0]).name in PROGRAMS:
         return "-m", [PROGRAMS[Path(words[0]).name], *words[1:]]
@@ -100,7 +113,7 @@ def _program(words: list[str]) -> tuple[str, list[str]] | None:
 
 
 class _Inherited:
-    """A file descriptor, which the process that this is sent to gets as one of its own."""
+    """A file descriptor, which the process that this is sent to gets as one of its own; a fork has it already."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -113,11 +126,15 @@ def _detached(sent: Any) -> int:
     return int(sent.detach())
 
 
-def _child(program: tuple[str, list[str]], folder: str, environment: Mapping[str, str], fds: list[int]) -> None:
+def _child(program: tuple[str, list[str]], folder: str, environment: Mapping[str, str], fds: list[Any]) -> None:
     begin(folder, environment)
-    for mine, theirs in enumerate(fds):
-        os.dup2(theirs, mine)
-        os.close(theirs)
+    for mine, sent in enumerate(fds):
+        if isinstance(sent, _Inherited):
+            os.dup2(sent.fd, mine)
+        else:
+            os.dup2(sent, mine)
+            os.close(sent)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr] # whoever watches it sees it
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - multiprocessing has put /dev/null in its place
     sys.path.insert(0, "")
     kind, words = program

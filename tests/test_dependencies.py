@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from importlib.metadata import packages_distributions
@@ -26,6 +27,7 @@ def distribution(module: str) -> str:
     return name(OF_MODULES.get(module, found[0]))
 
 
+@functools.cache
 def imports(folder: str) -> dict[str, Path]:
     """The packages that the code of a folder imports, also by `require`, and a file of each."""
     found: dict[str, Path] = {}

@@ -75,6 +75,7 @@ def test_interactive_answers_with_a_fixed_candidate(model, copy_of, candidates_f
         assert said[1:] == ["my owl is here .", "my cat is here ."]
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_interactive_in_a_shell_takes_its_candidates_from_the_task(copy_of, labels):
     command = [sys.executable, "-m", "parlai", "interactive", "-mf", str(copy_of("polyencoder"))]
     done = subprocess.run(command, input=CONVERSATION, capture_output=True, text=True, check=False, timeout=120)

@@ -181,6 +181,12 @@ def _python(arguments: list[str]) -> None:
         exec(compile(arguments[2], "<snippet>", "exec"), {"__name__": "__main__"})
 
 
+def _torchrun(arguments: list[str]) -> None:
+    from torch.distributed.run import main
+
+    main(arguments[1:])
+
+
 def _subprocess(arguments: list[str]) -> None:
     raise SystemExit(subprocess.run(arguments, check=False).returncode)
 
@@ -189,7 +195,7 @@ _PROGRAMS = {
     "parlai": _parlai,
     "polyencoder": _polyencoder,
     "python": _python,
-    "torchrun": _subprocess,
+    "torchrun": _torchrun,
     "cp": _subprocess,
 }
 

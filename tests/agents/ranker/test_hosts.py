@@ -22,7 +22,7 @@ Torchrun = subprocess.Popen[bytes]
 
 
 @pytest.fixture
-def torchrun() -> Iterator[Callable[..., Torchrun]]:
+def torchrun(forked_commands) -> Iterator[Callable[..., Torchrun]]:
     """(its flags, the launcher's arguments, working folder) -> torchrun; nothing of it outlives the test."""
     started = []
 

@@ -173,9 +173,8 @@ def test_what_cannot_be_used(ranker, write, texts, tmp_path):
 
 
 @pytest.mark.slow
-def test_int8_graphs_have_a_calibration_of_their_own(make_ranker, write, texts, tmp_path, monkeypatch):
+def test_int8_graphs_have_a_calibration_of_their_own(make_ranker, write, texts, tmp_path):
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
     ranker = make_ranker("bi")
     export_folder(ranker, tmp_path / "model", int8=True)
     data = write(ranker, among=texts)

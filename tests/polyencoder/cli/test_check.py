@@ -29,9 +29,7 @@ def exported(tmp_path_factory, make_model, tokenizer) -> Path:
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("check") / "model"
     model = make_model("poly")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
-        export_folder(Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu"), folder, int8=True)
+    export_folder(Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu"), folder, int8=True)
     return folder
 
 

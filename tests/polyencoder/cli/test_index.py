@@ -81,6 +81,7 @@ def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=240)
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_torchrun(call, model, texts, tmp_path):
     """Two processes write the vectors that one would; one of them reports, and builds the FAISS index."""
     options = ["--candidates", texts, "--shard-size", 2, "--faiss", "flat", "--out"]
@@ -96,6 +97,7 @@ def test_torchrun(call, model, texts, tmp_path):
     verify(tmp_path / "two")
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_torchrun_ends_when_the_candidates_cannot_be_used(model, tmp_path):
     """No process waits for what another has given up."""
     path = tmp_path / "bad.jsonl"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.commands import invoke
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.usefixtures("forked_commands"), pytest.mark.slow]
 
 KILLED = "tests.polyencoder.cli.killed"
 WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]

@@ -158,19 +158,17 @@ def test_a_hub_that_refuses(make_ranker, hub, monkeypatch, step):
         make_ranker("bi").push_to_hub("me/ranker")
 
 
-def test_what_cannot_be_saved_leaves_no_repository(make_ranker, hub, monkeypatch, tmp_path):
+def test_what_cannot_be_saved_leaves_no_repository(make_ranker, hub, tmp_path):
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
     export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)
     with pytest.raises(InputError, match="no torch weights to save"):
         Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu").push_to_hub("me/ranker")
     assert hub == []
 
 
-def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, monkeypatch, tmp_path, sentences, killed_after):
+def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, sentences, killed_after):
     """Of torch's files the old model or the new one loads, always; and of graphs the same, or none."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", False)
     old, new = make_ranker("bi"), make_ranker("bi", seed=1, output_scaling=5.0)
     expected = [ranker.score([sentences[:1]], sentences) for ranker in (old, new)]
     for ranker, name in ((old, "old"), (new, "new")):

@@ -18,7 +18,6 @@ import pytest
 
 from polyencoder.cli.main import main
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
-from polyencoder.export.onnx import exporters
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.run import bound
 from polyencoder.storage.files import write_text
@@ -84,7 +83,6 @@ def test_workers_answer_alike_and_share_sessions_and_metrics(place):
 def test_int8_graphs_are_served_as_they_were_exported(place, make_ranker, monkeypatch):
     """From a model to a server, by the commands; int8 graphs search the index that they made."""
     pytest.importorskip("onnxruntime")
-    monkeypatch.setattr(exporters, "IS_CURRENT", False)  # graphs are traced, which is fast
     (place / "exported").mkdir()
     run_command("export", "model", "exported/model", "--onnx", "--int8")
     monkeypatch.chdir(place / "exported")

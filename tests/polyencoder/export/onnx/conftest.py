@@ -45,23 +45,8 @@ def separable(request) -> str:
     return request.param
 
 
-IS_CURRENT = exporters.IS_CURRENT
-
-
-@pytest.fixture(autouse=True)
-def by_tracing(monkeypatch):
-    """Graphs are traced, as under an older torch: most tests are of what is around an exporter."""
-    monkeypatch.setattr(exporters, "IS_CURRENT", False)
-
-
-@pytest.fixture
-def by_current_exporter(by_tracing, monkeypatch):
-    """Graphs are made as users' are."""
-    monkeypatch.setattr(exporters, "IS_CURRENT", IS_CURRENT)
-
-
 @pytest.fixture(scope="session")
-def exported(make_model, tokenizer, tmp_path_factory):
+def exported(make_model, tokenizer, tmp_path_factory, traced_graphs):
     """(kind) -> a torch ranker of this kind and the folder of its graphs, which all processes share."""
     pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
     base = tmp_path_factory.getbasetemp()
@@ -75,7 +60,7 @@ def exported(make_model, tokenizer, tmp_path_factory):
             ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
             folder = base / f"onnx-{kind}"
             with FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
-                patch.setattr(exporters, "IS_CURRENT", IS_CURRENT and kind in BY_CURRENT_EXPORTER)
+                patch.setattr(exporters, "IS_CURRENT", traced_graphs and kind in BY_CURRENT_EXPORTER)
                 if not folder.exists():
                     export_onnx(ranker, folder)
             made[kind] = ranker, folder

@@ -87,20 +87,18 @@ def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind, lengths):
     np.testing.assert_allclose(run(folder, "scorer.onnx", tokens)[0], expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_ranker_and_the_generator_are_left_alone(make_ranker, tmp_path, by_current_exporter):
+def test_there_are_no_warnings_and_the_ranker_and_the_generator_are_left_alone(
+    make_ranker, tmp_path, by_current_exporter
+):
     ranker = make_ranker("poly")
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
     state = torch.get_rng_state()
-    export_onnx(ranker, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        export_onnx(ranker, tmp_path)
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(module.training for module in ranker.model.modules())
     assert all(torch.equal(tensor, before[name]) for name, tensor in ranker.model.state_dict().items())
-
-
-def test_no_warnings(make_ranker, tmp_path, by_current_exporter):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        export_onnx(make_ranker("poly", context_vectors="n_last"), tmp_path)
 
 
 @pytest.mark.parametrize("there_before", [True, False])
