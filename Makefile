@@ -2,7 +2,8 @@
 
 PYTHON ?= python3
 # One process per core, and a few at most: every process imports torch anew.
-PYTEST_ARGS ?= -n auto --maxprocesses 4
+# Each begins with a part of its own, so what the tests of a folder share is made once.
+PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist worksteal
 
 VENV := .venv
 BIN := $(VENV)/bin

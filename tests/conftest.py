@@ -14,7 +14,7 @@ import importlib.util
 import json
 import random
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +75,23 @@ def traced_graphs() -> Iterator[bool]:
 def by_current_exporter(traced_graphs, monkeypatch) -> None:
     """Graphs are made as users' are."""
     monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", traced_graphs)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn_curves() -> Iterator[Callable[..., None]]:
+    """Runs draw no curve, which takes half a second in each. Gives what draws, for `drawn_curves`."""
+    from polyencoder.training.callbacks import LearningCurve
+
+    with pytest.MonkeyPatch.context() as patch:
+        draw = LearningCurve.draw
+        patch.setattr(LearningCurve, "draw", lambda self: None)
+        yield draw
+
+
+@pytest.fixture
+def drawn_curves(undrawn_curves, monkeypatch) -> None:
+    """Runs draw their curves."""
+    monkeypatch.setattr("polyencoder.training.callbacks.LearningCurve.draw", undrawn_curves)
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
+
+try:
+    from yaml import CSafeLoader as SafeLoader
+except ImportError:  # PyYAML without libyaml
+    from yaml import SafeLoader
 
 from polyencoder.errors import ConfigError
 
@@ -50,7 +56,7 @@ def parse_fields(kind: type[T], values: object, *, where: str) -> T:
     for name, field in fields.items():
         if name not in values and (field.default, field.default_factory) == needed:
             raise ConfigError(f"{where}: {name} is missing")
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     for name, value in values.items():
         if not _fits(value, hints[name]):
             raise ConfigError(f"{where}: {name} cannot be {value!r}")
@@ -70,6 +76,9 @@ def did_you_mean(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; it must be one of {', '.join(known)}"
 
 
+_hints = functools.cache(get_type_hints)  # the tables have thousands of cells
+
+
 def _fits(value: object, hint: Any) -> bool:
     """Whether a YAML value has this type; the contents of mappings and lists are not checked."""
     if get_origin(hint) in (Union, UnionType):
@@ -80,7 +89,7 @@ def _fits(value: object, hint: Any) -> bool:
     return kind is Any or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool))
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(SafeLoader):
     """SafeLoader that rejects duplicate keys of a mapping."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:

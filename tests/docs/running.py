@@ -30,11 +30,11 @@ SHOWN = 2000  # characters of a failed command's output, its last
 
 # Behind the command's own flags, of which the last counts.
 LIMITS = {
-    "train_model": "--max-train-steps 8 --log-every-n-steps 4 --validation-max-exs 40 --validation-every-n-epochs -1",
+    "train_model": "--max-train-steps 4 --log-every-n-steps 2 --validation-max-exs 20 --validation-every-n-epochs -1",
     "eval_model": "--num-examples 40",
     "display_model": "--num-examples 5",
     "display_data": "--num-examples 5",
-    "polyencoder train": "--max-updates 8",
+    "polyencoder train": "--max-updates 5",
 }
 FROM_SCRATCH = "--embedding-size 32 --ffn-size 32 --n-layers 1 --n-heads 2"
 INSTEAD = {"--nproc-per-node": "2"}

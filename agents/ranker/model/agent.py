@@ -99,7 +99,7 @@ class RankerModelAgent(TorchRankerAgent):
         if not shared:
             self.family.check_flags(opt, self.architecture)
             check_read(opt, TrainingConfig, defaults=flag_defaults(type(self)))
-        self._training = training_config(opt)
+        self._training: TrainingConfig = shared["training"] if shared else training_config(opt)
         show_library_log()
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
@@ -208,6 +208,9 @@ class RankerModelAgent(TorchRankerAgent):
 
     def autocast(self) -> torch.autocast:
         return self.precision.autocast()
+
+    def share(self) -> dict[str, Any]:
+        return {**super().share(), "training": self._training}
 
     # ---- files
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 import docstring_parser
@@ -138,9 +139,10 @@ def _flat_name(leaf: Leaf) -> str:
     return flags[0].removeprefix("--").replace("-", "_") if flags else leaf.path[-1]
 
 
-def leaves(cls: Any) -> dict[str, Leaf]:
+@functools.cache
+def leaves(cls: type) -> Mapping[str, Leaf]:
     """The settings of a class and those that are nested in it, by their flat names: those of their flags."""
-    return {_flat_name(leaf): leaf for leaf in _leaves(cls, ())}
+    return MappingProxyType({_flat_name(leaf): leaf for leaf in _leaves(cls, ())})
 
 
 def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:

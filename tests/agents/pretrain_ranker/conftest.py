@@ -12,6 +12,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.importing.folder import save_tokenizer
 from polyencoder.text.learning import ROLES, PieceSettings, count_characters, learn_pieces
+from polyencoder.training.callbacks import LearningCurve
 from polyencoder.training.randomness import seed_everything
 
 SIZES = {"embedding_size": 32, "ffn_size": 64, "n_layers": 1, "n_heads": 2, "n_positions": 48}
@@ -56,10 +57,14 @@ def learn(task: dict[str, Any], vocabulary: str) -> Callable[..., tuple[dict[str
 
 
 @pytest.fixture(scope="session")
-def learnt(learn: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, float]]:
-    """The file of an encoder that has learnt the task, not to be written to; and its last validation."""
+def learnt(
+    learn: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, undrawn_curves: Callable[..., None]
+) -> tuple[Path, dict[str, float]]:
+    """The file of an encoder that has learnt the task and its curve, not to be written to; and its last validation."""
     path = tmp_path_factory.mktemp("pretrained") / "model"
-    report, _ = learn(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LearningCurve, "draw", undrawn_curves)
+        report, _ = learn(path)
     return path, report
 
 

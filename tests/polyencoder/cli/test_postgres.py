@@ -63,6 +63,7 @@ def test_what_cannot_be_used_is_an_error_without_the_password(model, tmp_path, w
         assert "secret" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_a_build_that_is_killed_leaves_nothing(model, where):
     psycopg = pytest.importorskip("psycopg")
     command = [sys.executable, "-m", "polyencoder", "index", "--model", model, "-c", "-", "-o", where]

@@ -165,7 +165,7 @@ def test_a_sentence_encoder_is_compared_by_its_own_vectors(make_settings, minilm
     assert starting_model(make_settings(**options, reduction="first")).model.reduction == "first"
 
 
-def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp_path, talks):
+def test_the_folder_is_an_encoder_with_its_tokenizer_and_card(make_settings, tmp_path, drawn_curves):
     settings = make_settings()
     report = pretrain(settings)
     assert (report.updates, report.resumed) == (6, False)

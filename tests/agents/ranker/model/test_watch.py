@@ -74,7 +74,7 @@ def options(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_in_a_terminal_and_resumed_in_a_pipe(options, tmp_path, monkeypatch):
+def test_a_run_in_a_terminal_and_resumed_in_a_pipe(options, tmp_path, monkeypatch, drawn_curves):
     """The line is for a terminal, the files for both; TensorBoard takes our metrics."""
     main, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # lines and columns

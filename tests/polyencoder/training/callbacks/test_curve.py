@@ -12,6 +12,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.training.callbacks import curve as curve_module
 from polyencoder.training.callbacks.curve import LearningCurve
 
+pytestmark = pytest.mark.usefixtures("drawn_curves")
+
 
 @pytest.fixture
 def curve(tmp_path) -> LearningCurve:
