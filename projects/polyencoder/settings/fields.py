@@ -139,9 +139,13 @@ def _flat_name(leaf: Leaf) -> str:
     return flags[0].removeprefix("--").replace("-", "_") if flags else leaf.path[-1]
 
 
-@functools.cache
 def leaves(cls: type) -> Mapping[str, Leaf]:
     """The settings of a class and those that are nested in it, by their flat names: those of their flags."""
+    return _by_name(cls)
+
+
+@functools.cache
+def _by_name(cls: type) -> Mapping[str, Leaf]:
     return MappingProxyType({_flat_name(leaf): leaf for leaf in _leaves(cls, ())})
 
 
