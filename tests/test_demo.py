@@ -39,7 +39,7 @@ def test_a_chat_before_the_demo_says_what_to_run(tmp_path):
 
 
 def test_a_step_that_fails_ends_the_demo(tmp_path):
-    words = [sys.executable, "demo.py", "--folder", str(tmp_path), "--backbone", str(tmp_path / "nothing")]
+    words = [sys.executable, "-m", "demo", "--folder", str(tmp_path), "--backbone", str(tmp_path / "nothing")]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert run.returncode != 0
     assert "nothing" in run.stderr

@@ -30,6 +30,7 @@ from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
+from tests.forked import forkserver
 
 pytestmark = pytest.mark.slow
 
@@ -237,8 +238,10 @@ def test_two_processes_write_the_same_bytes(make_index):
     assert contents(make_index("two", workers=2)) == contents(make_index("one", workers=1))
 
 
-def test_workers_encode_with_a_model_in_16_bits(tmp_path, ranker, candidates):
-    """Whose weights are not what can be saved."""
+def test_workers_encode_with_a_model_in_16_bits(tmp_path, ranker, candidates, monkeypatch):
+    """Whose weights are not what can be saved. The workers have their imports done."""
+    context = forkserver()
+    monkeypatch.setattr(shards_module.multiprocessing, "get_context", lambda _: context)
     ranker.save_pretrained(tmp_path / "model")
     rounded = Ranker.from_pretrained(tmp_path / "model", device="cpu", dtype="bfloat16")
     for workers in (1, 2):
