@@ -31,7 +31,7 @@ KINDS = {
     "cross": ("cross", {}),
     "cross-mean": ("cross", {"reduction": "mean", "pair_start": True, "output_scaling": 2.0}),
 }
-# By torch's current exporter, which takes seconds for a graph: each operator once. The others are traced, and so are the
+# By torch's current exporter, which takes seconds for a graph: each operator once. The others are traced, as are the
 # candidates of poly-encoders, which are those of a bi-encoder.
 BY_CURRENT_EXPORTER = {"bi", "bi-first-shared", "bi-max", "poly-n_last", "poly-multihead", "poly-many_codes", "cross"}
 
