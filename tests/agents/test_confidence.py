@@ -16,6 +16,8 @@ from polyencoder.calibration.observations import observe
 from polyencoder.data.example import Example
 from polyencoder.storage.checkpoint import model_fingerprint
 
+pytestmark = pytest.mark.slow
+
 NONE = "I have no good answer to that."
 
 

@@ -12,6 +12,8 @@ from polyencoder.importing import import_parlai
 from polyencoder.ranker.ranker import Ranker
 from tests.commands import run_command
 
+pytestmark = pytest.mark.slow
+
 TURNS = ["hello there !", "where is the owl ?"]
 
 

@@ -241,7 +241,7 @@ def make_files(folder: Path) -> None:
 
 
 def models_in(text: str) -> list[str]:
-    """The commands that make the models which a text names, and those that they are made of."""
+    """The models that a text names, and those that they are made of, in the order in which they can be made."""
     named = {name for name in MODELS if re.search(rf"\b{name}\b", text)}
     named |= {other for name in named for other in MODELS if re.search(rf"\b{other}\b", MODELS[name])}
-    return [command for name, command in MODELS.items() if name in named]
+    return [name for name in MODELS if name in named]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 from tests.docs.running import Failure, Runner
 from tests.docs.snippets import Command, commands, read_snippets
-from tests.docs.stand_ins import VARIABLES, make_files, models_in
+from tests.docs.stand_ins import MODELS, VARIABLES, make_files, models_in
 
 pytestmark = pytest.mark.slow
 
@@ -20,16 +21,36 @@ SNIPPETS = [snippet for document in DOCUMENTS for snippet in read_snippets(docum
 RUN = [list(group) for _, group in groupby((s for s in SNIPPETS if not s.not_run), key=lambda s: s.document)]
 
 
+@pytest.fixture(scope="module")
+def put_models(tmp_path_factory):
+    """(names, folder): the folder has these models, each of which is trained once for all documents."""
+    place = tmp_path_factory.mktemp("models")
+    make_files(place)
+    runner, made = Runner(place, dict(VARIABLES)), set()
+
+    def put(names: list[str], folder: Path) -> None:
+        for name in names:
+            if name not in made:
+                runner.prepare(Command(0, tuple(MODELS[name].split())))
+                made.add(name)
+            for path in [place / name, *place.glob(f"{name}.*")]:
+                if path.is_dir():
+                    shutil.copytree(path, folder / path.name)
+                else:
+                    shutil.copy(path, folder)
+
+    return put
+
+
 @pytest.mark.parametrize("snippets", RUN, ids=lambda snippets: snippets[0].document.name)
-def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request):
+def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request, put_models):
     folder = tmp_path / "project"
     folder.mkdir()
     make_files(folder)
     variables = dict(VARIABLES)
     runner = Runner(folder, variables)
     request.addfinalizer(runner.close)
-    for command in models_in("".join(snippet.text for snippet in snippets)):
-        runner.prepare(Command(0, tuple(command.split())))
+    put_models(models_in("".join(snippet.text for snippet in snippets)), folder)
     failures = []
     for snippet in snippets:
         if snippet.language == "python":

@@ -7,6 +7,8 @@ import pytest
 from tests.docs.running import Failure, Runner
 from tests.docs.snippets import Command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -39,7 +41,6 @@ def test_what_the_command_line_says(run):
         run("polyencoder", "zoo", "nothing")
 
 
-@pytest.mark.slow
 def test_a_perfect_score_is_a_failure(run):
     with pytest.raises(Failure, match=r"reports accuracy 1\.0"):
         run("parlai", "eval_model", "-m", "repeat_label", "-t", "selection:sample")

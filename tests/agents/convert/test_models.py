@@ -14,6 +14,8 @@ from polyencoder import Ranker
 from polyencoder.errors import CheckpointError
 from tests.commands import run_command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run():
@@ -68,7 +70,6 @@ def test_a_model_of_parlai_in_the_commands(learnt, examples, labels, run, tmp_pa
     )
 
 
-@pytest.mark.slow
 def test_a_folder_of_polyencoder_train_in_parlai(small, examples, run, learn, tmp_path):
     out = tmp_path / "out"
     run(

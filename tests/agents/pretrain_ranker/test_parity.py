@@ -21,6 +21,8 @@ from polyencoder.pretraining.start import starting_model
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 UPDATES, SIZE = 12, 8
 
 

@@ -8,6 +8,8 @@ import torch
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.export.onnx import export_onnx, quantize_int8
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="session")
 def quantized(exported, tmp_path_factory):
