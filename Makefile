@@ -24,7 +24,7 @@ venv: $(VENV)/.project  ## create .venv with everything installed (PYTHON=python
 test: venv  ## run the tests (PYTEST_ARGS="-x -k poly" to choose)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: lint  ## check style and types and run the fast tests, in some three minutes
+check: lint  ## check style and types and run the fast tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
 # cosmic-ray writes each mutant to disk: into a copy of the working tree.

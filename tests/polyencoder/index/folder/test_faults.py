@@ -91,6 +91,25 @@ def interrupt(_: str) -> None:
 
 
 @pytest.fixture
+def ranker(ranker, monkeypatch):
+    """Encodes and scores the same texts once: at each moment the same are asked for."""
+
+    def once(method: Callable[..., Any]) -> Callable[..., Any]:
+        known: dict[str, Any] = {}
+
+        def call(*given: Any) -> Any:
+            if repr(given) not in known:
+                known[repr(given)] = method(*given)
+            return known[repr(given)]
+
+        return call
+
+    for name in ("encode_contexts", "score"):
+        monkeypatch.setattr(ranker, name, once(getattr(ranker, name)))
+    return ranker
+
+
+@pytest.fixture
 def moments_of(folder, ranker, tmp_path):
     """(change) -> what it calls, in order."""
 
