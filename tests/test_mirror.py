@@ -25,7 +25,6 @@ TESTED_BY = {
     "cli/shared/loading.py": "cli/test_check.py",
     "cli/shared/output.py": "cli/test_index.py",
     "cli/shared/processes.py": "cli/test_torchrun.py",
-    "data/readers/delimited.py": "data/readers/test_records.py",
     "evaluation/contexts.py": "export/onnx/test_convert.py",
     "export/onnx/files.py": "export/onnx/test_runtime.py",
     "hub/push.py": "export/test_folder.py",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
@@ -10,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.data.readers import BadExamples, format_of, open_bytes, records
+from polyencoder.data.readers import format_of, open_bytes, records
 from polyencoder.errors import ConfigError, InputError
+from tests.polyencoder.data.readers.conftest import read_all
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -19,31 +19,6 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 OBJECTS = st.lists(st.dictionaries(st.text(), VALUES, max_size=4), max_size=6)
-# NUL is not text that a table can hold: csv refuses it before Python 3.11.
-CELLS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
-    ['"', "a\nb", "a\r\nb", "\r", ",", "\t", '","', "\u2028"]
-)
-
-
-@pytest.fixture
-def write(tmp_path):
-    def write(name: str, content: str | bytes):
-        path = tmp_path / name
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return path
-
-    return write
-
-
-def read_all(path, **options) -> tuple[list[dict], BadExamples]:
-    bad = BadExamples(skip=True)
-    return [record for _, record in records(path, bad=bad, **options)], bad
-
-
-def table(rows: list[list[str]], delimiter: str = ",", end: str = "\r\n") -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, delimiter=delimiter, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
-    return text.getvalue().encode()
 
 
 @pytest.mark.parametrize(
@@ -116,100 +91,6 @@ def test_a_cut_gzip_gives_whole_objects_and_then_an_error(write):
         assert found == objects[: len(found)]
         assert bad.count == 1
     assert read_all(write("cut.jsonl.gz", whole))[0] == objects
-
-
-# --- tables ---
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    rows=st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=6),
-    tabs=st.booleans(),
-    end=st.sampled_from(["\n", "\r\n", "\r"]),
-    mark=st.booleans(),
-)
-def test_any_table_reads_back(tmp_path_factory, rows, tabs, end, mark):
-    path = tmp_path_factory.getbasetemp() / ("any.tsv" if tabs else "any.csv")
-    content = table([("a", "b", "c"), *rows], "\t" if tabs else ",", end)
-    path.write_bytes(b"\xef\xbb\xbf" * mark + content)
-    assert [tuple(record.values()) for _, record in records(path)] == rows
-
-
-def test_the_place_of_a_row_is_the_line_where_it_begins(write):
-    path = write("a.csv", 'a,b\n1,"x\ny\n"\n\n2,z\n3\n')
-    bad = BadExamples(skip=True)
-    found = list(records(path, bad=bad))
-    assert found == [(f"{path}, line 2", {"a": "1", "b": "x\ny\n"}), (f"{path}, line 6", {"a": "2", "b": "z"})]
-    assert bad.first == f"{path}, line 7: has 1 cells, but the header names 2 columns"
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (b"2", "a.csv, line 3: has 1 cells, but the header names 2 columns"),
-        (b"2,y,z", "a.csv, line 3: has 3 cells, but the header names 2 columns"),
-        (b'2,"y"z', r"a.csv, line 3: not a row of cells \(.+\); look for a quote out of place"),
-        (b"2,\xff", "a.csv, line 3: is not utf-8 text"),
-        (b'2,"y\n\xff\nz"', "a.csv, line 4: is not utf-8 text"),
-    ],
-)
-def test_a_row_that_cannot_be_used_is_named_or_skipped_alone(write, row, message):
-    path = write("a.csv", b"a,b\n1,x\n" + row + b"\n3,z\n")
-    with pytest.raises(InputError, match=message):
-        list(records(path))
-    found, bad = read_all(path)
-    assert (found, bad.count) == ([{"a": "1", "b": "x"}, {"a": "3", "b": "z"}], 1)
-
-
-def test_a_quote_that_is_never_closed_is_an_error_where_it_opens(write):
-    path = write("a.csv", 'a,b\n1,x\n2,"y\n3,z\n')
-    with pytest.raises(InputError, match="a.csv, line 3: not a row of cells"):
-        list(records(path))
-
-
-def test_rows_behind_a_quote_that_is_never_closed_are_read(write):
-    good = [(str(n), "z" * 30) for n in range(5000)]
-    path = write("a.csv", 'a,b\n1,x\n2,"y\n' + "".join(f"{a},{b}\n" for a, b in good) + '7,"never\n8,z\n')
-    found, bad = read_all(path)
-    assert [tuple(record.values()) for record in found] == [("1", "x"), *good, ("8", "z")]
-    assert bad.count == 2
-    assert bad.first is not None
-    assert bad.first.startswith(f"{path}, line 3: not a row of cells")
-    assert [where for where, _ in records(path, bad=BadExamples(skip=True))][-1] == f"{path}, line 5005"
-
-
-def test_a_cell_may_be_longer_than_pythons_own_limit(write):
-    rows = [("1", "x" * 200_000), ("2", "turn\n" * 100_000), ("3", "z")]
-    found, bad = read_all(write("a.csv", table([("a", "b"), *rows])))
-    assert [tuple(record.values()) for record in found] == rows
-    assert bad.count == 0
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "a.csv: has no header row"),
-        (b"\n\n", "a.csv: has no header row"),
-        (b"a,b,a\n1,2,3\n", "a.csv, line 1: the header names the column 'a' twice"),
-        (b"a,\xff\n1,2\n3,4\n", "a.csv, line 1: is not utf-8 text"),
-    ],
-)
-def test_nothing_is_read_below_a_wrong_header(write, content, message):
-    path = write("a.csv", content)
-    with pytest.raises(InputError, match=message):
-        list(records(path))
-    found, bad = read_all(path)
-    assert (found, bad.count) == ([], 1)
-
-
-def test_a_cut_gzip_gives_whole_rows_and_then_an_error(write):
-    rows = [{"a": str(i * 7919), "b": "x\ny" * (i % 3)} for i in range(50)]
-    whole = gzip.compress(table([["a", "b"], *(list(row.values()) for row in rows)]), mtime=0)
-    for length in range(1, len(whole)):
-        found, bad = read_all(write("cut.csv.gz", whole[:length]))
-        assert found == rows[: len(found)]
-        assert bad.count == 1
-    assert read_all(write("cut.csv.gz", whole))[0] == rows
 
 
 # --- Parquet ---
@@ -294,16 +175,3 @@ def test_real_files_have_as_many_records_as_their_readme_says(data_path, name, n
     if not path.is_file():
         pytest.skip(f"no real data: ../shared/data/{name} does not exist")
     assert sum(1 for _ in records(path)) == n
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.csv", "a\tb\n1\t2\n", "a.csv, line 1: the header is one column, .*; if tabs .* name the file .tsv"),
-        ("a.csv", "a;b\n1;2\n", "a.csv, line 1: the header is one column, 'a;b'; if semicolons .* save it with commas"),
-        ("a.tsv", "a,b\n1,2\n", "a.tsv, line 1: the header is one column, 'a,b'; if commas .* name the file .csv"),
-    ],
-)
-def test_another_delimiter_is_named(write, name, content, message):
-    with pytest.raises(InputError, match=message):
-        list(records(write(name, content)))
