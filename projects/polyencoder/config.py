@@ -30,10 +30,11 @@ TurnSeparator = Literal["sep", "newline", "none"]
 """What stands between two turns of a context: the tokenizer's separator, a newline token, or nothing."""
 NextName = Literal["yes-no", "contrastive"]
 """How pre-training predicts next utterances."""
-Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first"]
+Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first", "weighted_mean", "last"]
 ContextVectors = Literal["codes", "n_first", "n_last", "first_n_last", "turns"]
 Attention = Literal["basic", "sqrt", "multihead"]
 Activation = Literal["gelu", "relu"]
+DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 Truncation = Literal["turns", "tokens", "recent_first"]
 
 
@@ -194,6 +195,20 @@ class ConvertConfig:
         return self.vocab_size + 1
 
 
+@dataclass(frozen=True)
+class DenseConfig:
+    """A `Dense` module of a sentence encoder: activation(linear layer), from the vectors before it to `size`."""
+
+    size: int
+    activation: DenseActivation = "identity"
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.size < 1:
+            raise ConfigError(f"size of a dense layer is {self.size}; it must be at least 1", argument="size")
+
+
 TurnEnd = int | tuple[int, ...] | None
 """The id of the token that ends a turn of a context, or those of several; None where nothing does."""
 
@@ -214,6 +229,11 @@ class RankerConfig:
     reduction: Reduction = "first"
     reduction_outputs: int = 64
     """M of the reduction `mean_first`: the average of the first M outputs."""
+    prompt_tokens: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    """How many tokens at the start of contexts and of candidates, their prompts, pooling leaves out: for a sentence
+    encoder with `include_prompt: false`. None to pool prompts, too."""
+    dense: tuple[DenseConfig, ...] = field(default=(), metadata=LATER)
+    """A sentence encoder's linear layers behind the pooling."""
     output_scaling: float = 1.0
     normalize: bool = False
     """Whether vectors have length 1 before `output_scaling`: logits are then its square times a cosine."""
@@ -249,6 +269,13 @@ class RankerConfig:
             raise ConfigError("a configuration has either `backbone` or, for a convert model, `convert`, never both")
         if isinstance(self.turn_end, tuple) and not all(type(one) is int for one in self.turn_end):
             raise ConfigError(f"turn_end is {self.turn_end!r:.60}; it must be the ids of tokens", argument="turn_end")
+        if not all(isinstance(one, DenseConfig) for one in self.dense):
+            raise ConfigError(f"dense is {self.dense!r:.60}; it must be a list of layers", argument="dense")
+        skipped = (0, 0) if self.prompt_tokens is None else self.prompt_tokens
+        if len(skipped) != 2 or not all(type(one) is int and one >= 0 for one in skipped):
+            raise ConfigError(
+                f"prompt_tokens is {self.prompt_tokens!r:.60}; it must be two numbers", argument="prompt_tokens"
+            )
         if self.token_dim is not None and self.token_dim < 1:
             raise ConfigError(f"token_dim is {self.token_dim}; it must be at least 1", argument="token_dim")
         if self.convert is None and not isinstance(self.backbone.get("model_type"), str):
@@ -273,8 +300,12 @@ class RankerConfig:
                 f"{origin}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; "
                 "install the version that wrote it"
             )
-        if isinstance(values.get("turn_end"), list):
-            values["turn_end"] = tuple(values["turn_end"])
+        for name in ("turn_end", "prompt_tokens"):
+            if isinstance(values.get(name), list):
+                values[name] = tuple(values[name])
+        if isinstance(values.get("dense"), list):
+            layers = (_from_dict(DenseConfig, one, origin=f"{origin}, `dense`") for one in values["dense"])
+            values["dense"] = tuple(layers)
         values["text"] = _from_dict(TextConfig, values.get("text", {}), origin=f"{origin}, `text`")
         if (sizes := values.get("convert")) is not None:
             if isinstance(sizes, dict):

@@ -47,6 +47,7 @@ from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import limit_shape_cache
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.pretrained_heads import start_from_heads
+from polyencoder.modeling.sentence_encoder import start_from_dense
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.checkpoint import CONFIG_KEY, load_weights
@@ -183,6 +184,7 @@ class RankerModelAgent(TorchRankerAgent):
         model = build_model(config, pretrained)
         if pretrained is not None:
             start_from_heads(model, opt["backbone"])
+            start_from_dense(model, opt["backbone"])
         freezes = bool(opt.get("freeze_candidates"))
         if freezes and self.output_scaling_pending:
             raise ConfigError(

@@ -108,6 +108,12 @@ class RankerModel(TrainableModel, ABC):
             raise ConfigError(
                 f"poly_attention is 'multihead', which a {cls.title} does not have", argument="poly_attention"
             )
+        if config.dense and (cls.reads_pairs or not cls.has_vectors):
+            raise ConfigError(
+                f"the encoder has Dense layers behind its pooling, which a {cls.title} does not have: give an encoder "
+                "without them, or train a bi- or poly-encoder",
+                argument="backbone",
+            )
         if config.candidate_map and not cls.has_vectors:
             raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
         limit = max_length(config.backbone)
@@ -128,7 +134,7 @@ class RankerModel(TrainableModel, ABC):
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
         """Adds to a new model's configuration what depends on its tokenizer."""
-        return config
+        return config if config.prompt_tokens is None else replace(config, prompt_tokens=text.prompt_tokens)
 
     # ---- scores
 

@@ -17,7 +17,7 @@ from polyencoder.modeling.encoder_config import backbone_config, max_length
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import start_from_heads
-from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
+from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start_from_dense
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
 from polyencoder.text import TextEncoder, TurnSeparator, own_separator, read_subwords, separate_turns, turn_separator
 
@@ -87,6 +87,7 @@ def from_encoder(
     new = RankerConfig(architecture=architecture, backbone=encoder, text=layout, **config)
     model = build_model(family(architecture).model.completed(new, words), backbone)
     start_from_heads(model, name)
+    start_from_dense(model, name)
     return model.eval(), words
 
 

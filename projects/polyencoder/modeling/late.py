@@ -80,7 +80,7 @@ class LateEncoder(BiEncoder):
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
-        return replace(config, turn_end=turn_end(text.separator_ids))
+        return replace(super().completed(config, text), turn_end=turn_end(text.separator_ids))
 
     @property
     def exit_weights(self) -> Tensor:
@@ -185,12 +185,12 @@ class LateEncoder(BiEncoder):
     def _read_context(self, tokens: TokenBatch) -> Texts:
         outputs, mask = self.context_tower(tokens), tokens.mask
         weights = mask.to(at_least_fp32(outputs.dtype)) / mask.sum(1, keepdim=True).clamp(min=1)
-        vectors = self._scaled(self._pooled(outputs, mask))
+        vectors = self._scaled(self._pooled_context(outputs, mask))
         return Texts(vectors, self._tokens(outputs, mask), weights, self._turns(tokens, outputs))
 
     def _read_candidate(self, tokens: TokenBatch) -> Texts:
         outputs, mask = self.candidate_tower(tokens), tokens.mask
-        vectors = self._candidate_vectors(self._pooled(outputs, mask))
+        vectors = self._candidate_vectors(self._pooled_candidate(outputs, mask))
         found = self._tokens(outputs, mask)
         with torch.autocast(outputs.device.type, enabled=False):
             logits = (_exact(found) * self.token_weight).sum(-1) * found.size(-1) ** 0.5

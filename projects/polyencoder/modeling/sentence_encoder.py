@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from torch import nn
 from transformers.utils.hub import cached_file
 
-from polyencoder.config import Architecture, Reduction
+from polyencoder.config import Architecture, DenseConfig, Reduction
 from polyencoder.errors import ConfigError, first_line
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.dense import ACTIVATIONS, set_dense_weights
 from polyencoder.modeling.families import family
 
-__all__ = ["COSINE_SCALING", "SentenceVectors", "own_fields", "own_prompts", "sentence_vectors"]
+__all__ = ["COSINE_SCALING", "SentenceVectors", "own_fields", "own_prompts", "sentence_vectors", "start_from_dense"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +32,13 @@ CONFIG = "config_sentence_transformers.json"
 _PROMPT_NAMES = {"context_prompt": ("query",), "candidate_prompt": ("document", "passage", "corpus")}
 
 # sentence-transformers' pooling modes -> reductions
-_REDUCTIONS: dict[str, Reduction] = {"cls": "first", "mean": "mean", "max": "max"}
+_REDUCTIONS: dict[str, Reduction] = {
+    "cls": "first",
+    "mean": "mean",
+    "max": "max",
+    "weightedmean": "weighted_mean",
+    "lasttoken": "last",
+}
 
 
 @dataclass(frozen=True)
@@ -37,12 +46,16 @@ class SentenceVectors:
     """A sentence encoder's pooling and normalization.
 
     pooling: the names of its pooling modes, usually one. cosine: whether vectors are compared by cosine, else by dot
-    product. left_out: its other modules (such as `Dense`), which rankers do not have.
+    product. include_prompt: whether a prompt's tokens are pooled, too. dense: its linear layers, with the files of
+    their weights in `dense_files`. unknown: a module that rankers do not have.
     """
 
     pooling: tuple[str, ...]
     cosine: bool
-    left_out: tuple[str, ...] = ()
+    include_prompt: bool = True
+    dense: tuple[DenseConfig, ...] = ()
+    dense_files: tuple[str, ...] = ()
+    unknown: str | None = None
 
     @property
     def reduction(self) -> Reduction | None:
@@ -57,8 +70,10 @@ class SentenceVectors:
     def fields(self, architecture: Architecture, *, given: Collection[str] = ()) -> dict[str, Any]:
         """The fields of a `RankerConfig` that follow from it, except the `given` ones."""
         fields: dict[str, Any] = {} if self.reduction is None else {"reduction": self.reduction}
-        if self.cosine and family(architecture).model.has_vectors:  # a cross-encoder compares none
-            fields |= {"normalize": True, "output_scaling": COSINE_SCALING}
+        if family(architecture).model.has_vectors:  # a cross-encoder compares none
+            fields |= {"normalize": True, "output_scaling": COSINE_SCALING} if self.cosine else {}
+            fields |= {"dense": self.dense} if self.dense else {}
+            fields |= {} if self.include_prompt else {"prompt_tokens": (0, 0)}  # completed with the tokenizer
         return {name: value for name, value in fields.items() if name not in given}
 
 
@@ -71,27 +86,44 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
     modules = _json(name, "modules.json", list)
     if modules is None:
         return None
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules if isinstance(module, dict)]
+    modules = [module for module in modules if isinstance(module, dict)]
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
     if "Pooling" not in kinds:
         return None
-    folder = PurePosixPath(str(modules[kinds.index("Pooling")].get("path", "")))
-    if folder.is_absolute() or ".." in folder.parts:
-        raise ConfigError(f"{name}: modules.json names a folder outside of its own, {folder}")
-    pooling = _json(name, str(folder / "config.json"), dict)
+    folder = _folder(name, modules[kinds.index("Pooling")])
+    pooling = _json(name, f"{folder}/config.json", dict)
     if pooling is None:
         raise ConfigError(f"{name}: modules.json names {folder}/config.json, which does not exist")
     similarity = (_json(name, CONFIG, dict) or {}).get("similarity_fn_name")
+    layers: list[DenseConfig] = []
+    files: list[str] = []
+    unknown = None
+    for place, kind in enumerate(kinds):
+        if kind == "Dense" and place > kinds.index("Pooling") and "Normalize" not in kinds[:place]:
+            path = _folder(name, modules[place])
+            own, weights = _json(name, f"{path}/config.json", dict), _file(name, f"{path}/model.safetensors")
+            layer = None if own is None or weights is None else _dense(own)
+            if layer is not None:
+                layers.append(layer)
+                files.append(str(weights))
+                continue
+        if kind not in (("Transformer", "Pooling", "Normalize", "Dropout") if place else ("Transformer",)):
+            unknown = unknown or f"{kind} (module {place})"
     return SentenceVectors(
         _modes(pooling),
         cosine="Normalize" in kinds or similarity in (None, "cosine"),  # None: sentence-transformers' default
-        left_out=tuple(kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")),
+        include_prompt=pooling.get("include_prompt") is not False,
+        dense=tuple(layers),
+        dense_files=tuple(files),
+        unknown=unknown,
     )
 
 
 def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `RankerConfig` that follow from a sentence encoder, except the `given` ones; logs them.
 
-    Empty for other encoders, or an unreachable hub id. Raises as `sentence_vectors` does.
+    Empty for other encoders, or an unreachable hub id. Raises as `sentence_vectors` does, and for what rankers do not
+    have.
     """
     vectors = sentence_vectors(name)
     if vectors is None:
@@ -101,11 +133,43 @@ def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, give
     shown = ", ".join(f"{field} {value}" for field, value in fields.items())
     _log.info("%s is a sentence encoder (modules.json): %s", name, shown or "settings are given")
     if vectors.reduction is None and "reduction" not in given:
-        _log.warning("%s: its pooling, %s, is not supported: using the first output", name, vectors.pooling_name)
-    if vectors.left_out:
-        modules = ", ".join(vectors.left_out)
-        _log.warning("%s: its %s is left out, so vectors are not those of sentence-transformers", name, modules)
+        raise ConfigError(f"{name}: its pooling, {vectors.pooling_name}, is not supported", argument="reduction")
+    if vectors.unknown:
+        raise ConfigError(
+            f"{name}: modules.json has {vectors.unknown}, which rankers do not have: a Transformer, its Pooling, Dense "
+            "with an activation of torch, Normalize; in a copy without modules.json its transformer can be used alone",
+            argument="backbone",
+        )
     return fields
+
+
+def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
+    """Gives the linear layers of a new model the weights of the sentence encoder's."""
+    if not model.config.dense:
+        return
+    vectors = sentence_vectors(name)
+    for key, module in model.named_children():
+        if key in ("dense", "own_candidate_dense") and isinstance(module, nn.Sequential):
+            set_dense_weights(module, vectors.dense_files if vectors else ())
+
+
+def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> PurePosixPath:
+    """The folder of a module, inside of the encoder's."""
+    folder = PurePosixPath(str(module.get("path", "")))
+    if folder.is_absolute() or ".." in folder.parts:
+        raise ConfigError(f"{name}: modules.json names a folder outside of its own, {folder}")
+    return folder
+
+
+def _dense(config: dict[str, Any]) -> DenseConfig | None:
+    """A linear layer from its configuration; None for one that rankers do not have."""
+    of_torch, _, activation = str(config.get("activation_function", "torch.Tanh")).rpartition(".")
+    named = (config.get("module_input_name"), config.get("module_output_name"))
+    if config.get("use_residual") or not of_torch.startswith("torch") or activation.lower() not in ACTIVATIONS:
+        return None
+    if any(one not in (None, "sentence_embedding") for one in named):
+        return None
+    return DenseConfig(config.get("out_features", 0), activation.lower(), config.get("bias", True))  # type: ignore[arg-type]
 
 
 def own_prompts(name: str | os.PathLike[str], *, given: Collection[str] = ()) -> dict[str, str]:
@@ -141,15 +205,21 @@ def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:
     return tuple(key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for key in keys)
 
 
-def _json(name: str | os.PathLike[str], file: str, kind: type) -> Any:
-    """Reads a JSON file of a folder or hub repository; None if missing or unreachable."""
-    path = cached_file(
+def _file(name: str | os.PathLike[str], file: str) -> str | None:
+    """The path of a file of a folder or hub repository; None if missing or unreachable."""
+    path: str | None = cached_file(
         name,
         file,
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
+    return path
+
+
+def _json(name: str | os.PathLike[str], file: str, kind: type) -> Any:
+    """Reads a JSON file of a folder or hub repository; None if missing or unreachable."""
+    path = _file(name, file)
     if path is None:
         return None
     try:

@@ -12,6 +12,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.codes import build_codes
+from polyencoder.modeling.dense import build_dense
 from polyencoder.modeling.export_steps import CONTEXT, ContextStep, Step
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import reduce
@@ -28,8 +29,10 @@ class TwoTowers(RankerModel):
         super().__init__(config)
         self.context_tower = backbone
         self.own_candidate_tower = None if config.share_encoders else copy.deepcopy(backbone)
-        self.candidate_mlp = perceptron(backbone.dim) if config.candidate_mlp else None
-        self.candidate_map = linear_map(backbone.dim) if config.candidate_map else None
+        self.dense = build_dense(backbone.dim, config.dense)
+        self.own_candidate_dense = None if config.share_encoders else copy.deepcopy(self.dense)
+        self.candidate_mlp = perceptron(self.dim) if config.candidate_mlp else None
+        self.candidate_map = linear_map(self.dim) if config.candidate_map else None
 
     @property
     def candidate_tower(self) -> Backbone:
@@ -41,28 +44,41 @@ class TwoTowers(RankerModel):
 
     @property
     def dim(self) -> int:
-        return self.context_tower.dim
+        return self.config.dense[-1].size if self.config.dense else self.context_tower.dim
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
         """The context tower's reduced outputs, neither scaled nor normalized: [batch, dim]."""
-        return self._reduced(self.context_tower, tokens)
+        outputs = self.context_tower(tokens, first_only=self._first_only)
+        return self._pooled_context(outputs, tokens.mask)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
-        return self._candidate_vectors(self._reduced(self.candidate_tower, tokens))
+        outputs = self.candidate_tower(tokens, first_only=self._first_only)
+        return self._candidate_vectors(self._pooled_candidate(outputs, tokens.mask))
 
     def _candidate_vectors(self, vectors: Tensor) -> Tensor:
         vectors = self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
         return vectors if self.candidate_map is None else self.candidate_map(vectors)
 
     def candidate_modules(self) -> list[nn.Module]:
-        behind = (self.candidate_mlp, self.candidate_map)
+        behind = (self.own_candidate_dense or self.dense, self.candidate_mlp, self.candidate_map)
         return [self.candidate_tower, *(module for module in behind if module is not None)]
 
-    def _reduced(self, tower: Backbone, tokens: TokenBatch) -> Tensor:
-        return self._pooled(tower(tokens, first_only=self.config.reduction == "first"), tokens.mask)
+    @property
+    def _first_only(self) -> bool:
+        return self.config.reduction == "first" and self.config.prompt_tokens is None
 
-    def _pooled(self, outputs: Tensor, mask: Tensor) -> Tensor:
-        return reduce(outputs, mask, reduction=self.config.reduction, first_m=self.config.reduction_outputs)
+    def _pooled_context(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        vectors = self._reduced(outputs, mask, skip=(self.config.prompt_tokens or (0, 0))[0])
+        return vectors if self.dense is None else self.dense(vectors)
+
+    def _pooled_candidate(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        vectors = self._reduced(outputs, mask, skip=(self.config.prompt_tokens or (0, 0))[1])
+        dense = self.own_candidate_dense or self.dense
+        return vectors if dense is None else dense(vectors)
+
+    def _reduced(self, outputs: Tensor, mask: Tensor, *, skip: int) -> Tensor:
+        config = self.config
+        return reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs, skip=skip)
 
     def _scaled(self, vectors: Tensor) -> Tensor:
         if self.config.normalize:
@@ -88,7 +104,7 @@ class BiEncoder(TwoTowers):
     title = "bi-encoder"
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        vectors = self._scaled(self._reduced(self.context_tower, tokens))
+        vectors = self._scaled(self.pooled(tokens))
         return ContextEncoding(vectors.unsqueeze(1), None)
 
 
@@ -100,6 +116,7 @@ class PolyEncoder(TwoTowers):
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
+        config = super().completed(config, text)
         if config.context_vectors != "turns":
             return config
         if not text.separator_ids:
@@ -121,7 +138,7 @@ class PolyEncoder(TwoTowers):
             turn_end=config.turn_end,
         )
         multihead = config.poly_attention == "multihead"
-        self.attention = CandidateAttention(backbone.dim, config.poly_attention_heads) if multihead else None
+        self.attention = CandidateAttention(self.dim, config.poly_attention_heads) if multihead else None
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         context = self._codes(tokens)
@@ -132,14 +149,19 @@ class PolyEncoder(TwoTowers):
 
     def _codes(self, tokens: TokenBatch) -> ContextEncoding:
         context: ContextEncoding = self.codes(self._outputs(tokens), tokens)
-        if self.config.normalize:
-            return ContextEncoding(self._scaled(context.vectors), context.mask)
-        return context
+        if self._scales_outputs:
+            return context
+        vectors = context.vectors if self.dense is None else self.dense(context.vectors)
+        return ContextEncoding(self._scaled(vectors), context.mask)
 
     def _outputs(self, tokens: TokenBatch) -> Tensor:
-        """The outputs that the codes attend over; unscaled if each vector is normalized first."""
+        """The outputs that the codes attend over; unscaled if each vector is mapped or normalized first."""
         outputs: Tensor = self.context_tower(tokens)
-        return outputs if self.config.normalize else outputs * self.config.output_scaling
+        return outputs * self.config.output_scaling if self._scales_outputs else outputs
+
+    @property
+    def _scales_outputs(self) -> bool:
+        return not self.config.normalize and self.dense is None
 
     def export_steps(self) -> dict[str, Step]:
         masked = ("codes_mask",) if self.config.context_vectors != "codes" else ()

@@ -20,6 +20,7 @@ _SOURCES = {
     "context_tower.": ("context_tower.", "tower."),
     "own_candidate_tower.": ("own_candidate_tower.", "context_tower.", "tower."),
     "tower.": ("tower.", "context_tower."),
+    "own_candidate_dense.": ("own_candidate_dense.", "dense."),
 }
 
 
@@ -55,7 +56,7 @@ def inherited_fields(
     outputs: it is inherited only if both normalize, or neither does.
     """
     names, together = ["reduction", "reduction_outputs"], not family(architecture).model.has_vectors
-    names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map"]
+    names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map", "dense", "prompt_tokens"]
     names += ["token_dim"] if architecture == stored.architecture else []
     fields = {name: getattr(stored, name) for name in names}
     has_length_1 = not together and (stored.normalize if normalize is None else normalize)

@@ -10,7 +10,7 @@ from typing import cast
 from tokenizers import Tokenizer
 
 from polyencoder.checks import checked_text, checked_texts
-from polyencoder.config import TextConfig, identity
+from polyencoder.config import PROMPTS, TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.storage.files import fingerprint
 from polyencoder.text.context import (
@@ -160,6 +160,14 @@ class TextEncoder:
         if not texts:
             raise InputError("no candidates to encode: the list of candidates is empty")
         return self.pad(self.candidate_ids(texts))
+
+    @property
+    def prompt_tokens(self) -> tuple[int, int]:
+        """Tokens at the start of a context and a candidate that are not theirs: start token and prompt, as counted by
+        sentence-transformers; 0 without a prompt."""
+        prompts = [getattr(self.config, name) for name in PROMPTS]
+        context, candidate = (1 + len(self._encode([prompt])[0]) if prompt else 0 for prompt in prompts)
+        return context, candidate
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> TokenBatch:
         return pad(sequences, pad_id=self.pad_id)

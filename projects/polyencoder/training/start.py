@@ -75,12 +75,13 @@ def _initial(settings: TrainSettings) -> Ranker:
     config = replace(config, text=replace(config.text, **_text_fields(settings)))
     if isinstance(settings.model.output_scaling, float):
         config = replace(config, output_scaling=settings.model.output_scaling)
-    ranker.model.check_config(config)
+    text = TextEncoder(ranker.text.tokenizer, config.text)
+    ranker.model.check_config(config := ranker.model.completed(config, text))
     ranker.model.config = config
     own = {name: getattr(settings.convert, name) for name in family(settings.model.architecture).settings}
     ranker.model.continue_with(own, origin=settings.model.init)
     # without the calibration, which does not apply to the trained weights
-    return Ranker(ranker.model, TextEncoder(ranker.text.tokenizer, config.text), device=settings.evaluation.device)
+    return Ranker(ranker.model, text, device=settings.evaluation.device)
 
 
 def _around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 
+from polyencoder.config import Reduction
 from polyencoder.modeling.pooling import reduce
 
 
@@ -12,6 +15,10 @@ def reference(reduction: str, outputs: torch.Tensor, first_m: int) -> torch.Tens
         return outputs[0]
     if reduction == "max":
         return torch.stack([max(column) for column in outputs.T])
+    if reduction == "last":
+        return outputs[-1]
+    if reduction == "weighted_mean":
+        return sum(i * output for i, output in enumerate(outputs, 1)) / sum(range(1, len(outputs) + 1))
     if reduction == "mean_except_first":
         return torch.stack(list(outputs)[1:]).mean(dim=0) if len(outputs) > 1 else torch.zeros(outputs.size(1))
     return (outputs[:first_m] if reduction == "mean_first" else outputs).mean(dim=0)
@@ -19,7 +26,7 @@ def reference(reduction: str, outputs: torch.Tensor, first_m: int) -> torch.Tens
 
 @pytest.mark.parametrize("extra", [0, 3])
 @pytest.mark.parametrize("lengths", [[1], [5, 3, 1, 8], [3, 3], [2, 1]])
-@pytest.mark.parametrize("reduction", ["first", "mean", "max", "mean_first", "mean_except_first"])
+@pytest.mark.parametrize("reduction", get_args(Reduction))
 def test_like_one_sequence_at_a_time_without_padding(reduction, lengths, extra):
     width = max(lengths) + extra
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
@@ -34,3 +41,10 @@ def test_mean_first_of_many_is_the_mean():
     outputs, mask = torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 2 + [False] * 3])
     everything = reduce(outputs, mask, reduction="mean")
     torch.testing.assert_close(reduce(outputs, mask, reduction="mean_first", first_m=64), everything)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "max", "last", "first", "mean_except_first"])
+def test_skipped_tokens_are_not_pooled(reduction):
+    outputs, mask = torch.randn(2, 5, 6), torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    expected = reduce(outputs[:, 2:], mask[:, 2:], reduction=reduction)
+    torch.testing.assert_close(reduce(outputs, mask, reduction=reduction, skip=2), expected)

@@ -52,8 +52,9 @@ def test_a_real_one(minilm_folder):
         (OLD, ("mean",), "mean"),
         ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, ("cls",), "first"),
         ({"pooling_mode_max_tokens": True}, ("max",), "max"),
-        ({"pooling_mode_lasttoken": True}, ("lasttoken",), None),
-        ({"pooling_mode_weightedmean_tokens": True}, ("weightedmean",), None),
+        ({"pooling_mode_lasttoken": True}, ("lasttoken",), "last"),
+        ({"pooling_mode_weightedmean_tokens": True}, ("weightedmean",), "weighted_mean"),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, ("mean_sqrt_len",), None),
         ({"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, ("cls", "max"), None),
         ({"embedding_dimension": 16, "pooling_mode": "mean"}, ("mean",), "mean"),
         ({"embedding_dimension": 16, "pooling_mode": ["cls", "mean"]}, ("cls", "mean"), None),
@@ -88,13 +89,28 @@ def test_a_ranker_around_one(minilm_folder):
     assert (config.reduction, config.normalize, config.output_scaling) == ("first", False, 1.0)
 
 
-def test_modules_that_rankers_do_not_have(sentence_encoder, backbone_folder, caplog):
-    folder = sentence_encoder({"pooling_mode": "lasttoken"}, ("Transformer", "Pooling", "Dense", "Normalize"))
-    assert sentence_vectors(folder).left_out == ("Dense",)
+@pytest.mark.parametrize(
+    ("pooling", "modules", "message"),
+    [
+        (
+            OLD,
+            ("Transformer", "Pooling", "LSTM"),
+            "modules.json has LSTM .module 2., which rankers do not have: a Trans",
+        ),
+        (OLD, ("Transformer", "Pooling", "Dense"), "modules.json has Dense .module 2., which rankers do not have"),
+        (OLD, ("Transformer", "WordWeights", "Pooling"), "modules.json has WordWeights .module 1., which"),
+        ({"pooling_mode": ["cls", "mean"]}, ("Transformer", "Pooling"), "its pooling, cls and mean, is not supported"),
+    ],
+)
+def test_what_rankers_do_not_have_is_refused(sentence_encoder, backbone_folder, pooling, modules, message):
+    folder = sentence_encoder(pooling, modules)
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    for name in ("1_Pooling", "2_Pooling"):
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / "config.json").write_text(json.dumps(pooling))
     shutil.copytree(backbone_folder("bert"), folder, dirs_exist_ok=True)
-    Ranker.from_backbone(folder, device="cpu")
-    assert f"{folder}: its Dense is left out" in caplog.text
-    assert f"{folder}: its pooling, lasttoken, is not supported: using the first output" in caplog.text
+    with pytest.raises(ConfigError, match=message):
+        Ranker.from_backbone(folder, device="cpu")
 
 
 E5 = {"query": "query: ", "passage": "passage: "}

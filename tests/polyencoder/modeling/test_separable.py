@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import get_args
 
 import pytest
 import torch
 
 from polyencoder import ConfigError, Ranker
+from polyencoder.config import Reduction
 from polyencoder.modeling import BiEncoder, PolyEncoder
 
 KINDS = ["codes", "n_first", "n_last", "first_n_last", "turns"]
@@ -13,7 +15,7 @@ CONTEXT_LENGTHS = [9, 2, 1, 6]  # with 4 codes: longer, shorter, a single token,
 CANDIDATE_LENGTHS = [5, 1, 7, 3, 3]
 
 VARIANTS = [
-    *[("bi", {"reduction": reduction}) for reduction in ("first", "mean", "max", "mean_first", "mean_except_first")],
+    *[("bi", {"reduction": reduction}) for reduction in get_args(Reduction)],
     *[
         ("poly", {"context_vectors": kind, "codes_attention": attention, "poly_attention": attention, "turn_end": 9})
         for kind, attention in product(KINDS, ("basic", "sqrt", "multihead"))

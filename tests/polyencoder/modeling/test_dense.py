@@ -1,0 +1,49 @@
+"""The Dense modules of a sentence encoder."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from polyencoder import Ranker
+from polyencoder.config import DenseConfig
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.dense import build_dense, set_dense_weights
+
+LAYERS = (DenseConfig(6, "tanh"), DenseConfig(3, bias=False))
+
+
+def test_layers_with_weights_of_files(tmp_path):
+    made = [nn.Linear(4, 6), nn.Linear(6, 3, bias=False)]
+    for i, layer in enumerate(made):
+        save_file({f"linear.{name}": weight.detach() for name, weight in layer.named_parameters()}, tmp_path / str(i))
+    dense = build_dense(4, LAYERS)
+    set_dense_weights(dense, [tmp_path / "0", tmp_path / "1"])
+    vectors = torch.randn(5, 4)
+    torch.testing.assert_close(dense(vectors), made[1](torch.tanh(made[0](vectors))))
+    assert build_dense(4, ()) is None
+    with pytest.raises(ConfigError, match="1: no weights of this Dense module"):
+        set_dense_weights(dense, [tmp_path / "1", tmp_path / "1"])
+    save_file({"linear.weight": torch.full((6, 4), torch.nan), "linear.bias": torch.zeros(6)}, tmp_path / "0")
+    with pytest.raises(ConfigError, match="0: weights are infinite or not a number"):
+        set_dense_weights(dense, [tmp_path / "0", tmp_path / "1"])
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+@pytest.mark.parametrize("share", [True, False])
+def test_rankers_with_dense_layers(make_ranker, tmp_path, architecture, share):
+    """Vectors have the size of the last layer; candidates a copy of their own; saved, loaded and taken over whole."""
+
+    ranker = make_ranker(architecture, dense=LAYERS, share_encoders=share, reduction="mean", normalize=True)
+    assert ranker.encode_candidates(["hello"]).shape == (1, 3)
+    assert ranker.encode_contexts(["hello"]).vectors.shape[-1] == ranker.model.dim == 3
+    assert any(name.startswith("own_candidate_dense") for name in ranker.model.state_dict()) != share
+    scores = ranker.score(["hello"], ["no", "yes"])
+    ranker.save_pretrained(tmp_path / "saved")
+    assert torch.equal(Ranker.from_pretrained(tmp_path / "saved", device="cpu").score(["hello"], ["no", "yes"]), scores)
+    other = Ranker.from_backbone(tmp_path / "saved", "bi", device="cpu")
+    assert torch.equal(other.encode_candidates(["hello"]), ranker.encode_candidates(["hello"]))
+    with pytest.raises(ConfigError, match="has Dense layers behind its pooling, which a late-interaction encoder does"):
+        Ranker.from_backbone(tmp_path / "saved", "late", device="cpu")
