@@ -106,7 +106,7 @@ class ModelSettings(Settings):
     reduction: Annotated[Reduction | None, AROUND_BACKBONE, _NEW, Parlai("reduction_type")] = None
     """How the encoder's outputs are pooled into one vector: the first, the mean or maximum of all, the mean of the
     first --reduction-outputs, the mean of all but the first (Table 7 of the paper), the mean weighted by position, or
-    the last (default: as --init, as a sentence encoder given as --backbone, with its cosine and scaling, else first)."""
+    the last (default: as --init, as a sentence encoder as --backbone, with its cosine and scaling, else first)."""
     reduction_outputs: Annotated[Count | None, Needs("reduction", ("mean_first",)), AROUND_BACKBONE, _NEW] = None
     """With --reduction mean_first: how many outputs are averaged (Table 7 of the paper; default: 64)."""
     normalize: Annotated[bool | None, AROUND_BACKBONE, _NEW, Parlai("normalize_sent_emb", theirs=True)] = None

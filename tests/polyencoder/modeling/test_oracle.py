@@ -1,0 +1,148 @@
+"""Vectors of rankers are those of sentence-transformers, which saved the encoder, for each family of encoders."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from polyencoder import ConfigError, Ranker
+from polyencoder.text.vocabulary import train_tokenizer
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+
+SIZES = {"vocab_size": 320, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+BERT = SIZES | {"intermediate_size": 32, "max_position_embeddings": 64, "pad_token_id": 0, "initializer_range": 0.2}
+ROBERTA = BERT | {"pad_token_id": 1, "type_vocab_size": 1}
+OF_MODERNBERT = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3, "local_attention": 8}
+DISTILBERT = {"vocab_size": 320, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
+DECODER = BERT | {"num_key_value_heads": 1, "head_dim": 8, "eos_token_id": 3, "bos_token_id": 2}
+
+FAMILIES = {  # the configuration, and the kind of tokenizer
+    "bert": (lambda: transformers.BertConfig(**BERT), "words"),
+    "roberta": (lambda: transformers.RobertaConfig(**ROBERTA), "bytes"),
+    "mpnet": (lambda: transformers.MPNetConfig(**ROBERTA), "words"),
+    "xlm-roberta": (lambda: transformers.XLMRobertaConfig(**ROBERTA), "pieces"),
+    "distilbert": (lambda: transformers.DistilBertConfig(**DISTILBERT, max_position_embeddings=64), "words"),
+    "deberta-v2": (
+        lambda: transformers.DebertaV2Config(
+            **BERT, relative_attention=True, pos_att_type=["p2c", "c2p"], position_biased_input=False
+        ),
+        "pieces",
+    ),
+    "modernbert": (lambda: transformers.ModernBertConfig(**BERT, **OF_MODERNBERT), "bytes"),
+}
+
+PROMPTS = {"query": "query: ", "document": "the passage is: "}
+CONTEXTS = ["hello", "do you ski ? every winter .", "i love snow"]
+CANDIDATES = ["no .", "every winter i ski , and you ?"]
+TEXTS = [*CONTEXTS, *CANDIDATES, "query: the passage is: "]
+
+
+def tokenizer_of(kind: str, *, pad: int) -> PreTrainedTokenizerFast:
+    """Words, bytes in which a word begins with its space, or pieces, which begin with `▁` even at the start."""
+    if kind == "bytes":
+        tokenizer = train_tokenizer(TEXTS, vocabulary_size=320)
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    else:
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+        mark = "▁" if kind == "pieces" else ""
+        words = {f"{mark}{word}" for text in TEXTS for word in text.split()} | {*"abcdefghijklmnopqrstuvwxyz:,.?!▁"}
+        ids = {word: i for i, word in enumerate([*special, *sorted(words)])}
+        if kind == "pieces":
+            tokenizer = Tokenizer(models.Unigram([(word, -0.1 * i) for word, i in ids.items()], unk_id=1))
+            tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        else:
+            tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
+            tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=special[pad], **names)
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """(family, mode, dense=..., include_prompt=...) -> an encoder of sentence-transformers, and the folder it wrote."""
+
+    def make(family: str, mode: str, *, dense: bool = False, include_prompt: bool = True):
+        from sentence_transformers import models as modules
+
+        configure, kind = FAMILIES[family]
+        config = configure()
+        folder = tmp_path_factory.mktemp(family)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            transformers.AutoModel.from_config(config).save_pretrained(folder / "encoder")
+            tokenizer_of(kind, pad=config.pad_token_id or 0).save_pretrained(folder / "encoder")
+            parts = [modules.Transformer(str(folder / "encoder")), modules.Pooling(16, mode)]
+            parts[1].include_prompt = include_prompt
+            if dense:
+                parts += [modules.Dense(16, 24), modules.Dense(24, 6, bias=False, activation_function=nn.GELU())]
+            model = sentence_transformers.SentenceTransformer(
+                modules=[*parts, modules.Normalize()], prompts=PROMPTS, device="cpu"
+            )
+        model.save(str(folder / "saved"))
+        return model.eval(), folder / "saved"
+
+    return make
+
+
+def assert_same_vectors(ranker: Ranker, oracle) -> None:
+    scale = ranker.model.config.output_scaling
+    contexts, candidates = ranker.encode_contexts(CONTEXTS).vectors[:, 0], ranker.encode_candidates(CANDIDATES)
+    expected = oracle.encode_query(CONTEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(contexts / scale, expected, atol=1e-5, rtol=0)
+    expected = oracle.encode_document(CANDIDATES, convert_to_tensor=True)
+    torch.testing.assert_close(candidates / scale, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family(saved, family):
+    """Its vectors with prompts; and one step of training changes every layer."""
+    oracle, folder = saved(family, "mean")
+    ranker = Ranker.from_backbone(folder, share_encoders=True, device="cpu")
+    assert_same_vectors(ranker, oracle)
+    before = {name: weight.detach().clone() for name, weight in ranker.model.named_parameters()}
+    ranker.model.train()
+    optimizer = torch.optim.SGD(ranker.model.parameters(), lr=0.1)
+    scores = ranker.model(ranker.text.contexts(CONTEXTS[:2]), ranker.text.candidates(CANDIDATES))
+    nn.functional.cross_entropy(scores, torch.arange(2)).backward()
+    optimizer.step()
+    same = [name for name, weight in ranker.model.named_parameters() if torch.equal(weight, before[name])]
+    assert not [name for name in same if "layer" in name and not name.endswith("bias")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("cls", {}),
+        ("max", {}),
+        ("weightedmean", {}),
+        ("lasttoken", {}),
+        ("mean", {"dense": True}),
+        ("mean", {"include_prompt": False}),
+        ("weightedmean", {"include_prompt": False}),
+        ("cls", {"include_prompt": False}),
+    ],
+)
+def test_pooling_and_modules(saved, tmp_path, mode, options):
+    oracle, folder = saved("roberta", mode, **options)
+    ranker = Ranker.from_backbone(folder, device="cpu")
+    assert_same_vectors(ranker, oracle)
+    ranker.save_pretrained(tmp_path)
+    assert_same_vectors(Ranker.from_pretrained(tmp_path, device="cpu"), oracle)
+
+
+@pytest.mark.slow
+def test_a_pooling_of_two_is_refused(saved):
+    _, folder = saved("bert", ("cls", "mean"))
+    with pytest.raises(ConfigError, match="its pooling, cls and mean, is not supported"):
+        Ranker.from_backbone(folder, device="cpu")
