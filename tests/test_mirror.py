@@ -50,7 +50,6 @@ TESTED_BY = {
     "serving/writing.py": "serving/test_candidates.py",
     "settings/common.py": "cli/test_flags.py",
     "settings/evaluate.py": "cli/test_flags.py",
-    "settings/fields.py": "settings/test_base.py",
     "settings/messages.py": "settings/test_base.py",
     "settings/pretrain.py": "cli/test_pretrain.py",
     "training/building.py": "training/test_trainer.py",

@@ -114,6 +114,7 @@ def test_the_root_of_the_updates(gamma):
         ({}, 60, 6),
         ({}, 5, 1),
         ({"longest_warmup": None}, 5_000, 500),
+        ({"longest_warmup": None}, None, 100),
         ({"longest_warmup": 7}, None, 7),
         ({"warmup_updates": 0}, 60, 0),
         ({"warmup_updates": 59}, 60, 59),

@@ -1,0 +1,68 @@
+"""The fields of nested settings: names, types, limits and what they need."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Literal
+
+import pytest
+from cyclopts import Parameter
+
+from polyencoder.settings.fields import Count, Hidden, Needs, Parlai, Without, commas, group_of, leaves, parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    size: Count = 3
+    """How
+    many."""
+    eps: Annotated[float, Hidden] = 0.5
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    name: str
+    kind: Annotated[Literal["a", "b"] | None, Parameter(name="--which-kind"), Parlai("k", theirs=True)] = None
+    inner: Annotated[Inner, Needs("kind")] = dataclasses.field(default_factory=Inner)
+
+
+def test_nested_settings_have_flat_names():
+    found = leaves(Outer)
+    assert {name: leaf.path for name, leaf in found.items()} == {
+        "name": ("name",),
+        "which_kind": ("kind",),
+        "size": ("inner", "size"),
+        "inner.eps": ("inner", "eps"),  # without a flag
+    }
+    assert [leaf.has_flag for leaf in found.values()] == [True, True, True, False]
+    assert [leaf.owner for leaf in found.values()] == [Outer, Outer, Inner, Inner]
+    assert found["name"].default is dataclasses.MISSING
+    assert (found["size"].default, found["size"].help) == (3, "How many.")
+    assert found["which_kind"].choices == ("a", "b")
+    assert found["size"].choices == ()
+
+
+def test_what_a_group_needs_each_of_its_settings_needs():
+    found = leaves(Outer)
+    assert found["size"].metadata(Needs) == found["inner.eps"].metadata(Needs) == [Needs("kind")]
+    assert found["name"].metadata(Needs) == found["size"].metadata(Without) == []
+
+
+def test_only_settings_that_say_so_are_parlais():
+    found = leaves(Outer)
+    assert found["which_kind"].parlai == Parlai("k", theirs=True)
+    assert found["name"].parlai is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("1,2", ("1", "2")), (["1,2"], ("1", "2")), ("1", ("1",)), ((1, 2), (1, 2)), (["1", "2"], ["1", "2"]), (3, 3)],
+)
+def test_numbers_with_commas(value, expected):
+    assert commas(value) == expected
+
+
+def test_the_parts_of_a_type():
+    assert list(parts(Annotated[int, "x"] | None)) == ["x", int, type(None)]
+    assert group_of(Annotated[Inner, "x"]) is Inner
+    assert group_of(int) is group_of(Inner | None) is None
