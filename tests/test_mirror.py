@@ -17,11 +17,9 @@ LIBRARY, TESTS = ROOT / "projects" / "polyencoder", ROOT / "tests" / "polyencode
 # Modules that no file of the mirrored folder imports or is named after -> the file that tests them through the command,
 # the server or the class that uses them. A new module has its own file instead.
 TESTED_BY = {
-    "cli/evaluate.py": "cli/test_train.py",
     "cli/overlap.py": "pretraining/test_overlap.py",
     "cli/prepare_reddit.py": "pretraining/test_reddit.py",
     "cli/serve.py": "serving/test_run.py",
-    "cli/shared/contexts.py": "cli/test_search.py",
     "cli/shared/loading.py": "cli/test_check.py",
     "cli/shared/output.py": "cli/test_index.py",
     "cli/shared/processes.py": "cli/test_torchrun.py",

@@ -10,9 +10,9 @@ import numpy as np
 from cyclopts import Parameter
 
 from polyencoder.checks import check_place
-from polyencoder.cli.shared.contexts import read_questions
 from polyencoder.cli.shared.loading import load_encoder
 from polyencoder.cli.shared.output import say
+from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.ranker.encoding import VectorKind

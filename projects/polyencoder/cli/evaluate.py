@@ -1,28 +1,48 @@
-"""`polyencoder evaluate`: how well a model ranks the examples of a file."""
+"""`polyencoder evaluate`: how well a model ranks the examples of a file, or answers judged queries."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 
 from polyencoder.cli.shared.loading import load
 from polyencoder.cli.shared.output import say
+from polyencoder.data.contexts import read_queries
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import examples_to_rank, read_all_pairs
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation import evaluate as evaluated
 from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
 from polyencoder.evaluation.names import main_measures, parse_hits_at
+from polyencoder.evaluation.retrieval import RetrievalReport, check_measures, evaluate_retrieval
 from polyencoder.evaluation.tfidf import evaluate_tfidf
+from polyencoder.evaluation.trec import Qrels, Run, judgements, read_qrels, read_run, results, write_run
+from polyencoder.index.candidates import candidates_from
+from polyencoder.index.open import open_index
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.settings.evaluate import EvaluateSettings
+from polyencoder.settings.evaluate import EvaluateSettings, QrelsSettings
+from polyencoder.storage.files import check_writable
 
 __all__ = ["evaluate"]
 
 
 def evaluate(settings: EvaluateSettings) -> None:
-    """Rank each example's candidates and print recall, mean reciprocal rank and loss."""
-    data, negatives, baseline = settings.data, settings.negatives, settings.baseline
+    """Rank each example's candidates and print recall, mean reciprocal rank and loss.
+
+    With judgements (--qrels, or --beir), search an index or rerank a run for the judged queries and print the measures
+    of ir_measures.
+    """
+    if settings.data is not None:
+        _evaluate_pairs(settings, settings.data)
+    elif settings.retrieval.qrels is not None or settings.retrieval.beir is not None:
+        _evaluate_retrieval(settings, settings.retrieval)
+    else:
+        raise ConfigError("give --data, examples to rank, or --qrels or --beir, judgements of retrieval")
+
+
+def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
+    negatives, baseline = settings.negatives, settings.baseline
     ks = parse_hits_at(settings.hits_at)
     columns, pool = settings.columns.columns, negatives or data
     pairs = list(read_all_pairs(data, columns=columns))
@@ -68,3 +88,84 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 def _measures(report: Mapping[str, float]) -> str:
     return "  ".join(f"{name} {value:.4g}" for name, value in main_measures(report).items())
+
+
+def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
+    check_measures(of.measures)
+    if of.run_out is not None:
+        check_writable(of.run_out, argument="run_out", overwrite=of.overwrite)
+    qrels_file, queries_file, corpus = of.qrels, of.queries, of.corpus
+    if of.beir is not None:
+        qrels_file, queries_file = (
+            os.path.join(of.beir, *names) for names in (("qrels", f"{of.split}.tsv"), ("queries.jsonl",))
+        )
+        if of.rerank_run is not None and of.index is None and corpus is None:
+            corpus = os.path.join(of.beir, "corpus.jsonl")
+    if qrels_file is None or queries_file is None:
+        raise ConfigError("give --queries, the texts of the judged queries", argument="queries")
+    if of.index is None and (of.rerank_run is None or corpus is None):
+        raise ConfigError("give --index, or --rerank-run with --corpus or --index", argument="index")
+    queries, qrels = read_queries(queries_file), read_qrels(qrels_file)
+    for where, query, *_ in judgements(qrels_file):
+        if query not in queries:
+            raise InputError(f"{where}: the query {query!r} is not in {queries_file}")
+    rerank, compare = (None if one is None else read_run(one) for one in (of.rerank_run, of.compare))
+    ranker, index, texts = load(settings.model), None, None
+    if of.rerank_run is None:
+        index = open_index(of.index or "", ranker)
+    elif rerank is not None:
+        texts = _texts(of, rerank, qrels, corpus=corpus or "")
+    report = evaluate_retrieval(
+        ranker,
+        queries,
+        qrels,
+        index=index,
+        rerank=rerank,
+        texts=texts,
+        measures=of.measures,
+        depth=of.depth,
+        exactness=of.exactness,
+        effort=of.effort,
+        ignore_identical_ids=of.ignore_identical_ids,
+        compare=compare,
+        seed=settings.seed,
+    )
+    if of.run_out is not None:
+        write_run(of.run_out, report.run)
+    say(json.dumps(report.report()) if settings.as_json else "\n".join(_lines(report, of)))
+
+
+def _texts(of: QrelsSettings, run: Run, qrels: Qrels, *, corpus: str) -> dict[str, str]:
+    """The texts of the documents that the run and the judgements name, by their ids."""
+    wanted = {document for table in (run, qrels) for own in table.values() for document in own}
+    if of.index is not None:
+        texts = open_index(of.index).texts_of(wanted)  # whichever model made it
+    else:
+        known = ((one.id, one.text) for one in candidates_from(corpus))
+        texts = {id_: text for id_, text in known if id_ in wanted}
+    for where, _, document, _ in results(of.rerank_run or ""):
+        if document not in texts:
+            raise InputError(f"{where}: the document {document!r} is not in {of.index or corpus}")
+    return texts
+
+
+def _lines(report: RetrievalReport, of: QrelsSettings) -> Iterator[str]:
+    """The report for people."""
+    yield f"{report.queries:,} judged queries"
+    width = max(map(len, report.measured.means))
+    for name, value in report.measured.means.items():
+        low, high = report.intervals.get(name, (None, None))
+        line = f"{name:<{width}}  {value:.4f}" + ("" if low is None else f"  95%: {low:.4f} to {high:.4f}")
+        if report.compared is not None and report.p is not None:
+            other = report.compared.means[name]
+            line += f"  {of.compare}: {other:.4f}, difference {value - other:+.4f}"
+            line += f", p {report.p[name]:.2g}" if name in report.p else ""
+        yield line
+    if report.unjudged:
+        yield f"{report.unjudged:,} queries have no judgement: left out"
+    if report.without_results:
+        yield f"{report.without_results:,} judged queries have no result: they count as 0"
+    if report.missing:
+        yield f"{report.missing:,} judged documents are not in {of.index or of.corpus or of.beir}"
+    if of.run_out is not None:
+        yield f"{of.run_out}: {sum(map(len, report.run.values())):,} results"

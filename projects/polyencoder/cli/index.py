@@ -11,9 +11,9 @@ from typing import Annotated, TypeVar
 from cyclopts import App, Parameter
 
 from polyencoder.checks import without_password
-from polyencoder.cli.shared.contexts import read_questions
 from polyencoder.cli.shared.loading import load, load_named
 from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
+from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Fingerprints, FolderIndex, Index, candidates_from, vectors_from

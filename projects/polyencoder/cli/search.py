@@ -11,9 +11,9 @@ from typing import Annotated, Any, NoReturn
 from cyclopts import Parameter
 
 from polyencoder.checks import lone_surrogates, unencodable
-from polyencoder.cli.shared.contexts import Question, in_batches, read_questions
 from polyencoder.cli.shared.loading import left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
+from polyencoder.data.contexts import Question, in_batches, read_questions
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit

@@ -220,6 +220,10 @@ class Index(ABC):
     def count_texts(self, filter: Filter | None = None) -> int:
         """The number of different texts of the candidates that pass the filter."""
 
+    @abstractmethod
+    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+        """The texts of the candidates of these ids, as far as they exist."""
+
     def check_searchable(self) -> None:
         """Raises PolyencoderError if it cannot be searched now."""
         self.count()

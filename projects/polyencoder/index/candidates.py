@@ -23,13 +23,14 @@ def candidates_from(
     """Yields the candidates of files, in order.
 
     JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`; all other fields are metadata, and so are
-    the fields of a `metadata` object, as for `Ranker.index`. Any other file has a text per line; empty lines are
+    the fields of a `metadata` object, as for `Ranker.index`. A record with `_id` in place of `id` is one of BEIR's
+    `corpus.jsonl`: its `title` is the beginning of the text. Any other file has a text per line; empty lines are
     skipped. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and
     `.zst` files are decompressed.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
-            `MAX_CHARACTERS`, an id that is neither text nor a whole number, or metadata that JSON cannot hold, such as
+            `MAX_CHARACTERS` (BEIR's may be longer), an id that is neither text nor a whole number, or metadata that JSON cannot hold, such as
             nan. It names the line.
     """
     for path in expand(paths):
@@ -52,12 +53,16 @@ def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
             f"{where}: has no 'text'; it has {', '.join(map(repr, record)) or 'nothing'}. Rename the column with the "
             "candidates to text"
         )
-    text, id_ = record.pop("text", None), record.pop("id", None)
+    text, is_beir = record.pop("text", None), "_id" in record and "id" not in record
+    id_ = record.pop("_id" if is_beir else "id", None)
+    if is_beir and isinstance(title := record.get("title"), str) and isinstance(text, str):
+        del record["title"]
+        text = f"{title} {text}".strip()  # as BEIR's models read it
     if not isinstance(text, str) or not text.strip():
         raise InputError(
             f"{where}: no text in the field `text` ({text!r:.40}); a candidate is {{'text': ..., 'id': ...}}"
         )
-    if len(text) > MAX_CHARACTERS:
+    if len(text) > MAX_CHARACTERS and not is_beir:
         raise InputError(
             f"{where}: a text of {len(text):,} characters, more than {MAX_CHARACTERS:,}; is this a file of candidates, "
             "one to a line?"

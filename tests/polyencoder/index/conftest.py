@@ -153,6 +153,7 @@ class AgainstADict(RuleBasedStateMachine):
     @invariant()
     def same_as_the_dict(self):
         assert len(self.index) == len(self.oracle)
+        assert self.index.texts_of(["none", *self.oracle]) == {id_: text for id_, (text, _) in self.oracle.items()}
         for filter in (None, {"k": 1}, {"k": 'x" or "'}, {"k": [None, 2]}):
             allowed = filter and (filter["k"] if isinstance(filter["k"], list) else [filter["k"]])
             expected = {i: v for i, v in self.oracle.items() if filter is None or (v[1] or {}).get("k") in allowed}

@@ -43,6 +43,24 @@ def test_json_lines(tmp_path):
     assert without_place(candidates_from(f"{tmp_path}/c.js*")) == EXPECTED * 2
 
 
+def test_the_corpus_of_a_beir_folder(tmp_path):
+    """Its `_id` is the id, and its title the beginning of the text, which may be long, or be the title alone."""
+    path = tmp_path / "corpus.jsonl"
+    records = [
+        {"_id": "7", "title": "Ants", "text": "They dig.", "metadata": {"url": "x"}},
+        {"_id": "8", "title": "", "text": "y" * 30_000},
+        {"_id": 9, "title": "Alone", "text": ""},
+        {"_id": "10", "id": "own", "title": "Kept", "text": "hi"},
+    ]
+    path.write_text("\n".join(map(json.dumps, records)))
+    assert without_place(candidates_from(path)) == [
+        ("7", "Ants They dig.", {"url": "x"}),
+        ("8", "y" * 30_000, None),
+        ("9", "Alone", None),
+        ("own", "hi", {"_id": "10", "title": "Kept"}),
+    ]
+
+
 def test_an_object_of_metadata_is_the_metadata(tmp_path):
     path = tmp_path / "c.jsonl"
     path.write_text(

@@ -135,6 +135,11 @@ class Catalogue:
             raise self._damaged("texts are missing")
         return texts
 
+    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+        """The texts of the entries of these ids, as far as they exist."""
+        query = f"SELECT id, text FROM {_WANTED} CROSS JOIN entries ON id = wanted JOIN texts USING (row)"
+        return dict(self._ask(query, (json.dumps([*ids]),)).fetchall())
+
     def entries_of(
         self, rows: Iterable[int], *, most: int | None = None, filter: Filter | None = None
     ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:

@@ -123,6 +123,9 @@ class FolderIndex(Index):
     def has_field(self, key: str) -> bool:
         return self._read(lambda _, catalogue: catalogue.has_field(key))
 
+    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+        return self._read(lambda _, catalogue: catalogue.texts_of(ids))
+
     def _read(self, ask: Callable[[State, Catalogue], T]) -> T:
         """Calls `ask` with the newest state and a snapshot of its database; errors as in `Database.read`."""
 

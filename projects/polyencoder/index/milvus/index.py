@@ -149,6 +149,10 @@ class MilvusIndex(Index):
     def has_field(self, key: str) -> bool:
         return self.collection.any(has_field(key))
 
+    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+        found = (self._entries(map(key_of, some)) for some in batches(ids, ROWS_AT_ONCE))
+        return {entry.id: entry.text for entries in found for entry in entries.values()}
+
     def check_searchable(self) -> None:
         self.collection.any("")  # Milvus Lite counts unloaded data, too
 

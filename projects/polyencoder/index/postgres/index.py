@@ -181,6 +181,10 @@ class PostgresIndex(Index):
     def has_field(self, key: str) -> bool:
         return self._read(lambda table: table.has_field(key))
 
+    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+        keys = [key_of(id_) for id_ in ids]
+        return {id_: entry.text for id_, entry in self._read(lambda table: table.entries(keys)).items()}
+
     def check_searchable(self) -> None:
         self._read(lambda table: table.count(most=1))
 

@@ -1,0 +1,90 @@
+"""The contexts of files: a text a line, or records that hold the turns of a dialogue; and queries with their ids."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+from polyencoder.data.readers import format_of, lines
+from polyencoder.data.texts import read_records
+from polyencoder.errors import InputError
+from polyencoder.text.dialogue import checked_context
+
+__all__ = ["Question", "in_batches", "read_queries", "read_questions"]
+
+T = TypeVar("T")
+COLUMNS = ("context", "messages", "text")
+"""Where records have their context."""
+
+
+class Question(NamedTuple):
+    """A context to answer."""
+
+    turns: list[str]
+    id: Any = None
+    """The `id` of its record, or `_id`, as in BEIR's files."""
+
+
+def read_questions(paths: Iterable[str]) -> Iterator[Question]:
+    """The contexts of files, one at a time; `-` is standard input.
+
+    Records have `context` (or `messages` or `text`): a text, a list of turns or the messages of a chat. In a file of
+    lines each is a context of one turn, but one that begins with `{` is such a record; empty lines are left out.
+
+    Raises InputError for a file that cannot be read and a record without a context, with its line.
+    """
+    for path in paths:
+        for where, record in read_records(path):
+            yield Question(_turns(record, where=where), record.get("id", record.get("_id")))
+
+
+def read_queries(path: str) -> dict[str, list[str]]:
+    """The queries of a file, as turns, by their ids.
+
+    Records have an `id`, or BEIR's `_id`, and a context as in `read_questions`. A TSV file without these names in its
+    first row has two columns, the id and the text.
+
+    Raises:
+        InputError: a file that cannot be read, a query without an id or a text, or two of one id. It names the line.
+    """
+    queries: dict[str, list[str]] = {}
+    for where, record in _queries(path):
+        id_ = record.get("id", record.get("_id"))
+        if isinstance(id_, int) and not isinstance(id_, bool):
+            id_ = str(id_)
+        if not isinstance(id_, str) or not id_:
+            raise InputError(f"{where}: has no id: a query is {{'id': ..., 'text': ...}}")
+        if id_ in queries:
+            raise InputError(f"{where}: the id {id_!r} is that of an earlier query")
+        queries[id_] = _turns(record, where=where)
+    if not queries:
+        raise InputError(f"{path}: has no query")
+    return queries
+
+
+def _queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if format_of(path) == "tsv" and not {"id", "_id"} & set(next(lines(path), (0, ""))[1].split("\t")):
+        for number, line in lines(path):
+            if line.strip():
+                id_, tab, text = line.partition("\t")
+                yield f"{path}, line {number}", {"id": id_ if tab else None, "text": text}
+    else:
+        yield from read_records(path)
+
+
+def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of `size` items, the last perhaps shorter."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, min(size, sys.maxsize))):
+        yield batch
+
+
+def _turns(record: dict[str, Any], *, where: str) -> list[str]:
+    name = next((one for one in COLUMNS if one in record), None)
+    if name is None:
+        raise InputError(
+            f"{where}: has none of {', '.join(map(repr, COLUMNS))}; it has {', '.join(map(repr, record)) or 'nothing'}"
+        )
+    return checked_context(f"{where}: {name!r}", record[name])

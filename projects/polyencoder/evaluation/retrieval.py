@@ -1,0 +1,254 @@
+"""Retrieval measured by judgements (qrels), with ir_measures: intervals, and the comparison with another run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from polyencoder.calibration import CalibratedRanker
+from polyencoder.errors import ConfigError, InputError, one_line
+from polyencoder.evaluation.runs import DEPTH, rerank_run, search_run
+from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
+from polyencoder.evaluation.trec import Qrels, Run
+from polyencoder.index.base import Index
+from polyencoder.index.options import Exactness
+from polyencoder.packages import require
+from polyencoder.ranker.protocol import Dialogue
+
+__all__ = ["MEASURES", "Measured", "RetrievalReport", "check_measures", "evaluate_retrieval", "evaluate_run"]
+
+MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
+"""The measures by default, by their names in ir_measures."""
+
+
+class Measured(NamedTuple):
+    """A run's measures."""
+
+    means: dict[str, float]
+    """Each measure of all judged queries; 0 counts for one without results."""
+    by_query: dict[str, dict[str, float]]
+    """Each measure of each judged query."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrievalReport:
+    """How well a run answers the judged queries."""
+
+    run: Run
+    """The run that was measured."""
+    measured: Measured
+    intervals: dict[str, tuple[float, float]]
+    """The 95% confidence interval of each measure that is a mean."""
+    queries: int
+    """Judged queries, over which the means are."""
+    unjudged: int
+    """Queries without a judgement: left out."""
+    without_results: int
+    """Judged queries without a result: every measure is 0."""
+    missing: int | None
+    """Judged documents that the index or the texts do not have; None if neither was searched."""
+    compared: Measured | None = None
+    """The measures of the other run."""
+    p: dict[str, float] | None = None
+    """The p value of each measure's difference from the other run."""
+
+    def report(self) -> dict[str, Any]:
+        """The report as `polyencoder evaluate --json` prints it."""
+        counts = {name: getattr(self, name) for name in ("queries", "unjudged", "without_results", "missing")}
+        known = {name: value for name, value in counts.items() if value is not None}
+        intervals = {name: list(ends) for name, ends in self.intervals.items()}
+        other = {} if self.compared is None else {"compared": {**self.compared.means, "p": self.p}}
+        return {**known, **self.measured.means, "intervals": intervals, **other}
+
+
+def evaluate_retrieval(
+    ranker: CalibratedRanker,
+    queries: Mapping[str, Dialogue],
+    qrels: Qrels,
+    *,
+    index: Index | None = None,
+    rerank: Run | None = None,
+    texts: Mapping[str, str] | None = None,
+    measures: Sequence[str] = MEASURES,
+    depth: int = DEPTH,
+    exactness: Exactness | None = None,
+    effort: int | None = None,
+    ignore_identical_ids: bool = False,
+    compare: Run | None = None,
+    seed: int = 0,
+) -> RetrievalReport:
+    """Searches an index, or reranks a run, for the judged queries, and measures the results.
+
+    As in trec_eval and BEIR, queries without a judgement are left out, and judged queries without results count as 0.
+
+    Examples:
+        >>> qrels = read_qrels("fiqa/qrels/test.tsv")
+        >>> evaluate_retrieval(ranker, read_queries("fiqa/queries.jsonl"), qrels, index=index).report()
+        {'queries': 648, 'unjudged': 5000, ..., 'nDCG@10': 0.3687, ...}
+
+    Args:
+        ranker: the ranker.
+        queries: a text, or the turns or messages of a dialogue, by their ids.
+        qrels: the judgements, such as those that `trec.read_qrels` reads.
+        index: what is searched; with `rerank`, what has the texts of the run's documents.
+        rerank: a run whose results the ranker orders, in place of a search.
+        texts: of the run's documents, by their ids, without an index.
+        measures: names that ir_measures knows.
+        depth: results of a query that are found, or reranked.
+        exactness: of the search, see `SearchOptions`.
+        effort: of the search, see `SearchOptions`.
+        ignore_identical_ids: leave out documents that have their query's id, as BEIR's code does.
+        compare: another run of the same queries.
+        seed: of the intervals and the test.
+
+    Raises:
+        ConfigError: a measure that ir_measures does not know or cannot compute; ir_measures is not installed; neither
+            an index nor a run.
+        InputError: a judged query that is none of the queries; no judged document is in the index or among the texts; a
+            run of another corpus.
+    """
+    check_measures(measures)
+    if (unknown := next((query for query in qrels if query not in queries), None)) is not None:
+        raise InputError(f"the judged query {unknown!r} is none of the {len(queries):,} queries", argument="queries")
+    judged = {query: queries[query] for query in qrels}
+    documents = sorted({document for labels in qrels.values() for document in labels})
+    if index is not None:
+        texts = index.texts_of([*documents, *_documents(rerank or {})])
+    if rerank is not None and texts is None:
+        raise ConfigError("a run is reranked by the texts of its documents: give an index, or texts")
+    missing = sum(document not in (texts or {}) for document in documents)
+    if missing == len(documents):
+        where = "among the texts" if index is None else f"in the index {index.address}"
+        raise InputError(f"none of the {missing:,} judged documents is {where}, such as {documents[0]!r}: other ids?")
+    if rerank is not None:
+        _check_corpus(rerank, qrels, {}, argument="rerank_run")
+        kept = {
+            query: {id_: score for id_, score in found.items() if not (ignore_identical_ids and id_ == query)}
+            for query, found in rerank.items()
+        }
+        run = rerank_run(ranker, kept, judged, texts or {}, depth=depth)
+    elif index is not None:
+        run = search_run(
+            ranker,
+            index,
+            judged,
+            depth=depth,
+            exactness=exactness,
+            effort=effort,
+            ignore_identical_ids=ignore_identical_ids,
+        )
+    else:
+        raise ConfigError("give an index to search, or a run to rerank", argument="index")
+    unjudged = len(queries) - len(judged)
+    return evaluate_run(run, qrels, measures=measures, compare=compare, seed=seed, unjudged=unjudged, missing=missing)
+
+
+def evaluate_run(
+    run: Run,
+    qrels: Qrels,
+    *,
+    measures: Sequence[str] = MEASURES,
+    compare: Run | None = None,
+    seed: int = 0,
+    unjudged: int = 0,
+    missing: int | None = None,
+) -> RetrievalReport:
+    """Measures a run of any system; see `evaluate_retrieval`, whose counts `unjudged` and `missing` are.
+
+    Raises:
+        ConfigError: a measure that ir_measures does not know or cannot compute; or ir_measures is not installed.
+        InputError: `compare` has no document in common with the judgements or the run.
+    """
+    check_measures(measures)
+    measured = _measure(run, qrels, measures)
+    means = [str(one) for one in _parsed(measures) if _is_mean(one)]
+    values = _table(measured, means)
+    ends = bootstrap_intervals(values, seed=seed).tolist()
+    other, p = None, None
+    if compare is not None:
+        _check_corpus(compare, qrels, run, argument="compare")
+        other = _measure(compare, qrels, measures)
+        p = dict(zip(means, randomisation_test(values, _table(other, means), seed=seed).tolist(), strict=True))
+    return RetrievalReport(
+        run=run,
+        measured=measured,
+        intervals={name: (low, high) for name, (low, high) in zip(means, ends, strict=True)},
+        queries=len(qrels),
+        unjudged=unjudged,
+        without_results=sum(not run.get(query) for query in qrels),
+        missing=missing,
+        compared=other,
+        p=p,
+    )
+
+
+def check_measures(measures: Sequence[str]) -> None:
+    """Raises ConfigError unless ir_measures is installed, and knows these measures and can compute them."""
+    ir_measures = require("ir_measures", extra="evaluate")
+    if isinstance(measures, str) or not measures:
+        raise ConfigError(f"measures is {measures!r}; give a list of names, such as nDCG@10", argument="measures")
+    for measure in _parsed(measures):
+        try:
+            measure.validate_params()
+            if measure.params.get("cutoff", 1) < 1:
+                raise ValueError("its cutoff must be at least 1")
+            ir_measures.evaluator([measure], {"query": {"document": 1}})
+        except (AssertionError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"ir_measures cannot compute {str(measure)!r} here: {one_line(error)}", argument="measures"
+            ) from None
+
+
+def _parsed(measures: Sequence[str]) -> list[Any]:
+    """The measures of these names, each once."""
+    ir_measures = require("ir_measures", extra="evaluate")
+    found: dict[Any, None] = {}
+    for name in measures:
+        try:
+            found[ir_measures.parse_measure(name)] = None
+        except (NameError, ValueError, TypeError, SyntaxError) as error:
+            known = ", ".join(sorted({one.NAME for one in ir_measures.measures.registry.values() if one.NAME}))
+            raise ConfigError(
+                f"ir_measures has no measure {name!r} ({one_line(error)}); its names are {known}, with a cutoff as in "
+                "nDCG@10; see https://ir-measur.es/en/latest/measures.html",
+                argument="measures",
+            ) from None
+    return list(found)
+
+
+def _is_mean(measure: Any) -> bool:
+    """Whether it is a mean over queries, not a sum such as NumRet."""
+    return isinstance(measure.aggregator(), require("ir_measures", extra="evaluate").MeanAgg)
+
+
+def _measure(run: Run, qrels: Qrels, measures: Sequence[str]) -> Measured:
+    ir_measures, parsed = require("ir_measures", extra="evaluate"), _parsed(measures)
+    known = {query: dict(run[query]) for query in qrels if run.get(query)}
+    results = ir_measures.evaluator(parsed, {query: dict(labels) for query, labels in qrels.items()}).calc(known)
+    by_query: dict[str, dict[str, float]] = {query: {} for query in qrels}
+    for query, measure, value in results.per_query:
+        by_query[query][str(measure)] = float(value)
+    return Measured({str(one): float(results.aggregated[one]) for one in parsed}, by_query)
+
+
+def _table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:
+    """[queries, measures]"""
+    return np.array([[own[name] for name in names] for own in measured.by_query.values()])
+
+
+def _documents(run: Run) -> set[str]:
+    return {document for found in run.values() for document in found}
+
+
+def _check_corpus(run: Run, qrels: Qrels, own: Run, *, argument: str) -> None:
+    """Raises InputError for a run that shares no query with the judgements, or no document with them or the own run."""
+    if not run.keys() & qrels.keys():
+        raise InputError(f"the run has none of the {len(qrels):,} judged queries: other ids?", argument=argument)
+    known = _documents(own) | {document for labels in qrels.values() for document in labels}
+    if not known & _documents(run):
+        raise InputError(
+            "the run has no document in common with the judgements: it is of another corpus", argument=argument
+        )

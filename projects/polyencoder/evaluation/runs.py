@@ -1,0 +1,106 @@
+"""Runs: the results of a ranker for queries, from an index or from another run that it reads again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from polyencoder.calibration import CalibratedRanker
+from polyencoder.data.example import Example
+from polyencoder.errors import InputError
+from polyencoder.evaluation.examples import example_scores
+from polyencoder.evaluation.trec import Run
+from polyencoder.index.base import Index
+from polyencoder.index.options import Exactness, SearchOptions
+from polyencoder.index.searcher import Searcher
+from polyencoder.ranker.protocol import Dialogue, TextRanker
+from polyencoder.text.dialogue import checked_context
+
+__all__ = ["DEPTH", "rerank_run", "search_run"]
+
+DEPTH = 1000
+"""Results of a query, as in TREC and BEIR."""
+
+
+def search_run(
+    ranker: CalibratedRanker,
+    index: Index,
+    queries: Mapping[str, Dialogue],
+    *,
+    depth: int = DEPTH,
+    exactness: Exactness | None = None,
+    effort: int | None = None,
+    ignore_identical_ids: bool = False,
+) -> dict[str, dict[str, float]]:
+    """The first `depth` candidates of an index for each query.
+
+    Candidates that equal their query are results like all others. The scores of a late-interaction encoder are those
+    of its tokens for the candidates that it reads again; others keep their order behind them.
+
+    Args:
+        ranker: the one that made the index.
+        index: to search.
+        queries: a text, or the turns or messages of a dialogue, by their ids.
+        depth: results of a query; fewer if the index has fewer.
+        exactness: see `SearchOptions`.
+        effort: see `SearchOptions`.
+        ignore_identical_ids: leave out a candidate that has the query's own id, as BEIR's code does.
+
+    Raises:
+        InputError: the index is empty, or a query has no text.
+        ConfigError: an option that the index has no use for.
+    """
+    turns = {id_: checked_context(f"query {id_!r}", query) for id_, query in queries.items()}
+    more = 1 if ignore_identical_ids else 0
+    options = SearchOptions(top_k=depth + more, exactness=exactness, effort=effort)
+    found = Searcher(ranker, index, options, keep_turns=True)(list(turns.values()))
+    run: dict[str, dict[str, float]] = {}
+    for id_, hits in zip(turns, found, strict=True):
+        kept = [hit for hit in hits if not (more and hit.id == id_)][:depth]
+        read = [(hit.id, hit.rerank_score) for hit in kept if hit.rerank_score is not None]
+        run[id_] = _joined(read, [(hit.id, hit.score) for hit in kept[len(read) :]])
+    return run
+
+
+def rerank_run(
+    ranker: TextRanker,
+    run: Run,
+    queries: Mapping[str, Dialogue],
+    texts: Mapping[str, str],
+    *,
+    depth: int = DEPTH,
+) -> dict[str, dict[str, float]]:
+    """The same results with the ranker's scores; those behind the first `depth` keep their order behind them.
+
+    Args:
+        ranker: of any architecture.
+        run: the first results of another system.
+        queries: a text, or the turns or messages of a dialogue, by their ids; those without results get none.
+        texts: of the documents, by their ids.
+        depth: how many results of a query are scored.
+
+    Raises:
+        InputError: a document has no text, or a score is nan.
+    """
+    ids = [id_ for id_ in queries if run.get(id_)]
+    orders = [sorted(run[id_].items(), key=lambda one: -one[1]) for id_ in ids]
+    examples = []
+    for id_, order in zip(ids, orders, strict=True):
+        if (unknown := next((document for document, _ in order[:depth] if document not in texts), None)) is not None:
+            raise InputError(f"query {id_!r}: its result {unknown!r} is none of the documents whose texts are given")
+        own = [texts[document] for document, _ in order[:depth]]
+        examples.append(Example(checked_context(f"query {id_!r}", queries[id_]), own[0], own))
+    reranked: dict[str, dict[str, float]] = {id_: {} for id_ in ids}
+    for place, scores in example_scores(ranker, examples):
+        order = orders[place]
+        read = [(document, score) for (document, _), score in zip(order, scores.tolist(), strict=False)]
+        if any(not math.isfinite(score) for _, score in read):
+            raise InputError(f"query {ids[place]!r}: a score is not finite; the model is damaged")
+        reranked[ids[place]] = _joined(sorted(read, key=lambda one: -one[1]), order[depth:])
+    return reranked
+
+
+def _joined(read: Sequence[tuple[str, float]], others: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Two lists of results, each best first, as one: the others' scores are moved below those of the first."""
+    shift = read[-1][1] - 1 - others[0][1] if read and others else 0.0
+    return dict(read) | {document: score + shift for document, score in others}

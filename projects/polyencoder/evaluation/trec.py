@@ -1,0 +1,123 @@
+"""Files of retrieval tests: judgements (qrels) and runs in TREC's formats, and the qrels of BEIR's folders."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from polyencoder.data.readers import lines
+from polyencoder.errors import InputError
+from polyencoder.storage.files import atomic_write, reporting_write_errors
+
+__all__ = ["Qrels", "Run", "judgements", "read_qrels", "read_run", "results", "write_run"]
+
+Qrels = Mapping[str, Mapping[str, int]]
+"""The label of each judged document, by the ids of the query and the document; 0 for one that is not relevant."""
+
+Run = Mapping[str, Mapping[str, float]]
+"""The score of each result, by the ids of the query and the document. Their order is that of the scores."""
+
+T = TypeVar("T")
+Path = str | os.PathLike[str]
+
+
+def read_qrels(path: Path) -> dict[str, dict[str, int]]:
+    """The judgements of a file, see `judgements`. InputError for a document that a query has twice, and for no line."""
+    return _by_query(path, judgements(path), "judges the document")
+
+
+def read_run(path: Path) -> dict[str, dict[str, float]]:
+    """The results of a run, see `results`. InputError for a document that a query has twice, and for no line."""
+    return _by_query(path, results(path), "has the document")
+
+
+def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
+    """Each judgement of a file: its place, the ids of the query and the document, and the label.
+
+    Either TREC's four columns between spaces (`query 0 document label`), or BEIR's three between tabs (`query-id`,
+    `corpus-id`, `score`), with or without a header. Labels are whole numbers from 0 up, as the measures want them.
+
+    Raises:
+        InputError: a file that cannot be read, or a line that is no judgement. It names the line.
+    """
+    beir: bool | None = None
+    for number, line in lines(path):
+        if not line.strip():
+            continue
+        where = f"{os.fspath(path)}, line {number}"
+        if beir is None:
+            beir = line.count("\t") == 2
+            if beir and not _is_number(line.split("\t")[2]):
+                continue  # the header
+        fields = line.strip("\r\n").split("\t") if beir else line.split()
+        if len(fields) != (3 if beir else 4):
+            raise InputError(
+                f"{where}: has {len(fields)} columns, but a judgement has TREC's four, `query 0 document label`, or "
+                "BEIR's three between tabs, `query-id`, `corpus-id` and `score`"
+            )
+        query, document, label = (fields[0], fields[-2], fields[-1].strip())
+        if not label.isdecimal():
+            raise InputError(f"{where}: the label is {label!r:.40}; it must be a whole number from 0 up")
+        yield where, query, document, int(label)
+
+
+def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
+    """Each result of a run: its place, the ids of the query and the document, and the score.
+
+    TREC's six columns, `query Q0 document rank score name`. As in trec_eval, the scores say the order, not the ranks.
+
+    Raises:
+        InputError: a file that cannot be read, or a line that is no result. It names the line.
+    """
+    for number, line in lines(path):
+        if not (fields := line.split()):
+            continue
+        where = f"{os.fspath(path)}, line {number}"
+        if len(fields) != 6:
+            raise InputError(
+                f"{where}: has {len(fields)} columns, but a run has TREC's six, `query Q0 document rank score name`"
+            )
+        score = float(fields[4]) if _is_number(fields[4]) else math.nan
+        if not math.isfinite(score):
+            raise InputError(f"{where}: the score is {fields[4]!r:.40}; it must be a finite number")
+        yield where, fields[0], fields[2], score
+
+
+def write_run(path: Path, run: Run, *, name: str = "polyencoder") -> None:
+    """Writes a run in TREC's format, the best result of each query first.
+
+    Raises:
+        InputError: an id has a space, which the format cannot hold.
+        PolyencoderError: the file cannot be written.
+    """
+    for id_ in (id_ for query, found in run.items() for id_ in (query, *found)):
+        if len(id_.split()) != 1:
+            raise InputError(f"the id {id_!r:.60} cannot be written: TREC's format has no spaces in ids")
+    with reporting_write_errors(path), atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        for query, found in run.items():
+            best = sorted(found.items(), key=lambda one: -one[1])
+            file.writelines(
+                f"{query} Q0 {document} {rank} {score!r} {name}\n" for rank, (document, score) in enumerate(best, 1)
+            )
+
+
+def _by_query(path: Path, rows: Iterable[tuple[str, str, str, T]], verb: str) -> dict[str, dict[str, T]]:
+    table: dict[str, dict[str, T]] = {}
+    for where, query, document, value in rows:
+        own = table.setdefault(query, {})
+        if document in own:
+            raise InputError(f"{where}: {verb} {document!r} for the query {query!r} a second time")
+        own[document] = value
+    if not table:
+        raise InputError(f"{os.fspath(path)}: is empty")
+    return table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""`polyencoder evaluate` with judgements: a BEIR folder indexed, searched, reranked and compared; errors name lines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from polyencoder.data.contexts import read_queries
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.evaluation.retrieval import evaluate_retrieval
+from polyencoder.evaluation.trec import read_qrels, read_run
+from polyencoder.index.open import open_index
+from polyencoder.ranker.ranker import Ranker
+from tests.commands import command_fails, run_command
+
+pytest.importorskip("ir_measures")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, make_model, tokenizer, sentences):
+    """A model, a BEIR folder and its index."""
+    from polyencoder.text import TextEncoder
+
+    place = tmp_path_factory.mktemp("beir")
+    for name, kind in (("model", "poly"), ("cross", "cross")):
+        model = make_model(kind)
+        Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu").save_pretrained(place / name)
+    (place / "data" / "qrels").mkdir(parents=True)
+    corpus = [{"_id": f"d{i}", "title": "a dog" if i == 0 else "", "text": text} for i, text in enumerate(sentences)]
+    queries = [{"_id": f"q{i}", "text": text} for i, text in enumerate(sentences[:4])]
+    for name, records in (("corpus", corpus), ("queries", queries)):
+        (place / "data" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    (place / "data" / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\nq0\td0\t1\nq1\td2\t2\nq1\td1\t1\nq2\td7\t1\n"
+    )
+    run_command("index", "-m", place / "model", "-c", place / "data/corpus.jsonl", "-o", place / "index")
+    return place
+
+
+@pytest.fixture
+def beir(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return folder
+
+
+ASKED = ["evaluate", "-m", "model", "--beir", "data", "-i", "index"]
+
+
+def test_from_a_beir_folder_to_a_run_and_back(beir, tmp_path):
+    run = tmp_path / "run.trec"
+    report = json.loads(run_command(*ASKED, "--run-out", run, "--json", "--measures", "nDCG@3", "AP").stdout)
+    ranker = Ranker.from_pretrained("model", device="cpu")
+    queries = read_queries("data/queries.jsonl")
+    qrels = read_qrels("data/qrels/test.tsv")
+    same = evaluate_retrieval(ranker, queries, qrels, index=open_index("index", ranker), measures=["nDCG@3", "AP"])
+    assert report == json.loads(json.dumps(same.report()))
+    assert read_run(run) == same.run
+    assert (report["queries"], report["unjudged"], report["missing"]) == (3, 1, 0)
+
+    plain = ["--qrels", "data/qrels/test.tsv", "--queries", "data/queries.jsonl"]
+    again = ["evaluate", "-m", "model", *plain, "--rerank-run", run, "--compare", run]
+    for source in (["--index", "index"], ["--corpus", "data/corpus.jsonl"]):
+        said = run_command(*again, *source, "--json", "--measures", "nDCG@3", "AP").stdout
+        reranked = json.loads(said)
+        assert reranked["nDCG@3"] == pytest.approx(report["nDCG@3"])
+        assert reranked["compared"]["p"] == {"nDCG@3": 1.0, "AP": 1.0}
+    said = run_command("evaluate", "-m", "cross", "--beir", "data", "--rerank-run", run, "--compare", run).stdout
+    assert said.splitlines()[0] == "3 judged queries"
+    assert [line.split()[0] for line in said.splitlines()[1:5]] == ["nDCG@10", "RR@10", "AP", "R@100"]
+    assert f"{run}: " in said
+    assert ", p " in said
+    assert said.splitlines()[-1] == "1 queries have no judgement: left out"
+    command_fails(ConfigError, "exists already", *ASKED, "--run-out", run)
+    run_command(*ASKED, "--run-out", run, "--overwrite")
+
+
+def test_lines_at_fault_are_named(beir, tmp_path):
+    (tmp_path / "qrels").write_text("q0 0 d0 1\nq9 0 d0 1\n")
+    (tmp_path / "run").write_text("q0 Q0 d0 1 2 x\nq0 Q0 x 2 1 x\n")
+    (tmp_path / "other").write_text("q0 Q0 x 1 2 x\n")
+    queries = ["--queries", "data/queries.jsonl"]
+    command_fails(
+        InputError, "qrels, line 2: the query 'q9' is not in data/queries.jsonl",
+        "evaluate", "-m", "model", "-i", "index", "--qrels", tmp_path / "qrels", *queries,
+    )  # fmt: skip
+    for source in (["--index", "index"], ["--corpus", "data/corpus.jsonl"], []):
+        rerank = ["evaluate", "-m", "cross", "--beir", "data", "--rerank-run", tmp_path / "run", *source]
+        command_fails(InputError, "run, line 2: the document 'x' is not in (index|data/corpus.jsonl)", *rerank)
+    command_fails(InputError, "it is of another corpus", *ASKED, "--compare", tmp_path / "other")
+    command_fails(InputError, "no such file", *ASKED, "--split", "dev")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--beir", "data", "-i", "index", "-d", "x.jsonl"], "data is not read with beir"),
+        (["--beir", "data", "-i", "index", "--num-negatives", "3"], "num_negatives is read only with data"),
+        (["--beir", "data", "-i", "index", "--baseline", "tfidf"], "baseline is read only with data"),
+        (["-d", "x.jsonl", "--run-out", "run"], "run_out is read only with qrels"),
+        (["-d", "x.jsonl", "--measures", "AP"], "measures is read only with qrels"),
+        (["--qrels", "x", "-i", "index"], "give --queries"),
+        (["--beir", "data"], "give --index, or --rerank-run"),
+        (["--beir", "data", "--rerank-run", "x", "--exactness", "exact"], "exactness is not read with rerank_run"),
+        (["--beir", "data", "-i", "index", "--measures", "nDCG10"], "no measure 'nDCG10'"),
+        ([], "give --data, examples to rank, or --qrels or --beir"),
+    ],
+)
+def test_flags_without_a_meaning_are_refused(beir, flags, message):
+    command_fails(ConfigError, message, "evaluate", "-m", "model", *flags)

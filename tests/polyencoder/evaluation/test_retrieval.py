@@ -1,0 +1,169 @@
+"""Retrieval by judgements: runs of rankers, ir_measures' values, counts, and the comparison of runs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.evaluation.retrieval import MEASURES, check_measures, evaluate_retrieval, evaluate_run
+from polyencoder.evaluation.runs import rerank_run, search_run
+
+pytest.importorskip("ir_measures")
+
+QRELS = {"q1": {"d1": 2, "d2": 1, "d3": 0}, "q2": {"d4": 1}}
+RUN = {"q1": {"d3": 3.0, "d1": 2.0, "d9": 1.5, "d2": 1.0}, "q3": {"d1": 1.0}}
+
+
+def test_measures_by_hand():
+    """nDCG with gains that are the labels (Jarvelin and Kekalainen, 2002), reciprocal rank, average precision."""
+    report = evaluate_run(RUN, QRELS, measures=["nDCG@10", "RR@10", "AP", "R@2", "P(rel=2)@2", "NumRet"])
+    found = 2 / math.log2(3) + 1 / math.log2(5)
+    ideal = 2 / math.log2(2) + 1 / math.log2(3)
+    by_hand = {"nDCG@10": found / ideal, "RR@10": 1 / 2, "AP": (1 / 2 + 2 / 4) / 2, "R@2": 1 / 2, "P(rel=2)@2": 1 / 2}
+    assert report.measured.by_query["q1"] == pytest.approx({**by_hand, "NumRet": 4})
+    means = {name: value / 2 for name, value in by_hand.items()}  # q2 has no result, and counts as 0
+    assert report.measured.means == pytest.approx({**means, "NumRet": 4})
+    assert (report.queries, report.without_results) == (2, 1)
+    assert set(report.intervals) == set(by_hand)  # NumRet is a sum
+    low, high = report.intervals["AP"]
+    assert 0 == low < report.measured.means["AP"] < high == 0.5
+
+
+@given(
+    qrels=st.dictionaries(
+        st.sampled_from("abcd"),
+        st.dictionaries(st.sampled_from("uvwxyz"), st.integers(0, 3), min_size=1),
+        min_size=1,
+    ),
+    run=st.dictionaries(
+        st.sampled_from("abcde"), st.dictionaries(st.sampled_from("tuvwxyz"), st.integers(-9, 9).map(float))
+    ),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_measures_are_those_of_trec_eval(qrels, run):
+    """pytrec_eval itself, with what it leaves out counted as 0."""
+    pytrec_eval = pytest.importorskip("pytrec_eval")
+    names = {"nDCG@10": "ndcg_cut_10", "AP": "map", "R@5": "recall_5", "RR": "recip_rank"}
+    report = evaluate_run(run, qrels, measures=list(names))
+    kept = {query: found for query, found in run.items() if found}
+    theirs = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut.10", "map", "recall.5", "recip_rank"}).evaluate(kept)
+    for query in qrels:
+        expected = {name: theirs.get(query, {}).get(other, 0.0) for name, other in names.items()}
+        assert report.measured.by_query[query] == pytest.approx(expected)
+
+
+@pytest.fixture
+def queries(sentences):
+    return {"q1": sentences[0], "q2": [sentences[1], sentences[2]], "unjudged": "hello"}
+
+
+@pytest.fixture
+def texts(sentences):
+    return {f"d{place}": text for place, text in enumerate(sentences)}
+
+
+QUERIES_AND_DOCUMENTS = {"q1": {"d0": 1}, "q2": {"d3": 2, "d1": 1, "gone": 1}}
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
+def test_a_search_and_a_rerank_order_by_the_rankers_scores(make_ranker, queries, texts, architecture):
+    ranker = make_ranker(architecture)
+    ids = list(texts)
+    scores = {
+        query: dict(zip(ids, ranker.score([context], list(texts.values()))[0].tolist(), strict=True))
+        for query, context in queries.items()
+    }
+    start = {query: {id_: float(-place) for place, id_ in enumerate(ids)} for query in queries}
+    reranked = rerank_run(ranker, start, queries, texts)
+    assert reranked == {query: pytest.approx(own, abs=1e-4) for query, own in scores.items()}
+    if not ranker.model.has_vectors:
+        return
+    index = ranker.index([{"id": id_, "text": text} for id_, text in texts.items()])
+    found = search_run(ranker, index, queries)
+    assert found == {query: pytest.approx(own, abs=1e-4) for query, own in scores.items()}
+    two = search_run(ranker, index, queries, depth=2)
+    assert [list(own) for own in two.values()] == [list(own)[:2] for own in found.values()]
+    assert index.texts_of([*ids, "gone"]) == texts
+
+
+def test_what_is_behind_the_depth_stays_behind(make_ranker, queries, texts):
+    run = {"q1": {id_: float(100 - place) for place, id_ in enumerate(texts)}}
+    reranked = rerank_run(make_ranker("cross"), run, queries, {id_: texts[id_] for id_ in list(texts)[:3]}, depth=3)
+    order = sorted(reranked["q1"], key=lambda id_: -reranked["q1"][id_])
+    assert set(order[:3]) == {"d0", "d1", "d2"}
+    assert order[3:] == list(texts)[3:]
+    with pytest.raises(InputError, match="query 'q1': its result 'd0' is none of the documents"):
+        rerank_run(make_ranker("cross"), run, queries, {})
+
+
+def test_a_document_with_its_querys_id(make_ranker, texts):
+    ranker = make_ranker("bi")
+    index = ranker.index([{"id": id_, "text": text} for id_, text in texts.items()])
+    queries = {"d1": texts["d1"]}
+    found = search_run(ranker, index, queries, depth=3, ignore_identical_ids=True)["d1"]
+    whole = list(search_run(ranker, index, queries)["d1"])
+    assert "d1" in whole  # a candidate that equals its query is a result
+    assert list(found) == [id_ for id_ in whole if id_ != "d1"][:3]
+
+
+def test_the_report(make_ranker, queries, texts):
+    ranker = make_ranker("bi")
+    index = ranker.index([{"id": id_, "text": text} for id_, text in texts.items()])
+    one = evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, index=index)
+    report = one.report()
+    assert {name: report[name] for name in ("queries", "unjudged", "without_results", "missing")} == {
+        "queries": 2, "unjudged": 1, "without_results": 0, "missing": 1,
+    }  # fmt: skip
+    assert set(one.run) == {"q1", "q2"}
+    assert {*MEASURES} <= report.keys()
+    again = evaluate_retrieval(
+        ranker, queries, QUERIES_AND_DOCUMENTS, rerank={"q1": one.run["q1"]}, texts=texts, compare=one.run
+    )
+    assert again.without_results == 1
+    assert again.compared == one.measured
+    assert again.measured.by_query["q1"] == pytest.approx(one.measured.by_query["q1"])
+    assert set(again.p or {}) == {*MEASURES}
+    same = evaluate_run(one.run, QUERIES_AND_DOCUMENTS, compare=one.run).report()
+    assert same["compared"]["p"] == dict.fromkeys(MEASURES, 1.0)
+
+
+def test_what_does_not_fit_is_refused(make_ranker, queries, texts):
+    ranker = make_ranker("bi")
+    index = ranker.index(list(texts.values()))  # ids of their own
+    with pytest.raises(InputError, match="the judged query 'q9' is none of the 3 queries"):
+        evaluate_retrieval(ranker, queries, {"q9": {"d0": 1}}, index=index)
+    with pytest.raises(InputError, match="none of the 4 judged documents is in the index"):
+        evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, index=index)
+    with pytest.raises(ConfigError, match="give an index to search, or a run to rerank"):
+        evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, texts=texts)
+    with pytest.raises(ConfigError, match="give an index, or texts"):
+        evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, rerank={"q1": {"d0": 1.0}})
+    for run, message in (
+        ({"x": {"d0": 1.0}}, "has none of the 2 judged queries"),
+        ({"q1": {"x": 1.0}}, "no document in common with the judgements: it is of another corpus"),
+    ):
+        with pytest.raises(InputError, match=message):
+            evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, rerank=run, texts={**texts, "x": "hi"})
+        with pytest.raises(InputError, match=message):
+            evaluate_run({"q1": {"d0": 1.0}}, QUERIES_AND_DOCUMENTS, compare=run)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["nDCG10"], "ir_measures has no measure 'nDCG10' .* its names are .*nDCG.* https://ir-measur.es"),
+        (["nDCG@"], "ir_measures has no measure 'nDCG@'"),
+        (["nDCG@x"], "ir_measures has no measure 'nDCG@x'"),
+        (["nDCG@0"], "cannot compute 'nDCG@0' here: its cutoff must be at least 1"),
+        (["P"], "cannot compute 'P' here"),
+        ([], "give a list of names"),
+        ("AP", "give a list of names"),
+    ],
+)
+def test_measures_that_are_none(names, message):
+    with pytest.raises(ConfigError, match=message):
+        check_measures(names)

@@ -1,0 +1,91 @@
+"""Qrels and runs: what ir_measures reads, we read and write alike; and bad lines are named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.errors import InputError
+from polyencoder.evaluation.trec import read_qrels, read_run, write_run
+
+IDS = st.text("abq01-_.\u00e9", min_size=1, max_size=4)
+RUNS = st.dictionaries(
+    IDS,
+    st.dictionaries(IDS, st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=5),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(run=RUNS)
+@settings(max_examples=30, deadline=None)
+def test_a_run_comes_back_and_ir_measures_reads_the_same(tmp_path_factory, run):
+    ir_measures = pytest.importorskip("ir_measures")
+    path = tmp_path_factory.mktemp("run") / "run.trec"
+    write_run(path, run)
+    assert read_run(path) == run
+    theirs: dict[str, dict[str, float]] = {}
+    places: dict[str, list[float]] = {}
+    for query, document, score in ir_measures.read_trec_run(str(path)):
+        theirs.setdefault(query, {})[document] = score
+        places.setdefault(query, []).append(score)
+    assert theirs == run
+    assert all(scores == sorted(scores, reverse=True) for scores in places.values())
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "q1 0 d1 2\n\nq1 0 d2 0\nq2\t0\td1\t1\n",  # TREC's, between any spaces
+        "query-id\tcorpus-id\tscore\nq1\td1\t2\nq1\td2\t0\nq2\td1\t1\n",  # BEIR's
+        "q1\td1\t2\r\nq1\td2\t0\r\nq2\td1\t1",  # without a header, from another system
+    ],
+)
+def test_qrels_of_trec_and_beir(tmp_path, lines):
+    (tmp_path / "qrels").write_text(lines, newline="")
+    assert read_qrels(tmp_path / "qrels") == {"q1": {"d1": 2, "d2": 0}, "q2": {"d1": 1}}
+
+
+def test_ids_of_beir_may_have_spaces(tmp_path):
+    (tmp_path / "qrels").write_text("query-id\tcorpus-id\tscore\nq 1\td 1\t1\n")
+    assert read_qrels(tmp_path / "qrels") == {"q 1": {"d 1": 1}}
+    with pytest.raises(InputError, match="the id 'd 1' cannot be written"):
+        write_run(tmp_path / "run", {"q": {"d 1": 1.0}})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("q 0 d 1\nq 0 e -1\n", "line 2: the label is '-1'; it must be a whole number from 0 up"),
+        ("q 0 d nan\n", "line 1: the label is 'nan'"),
+        ("q 0 d 0.5\n", "line 1: the label is '0.5'"),
+        ("q 0 d 1\nq 0 d 1\n", "line 2: judges the document 'd' for the query 'q' a second time"),
+        ("q 0 d 1\nq d 1\n", "line 2: has 3 columns"),
+        ("q\td\t1\nq\te\n", "line 2: has 2 columns"),
+        ("\n", "is empty"),
+        ("query-id\tcorpus-id\tscore\n", "is empty"),
+    ],
+)
+def test_bad_judgements_are_named(tmp_path, lines, message):
+    (tmp_path / "qrels").write_text(lines)
+    with pytest.raises(InputError, match=message):
+        read_qrels(tmp_path / "qrels")
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("q Q0 d 1 0.5 x\nq Q0 d 2 0.4 x\n", "line 2: has the document 'd' for the query 'q' a second time"),
+        ("q Q0 d 1 nan x\n", "line 1: the score is 'nan'; it must be a finite number"),
+        ("q Q0 d 1 -inf x\n", "line 1: the score is '-inf'"),
+        ("q Q0 d 1 high x\n", "line 1: the score is 'high'"),
+        ("q 0 d 1\n", "line 1: has 4 columns, but a run has TREC's six"),
+        ("", "is empty"),
+    ],
+)
+def test_bad_results_are_named(tmp_path, lines, message):
+    (tmp_path / "run").write_text(lines)
+    with pytest.raises(InputError, match=message):
+        read_run(tmp_path / "run")
