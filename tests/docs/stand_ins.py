@@ -202,6 +202,15 @@ def _sentence_encoder(path: Path) -> None:
     (path / "1_Pooling/config.json").write_text(json.dumps(pooling), encoding="utf-8")
 
 
+def _beir(path: Path) -> None:
+    """A folder in BEIR's layout: which reply answers a turn."""
+    turns = [(context[-1], label) for context, label, _ in islice(_turns("valid"), 20)]
+    write(path / "corpus.jsonl", [{"_id": f"d{n}", "title": "", "text": label} for n, (_, label) in enumerate(turns)])
+    write(path / "queries.jsonl", [{"_id": f"q{n}", "text": turn} for n, (turn, _) in enumerate(turns)])
+    judged = "".join(f"q{n}\td{n}\t1\n" for n in range(len(turns)))
+    write(path / "qrels/test.tsv", f"query-id\tcorpus-id\tscore\n{judged}")
+
+
 def _settings(path: Path) -> None:
     """The file of settings as the documents show it."""
     shown = re.search(r"```yaml\n(.+?)```", (ROOT / "docs" / "training.md").read_text(encoding="utf-8"), re.DOTALL)
@@ -218,6 +227,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "my": partial(_folder_of_pairs, with_candidates=True),
     "my_pairs": partial(_folder_of_pairs, with_candidates=False),
     **{f"my_{split}.jsonl": partial(_dialogues, split) for split in ("train", "valid", "test")},
+    "beir": _beir,
     "my_intents": _intents,
     "pairs.csv": _table,
     "replies.txt": _replies,

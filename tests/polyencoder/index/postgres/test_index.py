@@ -61,6 +61,7 @@ def test_a_sequence_of_changes_is_that_of_a_dict(index, monkeypatch):
         assert contents(index) == wanted
     assert contents(index) == wanted
     assert len(index) == len(wanted)
+    assert index.texts_of(["none", *wanted]) == {id_: text for id_, (text, _) in wanted.items()}
 
 
 def test_only_new_texts_are_encoded(index, monkeypatch):
