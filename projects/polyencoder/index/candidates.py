@@ -30,8 +30,8 @@ def candidates_from(
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
-            `MAX_CHARACTERS` (BEIR's may be longer), an id that is neither text nor a whole number, or metadata that JSON cannot hold, such as
-            nan. It names the line.
+            `MAX_CHARACTERS` (BEIR's may have more), an id that is neither text nor a whole number, or metadata that
+            JSON cannot hold, such as nan. It names the line.
     """
     for path in expand(paths):
         is_lines = format_of(path) == "txt"
