@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["RankerModel", "TrainableModel"]
 
+M = TypeVar("M", bound="TrainableModel")
+
 
 class TrainableModel(nn.Module):
     """What a `Trainer` needs of a model: a ranker, or one being pre-trained."""
@@ -31,7 +33,7 @@ class TrainableModel(nn.Module):
     inference_only: tuple[nn.Module, ...] = ()
     """Frozen modules that compute in training as in inference, without dropout."""
 
-    def train(self, mode: bool = True) -> TrainableModel:
+    def train(self: M, mode: bool = True) -> M:
         super().train(mode)
         for module in self.inference_only:
             module.eval()
