@@ -67,7 +67,7 @@ def rows(command: App) -> Iterator[dict[str, str]]:
     has_file = any(one.name == "--config" for one in arguments)
     known: dict[tuple[str, ...], Leaf] = {}
     for one in arguments:
-        if dataclasses.is_dataclass(one.hint) and not one.keys:
+        if isinstance(one.hint, type) and dataclasses.is_dataclass(one.hint) and not one.keys:
             known |= {leaf.path: leaf for leaf in leaves(one.hint).values()}
     for one in arguments:
         if one.name.startswith("*"):  # a group of settings
