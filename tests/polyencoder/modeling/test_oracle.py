@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -14,12 +16,14 @@ from polyencoder.text.vocabulary import train_tokenizer
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
+TABLE = Path(__file__).parents[3] / "docs" / "training.md"
+
 SIZES = {"vocab_size": 320, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 BERT = SIZES | {"intermediate_size": 32, "max_position_embeddings": 64, "pad_token_id": 0, "initializer_range": 0.2}
 ROBERTA = BERT | {"pad_token_id": 1, "type_vocab_size": 1}
 OF_MODERNBERT = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3, "local_attention": 8}
 DISTILBERT = {"vocab_size": 320, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 32}
-DECODER = BERT | {"num_key_value_heads": 1, "head_dim": 8, "eos_token_id": 3, "bos_token_id": 2}
+OF_GEMMA3 = {"num_key_value_heads": 1, "head_dim": 8, "bos_token_id": 2, "eos_token_id": 3, "sliding_window": 8}
 
 FAMILIES = {  # the configuration, and the kind of tokenizer
     "bert": (lambda: transformers.BertConfig(**BERT), "words"),
@@ -34,6 +38,10 @@ FAMILIES = {  # the configuration, and the kind of tokenizer
         "pieces",
     ),
     "modernbert": (lambda: transformers.ModernBertConfig(**BERT, **OF_MODERNBERT), "bytes"),
+    "gemma3_text": (
+        lambda: transformers.Gemma3TextConfig(**BERT, **OF_GEMMA3, use_bidirectional_attention=True),
+        "pieces",
+    ),
 }
 
 PROMPTS = {"query": "query: ", "document": "the passage is: "}
@@ -105,10 +113,12 @@ def assert_same_vectors(ranker: Ranker, oracle) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family(saved, family):
-    """Its vectors with prompts; and one step of training changes every layer."""
+    """Its vectors with prompts; how it runs, as the table of the documentation says; one step changes every layer."""
     oracle, folder = saved(family, "mean")
     ranker = Ranker.from_backbone(folder, share_encoders=True, device="cpu")
     assert_same_vectors(ranker, oracle)
+    runs = "packed" if ranker.model.context_tower.packs else "padded"
+    assert f"| `{family}` | {runs} |\n" in TABLE.read_text(encoding="utf-8")
     before = {name: weight.detach().clone() for name, weight in ranker.model.named_parameters()}
     ranker.model.train()
     optimizer = torch.optim.SGD(ranker.model.parameters(), lr=0.1)
