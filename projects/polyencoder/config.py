@@ -51,6 +51,8 @@ def identity(config: TextConfig | ConvertConfig | RankerConfig) -> dict[str, Any
     for f in dataclasses.fields(config):
         if f.metadata.get("later") and values[f.name] == f.default:
             del values[f.name]
+    if dense := values.get("dense"):
+        values["dense"] = [dataclasses.asdict(layer) for layer in dense]
     return {
         name: identity(value) if isinstance(value, (TextConfig, ConvertConfig)) else value
         for name, value in values.items()

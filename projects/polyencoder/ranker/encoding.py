@@ -130,6 +130,9 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     )
     if config.convert is not None:
         parts.append(repr(config.convert))
+    _, skipped = config.prompt_tokens or (0, 0)
+    if skipped or config.dense:
+        parts.append(repr((skipped, config.dense)))
     for module in model.candidate_modules():
         parts += weight_parts(module)
     return fingerprint(parts)

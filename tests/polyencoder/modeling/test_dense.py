@@ -11,6 +11,7 @@ from polyencoder import Ranker
 from polyencoder.config import DenseConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.dense import build_dense, set_dense_weights
+from polyencoder.storage.checkpoint import model_fingerprint
 
 LAYERS = (DenseConfig(6, "tanh"), DenseConfig(3, bias=False))
 
@@ -42,7 +43,9 @@ def test_rankers_with_dense_layers(make_ranker, tmp_path, architecture, share):
     assert any(name.startswith("own_candidate_dense") for name in ranker.model.state_dict()) != share
     scores = ranker.score(["hello"], ["no", "yes"])
     ranker.save_pretrained(tmp_path / "saved")
-    assert torch.equal(Ranker.from_pretrained(tmp_path / "saved", device="cpu").score(["hello"], ["no", "yes"]), scores)
+    again = Ranker.from_pretrained(tmp_path / "saved", device="cpu")
+    assert torch.equal(again.score(["hello"], ["no", "yes"]), scores)
+    assert model_fingerprint(again.model, again.text) == model_fingerprint(ranker.model, ranker.text)
     other = Ranker.from_backbone(tmp_path / "saved", "bi", device="cpu")
     assert torch.equal(other.encode_candidates(["hello"]), ranker.encode_candidates(["hello"]))
     with pytest.raises(ConfigError, match="has Dense layers behind its pooling, which a late-interaction encoder does"):

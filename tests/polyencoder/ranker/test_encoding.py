@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 
 import polyencoder.ranker.encoding as encoding
 import polyencoder.ranker.scorer as scorer
+from polyencoder.config import DenseConfig
 from polyencoder.ranker.encoding import candidate_fingerprint, encode_candidates, encode_contexts
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
@@ -119,6 +120,9 @@ def test_the_fingerprint_tells_everything_apart_that_changes_a_vector(make_model
         candidate_fingerprint(make_model("bi", seed=1), text),
         candidate_fingerprint(make_model("bi", reduction="mean"), text),
         candidate_fingerprint(make_model("bi", output_scaling=0.5), text),
+        candidate_fingerprint(make_model("bi", prompt_tokens=(0, 2)), text),
+        candidate_fingerprint(make_model("bi", dense=(DenseConfig(8),)), text),
+        candidate_fingerprint(make_model("bi", dense=(DenseConfig(8, "tanh"),)), text),
         candidate_fingerprint(model, TextEncoder(more, text_config)),
         candidate_fingerprint(model, TextEncoder(tokenizer, replace(text_config, label_truncate=5))),
     ]
@@ -130,6 +134,7 @@ def test_the_fingerprint_leaves_out_what_changes_no_candidate(make_model, text):
     """Other context weights, other codes: an index of candidates stays valid."""
     model = make_model("poly")
     before = candidate_fingerprint(model, text)
+    assert candidate_fingerprint(make_model("poly", prompt_tokens=(2, 0)), text) == before
     with torch.no_grad():
         model.codes.codes += 1
         next(model.context_tower.parameters())[0] += 1
