@@ -1,0 +1,100 @@
+"""Fixtures that run a test's commands and functions in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import traceback
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+__all__ = ["forked_commands", "in_processes", "killed_after"]
+
+
+@pytest.fixture
+def forked_commands(monkeypatch):
+    """Commands of Python that a test starts are forked, with their imports done: see tests/forked.py."""
+    from tests.forked import Forked  # imported only by the tests that start commands
+
+    monkeypatch.setattr(subprocess, "Popen", Forked)
+
+
+@pytest.fixture
+def in_processes(tmp_path):
+    """(function, count=2) -> what function(rank) gives in each of so many processes of one gloo group.
+
+    The processes are forked, so that the function may use what the test has and nothing is imported anew.
+    """
+    groups = []
+
+    def process(function, rank, count, place, pipe):
+        try:
+            dist.init_process_group(
+                "gloo", init_method=f"file://{place}", rank=rank, world_size=count, timeout=timedelta(seconds=120)
+            )
+            # plain pickle sends a tensor's values, `send` a handle that ends with this process
+            pipe.send_bytes(pickle.dumps((True, function(rank))))
+            dist.barrier()  # another one may still be joining, or wait for what this one sent
+            dist.destroy_process_group()
+        except BaseException:
+            pipe.send_bytes(pickle.dumps((False, traceback.format_exc())))
+
+    def run(function, count=2):
+        groups.append(None)
+        place = tmp_path / f"group{len(groups)}"
+        context = multiprocessing.get_context("fork")
+        started = []
+        for rank in range(count):
+            ours, theirs = context.Pipe()
+            child = context.Process(target=process, args=(function, rank, count, place, theirs), daemon=True)
+            child.start()
+            theirs.close()
+            started.append((child, ours))
+        answers = []
+        try:
+            for _, pipe in started:
+                answers.append(pipe.recv())
+        except EOFError:
+            pytest.fail("a process ended without a word")
+        finally:
+            if len(answers) < count or not all(ok for ok, _ in answers):
+                for child, _ in started:
+                    child.kill()
+            for child, _ in started:
+                child.join()
+        for ok, value in answers:
+            if not ok:
+                pytest.fail(value)
+        return [value for _, value in answers]
+
+    return run
+
+
+@pytest.fixture
+def killed_after():
+    """(renames, function) -> runs function in a process of its own, which is killed before its next rename."""
+
+    def run(renames, function):
+        if (process := os.fork()) == 0:
+            replace, done = os.replace, 0
+
+            def replace_or_die(*paths):
+                nonlocal done
+                if done == renames:
+                    os._exit(0)
+                done += 1
+                replace(*paths)
+
+            os.replace = replace_or_die
+            try:
+                function()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+    return run
