@@ -2,8 +2,8 @@
 
     python examples/conversational_search.py runs/conversations
 
-The encoder of the index knows single questions. Trained on conversations, it reads a follow-up with the turns before it.
-The index needs no change: with millions of candidates that saves days.
+The encoder of the index knows single questions. Trained on conversations, it reads a follow-up with the turns before
+it. The index needs no change: with millions of candidates that saves days.
 """
 
 from __future__ import annotations
