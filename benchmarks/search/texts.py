@@ -9,7 +9,7 @@ from pathlib import Path
 
 from polyencoder.data.readers import lines, records
 
-__all__ = ["made_candidates", "made_contexts", "read_candidates", "read_contexts"]
+__all__ = ["dialogues", "made_candidates", "made_contexts", "read_candidates", "read_contexts"]
 
 MADE = "words of one to three made syllables, as many as ConvAI2's validation examples have on average"
 
@@ -30,11 +30,16 @@ def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     for _, row in records(_file(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
             found.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
-    for _, dialogue in records(_file(datapath, _DAILYDIALOG)):
-        found += [reply for _, reply in pairwise(dialogue["turns"])]
+    for turns in dialogues(datapath):
+        found += [reply for _, reply in pairwise(turns)]
     different = [text for text in dict.fromkeys(found) if text.strip()]
     random.Random(0).shuffle(different)
     return different[:count]
+
+
+def dialogues(datapath: Path) -> Iterator[list[str]]:
+    """The turns of each of DailyDialog's conversations."""
+    return (dialogue["turns"] for _, dialogue in records(_file(datapath, _DAILYDIALOG)))
 
 
 def numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
