@@ -98,19 +98,10 @@ def measure(
         return {"system": system, "replies": len(replies)} | {f"recall{k}": 100 * n / len(test) for k, n in at.items()}
 
     def trained(name: str, **settings: Any) -> Ranker:
-        report = train_ranker(
-            TrainSettings(
-                train=str(folder / "train.jsonl"),
-                valid=str(folder / "valid.jsonl"),
-                out=str(folder / name),
-                backbone=encoder,
-                max_updates=updates,
-                batch_size=BATCH,
-                learning_rate=1e-4,
-                seed=seed,
-                **settings,
-            )
-        )
+        settings |= {part: str(folder / f"{part}.jsonl") for part in ("train", "valid")}
+        settings |= {"out": str(folder / name), "backbone": encoder, "max_updates": updates, "seed": seed}
+        settings |= {"batch_size": BATCH, "learning_rate": 1e-4}
+        report = train_ranker(TrainSettings(**settings))
         return Ranker.load(report.out)
 
     def rows() -> Iterator[dict[str, Any]]:

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from polyencoder.cli.shared.loading import load
 from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
-from polyencoder.data.contexts import in_batches
 from polyencoder.data.example import Example
+from polyencoder.data.loader import in_batches
 from polyencoder.data.pairs import Columns, pairs_and_records
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError

@@ -13,7 +13,8 @@ from cyclopts import Parameter
 from polyencoder.checks import lone_surrogates, unencodable
 from polyencoder.cli.shared.loading import left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
-from polyencoder.data.contexts import Question, in_batches, read_questions
+from polyencoder.data.contexts import Question, read_questions
+from polyencoder.data.loader import in_batches
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from polyencoder.data.readers import format_of, lines
 from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import checked_context
 
-__all__ = ["Question", "in_batches", "read_queries", "read_questions"]
+__all__ = ["Question", "read_queries", "read_questions"]
 
-T = TypeVar("T")
 COLUMNS = ("context", "messages", "text")
 """Where records have their context."""
 
@@ -72,13 +69,6 @@ def _queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield f"{path}, line {number}", {"id": id_ if tab else None, "text": text}
     else:
         yield from read_records(path)
-
-
-def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items, the last perhaps shorter."""
-    iterator = iter(items)
-    while batch := list(islice(iterator, min(size, sys.maxsize))):
-        yield batch
 
 
 def _turns(record: dict[str, Any], *, where: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
@@ -12,7 +13,7 @@ from polyencoder.data.epochs import ALONE, Reader, Source, endless
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
 
-__all__ = ["batches_of", "prefetched"]
+__all__ = ["batches_of", "in_batches", "prefetched"]
 
 T = TypeVar("T")
 
@@ -43,7 +44,13 @@ def batches_of(
     if sampler is not None:
         sampler.skip(seen, reader=reader)
         examples = map(sampler.complete, examples)
-    while batch := list(islice(examples, batch_size)):
+    yield from in_batches(examples, batch_size)
+
+
+def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of `size` items, the last perhaps shorter."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, min(size, sys.maxsize))):
         yield batch
 
 

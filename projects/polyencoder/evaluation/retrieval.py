@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from subprocess import SubprocessError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,16 @@ __all__ = ["MEASURES", "Measured", "RetrievalReport", "check_measures", "evaluat
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 """The measures by default, by their names in ir_measures."""
+
+_CANNOT = (
+    ArithmeticError,
+    AssertionError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    SubprocessError,
+    ValueError,
+)  # from its providers
 
 
 class Measured(NamedTuple):
@@ -87,7 +98,7 @@ def evaluate_retrieval(
     Examples:
         >>> qrels = read_qrels("fiqa/qrels/test.tsv")
         >>> evaluate_retrieval(ranker, read_queries("fiqa/queries.jsonl"), qrels, index=index).report()
-        {'queries': 648, 'unjudged': 5000, ..., 'nDCG@10': 0.3687, ...}
+        {'queries': 648, 'unjudged': ..., 'nDCG@10': ..., ...}
 
     Args:
         ranker: the ranker.
@@ -111,6 +122,7 @@ def evaluate_retrieval(
             run of another corpus.
     """
     check_measures(measures)
+    _check_qrels(qrels)
     if (unknown := next((query for query in qrels if query not in queries), None)) is not None:
         raise InputError(f"the judged query {unknown!r} is none of the {len(queries):,} queries", argument="queries")
     judged = {query: queries[query] for query in qrels}
@@ -125,11 +137,9 @@ def evaluate_retrieval(
         raise InputError(f"none of the {missing:,} judged documents is {where}, such as {documents[0]!r}: other ids?")
     if rerank is not None:
         _check_corpus(rerank, qrels, {}, argument="rerank_run")
-        kept = {
-            query: {id_: score for id_, score in found.items() if not (ignore_identical_ids and id_ == query)}
-            for query, found in rerank.items()
-        }
-        run = rerank_run(ranker, kept, judged, texts or {}, depth=depth)
+        if ignore_identical_ids:
+            rerank = _without_queries(rerank)
+        run = rerank_run(ranker, rerank, judged, texts or {}, depth=depth)
     elif index is not None:
         run = search_run(
             ranker,
@@ -142,6 +152,8 @@ def evaluate_retrieval(
         )
     else:
         raise ConfigError("give an index to search, or a run to rerank", argument="index")
+    if compare is not None and ignore_identical_ids:
+        compare = _without_queries(compare)
     unjudged = len(queries) - len(judged)
     return evaluate_run(run, qrels, measures=measures, compare=compare, seed=seed, unjudged=unjudged, missing=missing)
 
@@ -163,6 +175,7 @@ def evaluate_run(
         InputError: `compare` has no document in common with the judgements or the run.
     """
     check_measures(measures)
+    _check_qrels(qrels)
     measured = _measure(run, qrels, measures)
     means = [str(one) for one in _parsed(measures) if _is_mean(one)]
     values = _table(measured, means)
@@ -195,11 +208,20 @@ def check_measures(measures: Sequence[str]) -> None:
             measure.validate_params()
             if measure.params.get("cutoff", 1) < 1:
                 raise ValueError("its cutoff must be at least 1")
-            ir_measures.evaluator([measure], {"query": {"document": 1}})
-        except (AssertionError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"ir_measures cannot compute {str(measure)!r} here: {one_line(error)}", argument="measures"
-            ) from None
+            ir_measures.evaluator([measure], {"1": {"a": 1, "b": 0}}).calc({"1": {"a": 1.0, "b": 0.5}})
+        except _CANNOT as error:
+            raise _cannot([measure], error) from None
+
+
+def _check_qrels(qrels: Qrels) -> None:
+    """Raises InputError where nothing is judged."""
+    if not any(qrels.values()):
+        raise InputError("there is no judgement: nothing can be measured", argument="qrels")
+
+
+def _cannot(measures: Sequence[Any], error: Exception) -> ConfigError:
+    names = ", ".join(repr(str(one)) for one in measures)
+    return ConfigError(f"ir_measures cannot compute {names} here: {one_line(error)}", argument="measures")
 
 
 def _parsed(measures: Sequence[str]) -> list[Any]:
@@ -227,7 +249,11 @@ def _is_mean(measure: Any) -> bool:
 def _measure(run: Run, qrels: Qrels, measures: Sequence[str]) -> Measured:
     ir_measures, parsed = require("ir_measures", extra="evaluate"), _parsed(measures)
     known = {query: dict(run[query]) for query in qrels if run.get(query)}
-    results = ir_measures.evaluator(parsed, {query: dict(labels) for query, labels in qrels.items()}).calc(known)
+    judged = {query: dict(labels) for query, labels in qrels.items()}
+    try:
+        results = ir_measures.evaluator(parsed, judged).calc(known)
+    except _CANNOT as error:  # of some measures' programs, what they cannot read shows only now
+        raise _cannot(parsed, error) from None
     by_query: dict[str, dict[str, float]] = {query: {} for query in qrels}
     for query, measure, value in results.per_query:
         by_query[query][str(measure)] = float(value)
@@ -237,6 +263,11 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[str]) -> Measured:
 def _table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:
     """[queries, measures]"""
     return np.array([[own[name] for name in names] for own in measured.by_query.values()])
+
+
+def _without_queries(run: Run) -> Run:
+    """The run without documents that have their query's id."""
+    return {query: {id_: score for id_, score in found.items() if id_ != query} for query, found in run.items()}
 
 
 def _documents(run: Run) -> set[str]:

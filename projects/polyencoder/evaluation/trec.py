@@ -19,6 +19,8 @@ Qrels = Mapping[str, Mapping[str, int]]
 Run = Mapping[str, Mapping[str, float]]
 """The score of each result, by the ids of the query and the document. Their order is that of the scores."""
 
+_HEADER = ["query-id", "corpus-id", "score"]  # of BEIR's files
+
 T = TypeVar("T")
 Path = str | os.PathLike[str]
 
@@ -49,8 +51,8 @@ def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
         where = f"{os.fspath(path)}, line {number}"
         if beir is None:
             beir = line.count("\t") == 2
-            if beir and not _is_number(line.split("\t")[2]):
-                continue  # the header
+            if beir and line.lower().split() == _HEADER:
+                continue
         fields = line.strip("\r\n").split("\t") if beir else line.split()
         if len(fields) != (3 if beir else 4):
             raise InputError(
@@ -89,17 +91,23 @@ def write_run(path: Path, run: Run, *, name: str = "polyencoder") -> None:
     """Writes a run in TREC's format, the best result of each query first.
 
     Raises:
-        InputError: an id has a space, which the format cannot hold.
+        InputError: an id or the name has a space, which the format cannot hold, or a score is not finite.
         PolyencoderError: the file cannot be written.
     """
     for id_ in (id_ for query, found in run.items() for id_ in (query, *found)):
         if len(id_.split()) != 1:
             raise InputError(f"the id {id_!r:.60} cannot be written: TREC's format has no spaces in ids")
+    if len(name.split()) != 1:
+        raise InputError(f"the run's name {name!r:.60} cannot be written: TREC's format has no spaces in names")
+    for query, found in run.items():
+        if not all(map(math.isfinite, found.values())):
+            raise InputError(f"the run has a score for the query {query!r} that is not finite")
     with reporting_write_errors(path), atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
         for query, found in run.items():
             best = sorted(found.items(), key=lambda one: -one[1])
             file.writelines(
-                f"{query} Q0 {document} {rank} {score!r} {name}\n" for rank, (document, score) in enumerate(best, 1)
+                f"{query} Q0 {document} {rank} {float(score)!r} {name}\n"
+                for rank, (document, score) in enumerate(best, 1)
             )
 
 

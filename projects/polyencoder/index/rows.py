@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from itertools import islice
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -18,12 +17,10 @@ from polyencoder.index.vectors import quantize
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["ROWS_AT_ONCE", "Entry", "batches", "brought", "encoded", "key_of", "missing", "to_write"]
+__all__ = ["ROWS_AT_ONCE", "Entry", "brought", "encoded", "key_of", "missing", "to_write"]
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
-
-T = TypeVar("T")
 
 
 class Entry(Protocol):
@@ -43,13 +40,6 @@ E = TypeVar("E", bound=Entry)
 def key_of(id_: str) -> str:
     """The primary key of a candidate: of fixed length, with characters that need no quoting."""
     return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=16).hexdigest()
-
-
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yields the items in lists of `size`."""
-    iterator = iter(items)
-    while some := list(islice(iterator, size)):
-        yield some
 
 
 def to_write(

@@ -11,7 +11,7 @@ import pytest
 from polyencoder.data.collator import Collator
 from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed
 from polyencoder.data.example import Example
-from polyencoder.data.loader import batches_of, prefetched
+from polyencoder.data.loader import batches_of, in_batches, prefetched
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import InputError
 
@@ -107,3 +107,9 @@ batches.close()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+def test_lists_of_a_size_that_may_be_larger_than_any_list():
+    assert list(in_batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(in_batches(range(5), 10**30)) == [[0, 1, 2, 3, 4]]
+    assert list(in_batches([], 2)) == []

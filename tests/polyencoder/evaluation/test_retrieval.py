@@ -152,6 +152,34 @@ def test_what_does_not_fit_is_refused(make_ranker, queries, texts):
             evaluate_run({"q1": {"d0": 1.0}}, QUERIES_AND_DOCUMENTS, compare=run)
 
 
+def test_identical_ids_are_left_out_of_both_runs(make_ranker):
+    """A run beside itself: no difference."""
+    texts = {"a": "i have two dogs and a cat .", "b": "i am a teacher ."}
+    run, qrels = {"a": {"a": 2.0, "b": 1.0}}, {"a": {"b": 1}}
+    report = evaluate_retrieval(
+        *(make_ranker("cross"), {"a": texts["a"]}, qrels),
+        rerank=run,
+        texts=texts,
+        measures=["RR"],
+        ignore_identical_ids=True,
+        compare=run,
+    )
+    assert report.measured.means == report.compared.means == {"RR": 1.0}
+    assert report.p == {"RR": 1.0}
+
+
+@pytest.mark.parametrize("qrels", [{}, {"q1": {}}])
+def test_nothing_is_judged(qrels):
+    with pytest.raises(InputError, match="no judgement"):
+        evaluate_run(RUN, qrels)
+
+
+def test_what_a_measures_own_program_cannot_read():
+    """gdeval wants numbers for ids of queries."""
+    with pytest.raises(ConfigError, match="cannot compute 'ERR@10' here"):
+        evaluate_run(RUN, QRELS, measures=["ERR@10"])
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,7 +53,15 @@ def test_ids_of_beir_may_have_spaces(tmp_path):
     assert read_qrels(tmp_path / "qrels") == {"q 1": {"d 1": 1}}
     with pytest.raises(InputError, match="the id 'd 1' cannot be written"):
         write_run(tmp_path / "run", {"q": {"d 1": 1.0}})
+    for run, name, message in (
+        ({"q": {"d": float("nan")}}, "mine", "score for the query 'q' that is not finite"),
+        ({"q": {"d": 1.0}}, "my run", "the run's name 'my run' cannot be written"),
+    ):
+        with pytest.raises(InputError, match=message):
+            write_run(tmp_path / "run", run, name=name)
     assert not (tmp_path / "run").exists()
+    write_run(tmp_path / "run", {"q": {"d": np.float32(1.5)}})
+    assert read_run(tmp_path / "run") == {"q": {"d": 1.5}}
 
 
 @pytest.mark.parametrize(
@@ -64,6 +73,7 @@ def test_ids_of_beir_may_have_spaces(tmp_path):
         ("q 0 d 1\nq 0 d 1\n", "line 2: judges the document 'd' for the query 'q' a second time"),
         ("q 0 d 1\nq d 1\n", "line 2: has 3 columns"),
         ("q\td\t1\nq\te\n", "line 2: has 2 columns"),
+        ("q1\td1\tone\n", "line 1: the label is 'one'"),  # no header
         ("\n", "is empty"),
         ("query-id\tcorpus-id\tscore\n", "is empty"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.rows import batches, encoded, key_of, to_write
+from polyencoder.index.rows import encoded, key_of, to_write
 
 
 class Entry(NamedTuple):
@@ -66,10 +66,6 @@ def test_keys_are_of_one_length():
     keys = {key_of(id_) for id_ in ("", "a", "a" * 100_000, "\ud800", "'; DROP")}
     assert len(keys) == 5
     assert all(len(key) == 32 and key.isalnum() for key in keys)
-
-
-def test_batches():
-    assert list(batches(range(5), 2)) == [[0, 1], [2, 3], [4]]
 
 
 def test_texts_need_the_model():

@@ -20,9 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.index.milvus.rows import MAX_BYTES, any_of
-from polyencoder.index.rows import batches, key_of
+from polyencoder.index.rows import key_of
 from polyencoder.packages import require
 
 __all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection", "check_kind"]
@@ -168,7 +169,7 @@ class MilvusCollection:
         """These fields of the existing rows with these keys. `strong`: including all writes of other clients so far."""
         found: dict[str, dict[str, Any]] = {}
         options = {"consistency_level": "Strong"} if strong else {}
-        for some in batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
+        for some in in_batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
             with self._explained():
                 rows = self._query(filter=any_of("key", some), output_fields=["key", *fields], **options)
             found |= {row["key"]: row for row in rows}
@@ -219,11 +220,11 @@ class MilvusCollection:
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Inserts rows, replacing those with the same keys."""
-        for some in batches(rows, _ROWS_A_REQUEST):
+        for some in in_batches(rows, _ROWS_A_REQUEST):
             self._persist(partial(self._client.upsert, self.name, data=some, timeout=self._timeout))
 
     def delete(self, keys: Iterable[str]) -> None:
-        for some in batches(keys, _ROWS_A_REQUEST):
+        for some in in_batches(keys, _ROWS_A_REQUEST):
             self._persist(partial(self._client.delete, self.name, filter=any_of("key", some), timeout=self._timeout))
 
     def flush(self) -> None:

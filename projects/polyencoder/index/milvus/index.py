@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
 from polyencoder.index.meta import Fingerprints, Maker
@@ -27,7 +28,7 @@ from polyencoder.index.milvus.collection import IndexKind, MilvusCollection, che
 from polyencoder.index.milvus.rows import MilvusEntry, condition, has_field
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
-from polyencoder.index.rows import ROWS_AT_ONCE, batches, brought, encoded, key_of, missing, to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, brought, encoded, key_of, missing, to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
@@ -150,7 +151,7 @@ class MilvusIndex(Index):
         return self.collection.any(has_field(key))
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
-        found = (self._entries(map(key_of, some)) for some in batches(ids, ROWS_AT_ONCE))
+        found = (self._entries(map(key_of, some)) for some in in_batches(ids, ROWS_AT_ONCE))
         return {entry.id: entry.text for entries in found for entry in entries.values()}
 
     def check_searchable(self) -> None:
@@ -264,7 +265,7 @@ class MilvusIndex(Index):
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T], Changes], None]) -> None:
         """Makes some thousand items one step and one change; in a block of `changing` all steps are one change."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
-            for some in batches(items, ROWS_AT_ONCE):
+            for some in in_batches(items, ROWS_AT_ONCE):
                 with self.changing():
                     assert self._changes is not None
                     step(some, self._changes)
@@ -284,7 +285,7 @@ class MilvusIndex(Index):
 
     def _apply(self, changes: Changes) -> None:
         """Writes and deletes rows. Each new text is encoded once."""
-        for some in batches((entry for entry in changes.values() if entry), ROWS_AT_ONCE):
+        for some in in_batches((entry for entry in changes.values() if entry), ROWS_AT_ONCE):
             keys = [key_of(entry.id) for entry in some]
             old = self.collection.rows(set(keys) - self._given.keys(), ["text", "vector"])
             vectors = {row["text"]: row["vector"] for row in old.values()}

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import torch
 
+from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
 from polyencoder.index.certificate import search_shortlists
@@ -26,7 +27,7 @@ from polyencoder.index.postgres.connection import Server, Session
 from polyencoder.index.postgres.rows import PostgresEntry
 from polyencoder.index.postgres.search import PostgresSearch
 from polyencoder.index.postgres.table import Table, parse_kind
-from polyencoder.index.rows import ROWS_AT_ONCE, batches, brought, encoded, key_of, missing, to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, brought, encoded, key_of, missing, to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
@@ -291,7 +292,7 @@ class PostgresIndex(Index):
     def _enter(self, records: Iterable[Candidate], how: How) -> None:
         """As in `Index.add`, `update` and `put`. In steps of some thousand records, equal texts are encoded once."""
         with self._step() as table:
-            for some in batches(records, ROWS_AT_ONCE):
+            for some in in_batches(records, ROWS_AT_ONCE):
                 self._write(table, [(record, PostgresEntry.of(record)) for record in some], how=how)
 
     def _write(self, table: Table, new: list[tuple[Candidate, PostgresEntry]], *, how: How) -> None:
@@ -313,7 +314,7 @@ class PostgresIndex(Index):
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
         with self._step() as table:
-            for some in batches(ids, ROWS_AT_ONCE):
+            for some in in_batches(ids, ROWS_AT_ONCE):
                 there = table.entries([key_of(id_) for id_ in some])
                 for id_ in some:
                     if there.pop(id_, None) is None and not missing_ok:
