@@ -24,7 +24,9 @@ def white_space() -> str:
 
 def lower_case() -> list[normalizers.Normalizer]:
     """Python's `str.lower`, including the final form of the Greek sigma at the end of a word."""
-    before, after = r"(?<=\p{Cased}\p{Case_Ignorable}*Σ)", r"(?!\p{Case_Ignorable}*\p{Cased})"
+    # As Python does, skip what is ignored before looking for a letter: some characters are both (modifier letters).
+    letter, ignored = r"[\p{Cased}&&[^\p{Case_Ignorable}]]", r"\p{Case_Ignorable}*"
+    before, after = f"(?<={letter}{ignored}Σ)", f"(?!{ignored}{letter})"
     return [normalizers.Replace(Regex(f"Σ{before}{after}"), "ς"), normalizers.Lowercase()]
 
 

@@ -23,14 +23,18 @@ def test_a_pattern_matches_what_it_matches_in_python(text):
     assert pieces == re.findall(r"[\w']+|[^\s]", text)
 
 
-@given(TEXTS)
+# An interpreter has the Unicode of its year: later letters have no case in it, and Ahom's medial ra counts as a letter.
+CASED = st.characters(exclude_categories=["Cs", "Cn"], exclude_characters="\U0001171e")
+
+
+@given(st.text(st.sampled_from("aZßΣςİǅŉΩʰ\u0345'. ") | CASED))
 def test_lower_case_is_pythons(text):
     assert normalizers.Sequence(lower_case()).normalize_str(text) == text.lower()
 
 
 def test_lower_case_of_a_sigma_depends_on_its_place():
     lower = normalizers.Sequence(lower_case()).normalize_str
-    for text in ("ΟΔΟΣ", "ΟΔΟΣ.", "ΣΟΣ ΣΔ", "Σ", "ΓΣ'Γ", "ΓΣ' Γ", ".Σ."):
+    for text in ("ΟΔΟΣ", "ΟΔΟΣ.", "ΣΟΣ ΣΔ", "Σ", "ΓΣ'Γ", "ΓΣ' Γ", ".Σ.", "ΑΣʰ", "ʰΣ", "ΑΣʰΑ", "Αʰ\u0345Σ"):
         assert lower(text) == text.lower(), text
 
 
