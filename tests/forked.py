@@ -28,7 +28,7 @@ PRELOADED = [
     *("pytest", "transformers.models.bert.modeling_bert", "sklearn.feature_extraction.text", "sklearn.metrics"),
     *("matplotlib.pyplot", "mpl_toolkits.mplot3d", "parlai.scripts.train_model", "parlai.scripts.eval_model"),
     *("parlai.agents.ranker.launch", "polyencoder.cli.train", "polyencoder.cli.search", "polyencoder.training.run"),
-    "torch.distributed.run",
+    *("torch.distributed.run", "sentence_transformers"),
 ]
 PROGRAMS = {"polyencoder": "polyencoder", "parlai": "parlai", "torchrun": "torch.distributed.run"}  # of which module
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,16 @@ from tokenizers.processors import TemplateProcessing
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from polyencoder.text import train_tokenizer
+
+
+@pytest.fixture
+def forked(forked_commands, monkeypatch):
+    """The processes of a benchmark are forked, with their imports done: see tests/forked.py."""
+    from tests.forked import forkserver
+
+    contexts = {"spawn": forkserver()}
+    get_context = multiprocessing.get_context
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: contexts.get(method) or get_context(method))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.common import in_its_own_process
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 EVALUATE = partial(partial, eval)  # gives a function of texts, and can be pickled
 

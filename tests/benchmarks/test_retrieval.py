@@ -9,7 +9,7 @@ from polyencoder.evaluation.trec import read_qrels, read_run
 
 pytest.importorskip("bm25s")
 pytest.importorskip("ir_measures")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 
 def test_a_sentence_finds_its_article(minilm_folder, tmp_path):

@@ -19,7 +19,7 @@ from benchmarks.search.vectors import draw_contexts, drawn, grown, store
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 SYSTEMS = [
     *("bi-encoder", "poly-16", "poly-64", "poly-360", "first-16", "first-64", "first-360"),

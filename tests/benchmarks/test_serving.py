@@ -16,7 +16,7 @@ from benchmarks.serving.hostile import KINDS
 from benchmarks.serving.points import HOSTILE, IN_PROCESS, OURS, PEER, unseen
 from polyencoder.ranker.ranker import Ranker
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 
 def test_report(backbone_folder, tmp_path, capsys):

@@ -13,7 +13,7 @@ pytest.importorskip("parlai")
 from benchmarks import evaluation, memory, onnx, scoring, training
 from benchmarks.agents import size
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 TINY = size(layers=1, dim=16, heads=2, codes=4)
 

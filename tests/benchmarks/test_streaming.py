@@ -14,7 +14,7 @@ from parlai.utils import logging
 from benchmarks import streaming
 from polyencoder.errors import InputError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 TURNS, DIALOGUES, ROWS = 4, 30, 40
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.usefixtures("forked_commands")
 
 CODE = """
 import logging
