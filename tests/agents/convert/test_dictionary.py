@@ -12,7 +12,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.text import read_tokenizer
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 
-TINY = {"hidden_size": 8, "intermediate_size": 16, "attention_limits": "2", "scale_batches": 2}
+TINY = {"hidden_size": 8, "intermediate_size": 16, "attention_limits": "2", "head_sizes": "24", "scale_batches": 2}
 
 
 @pytest.fixture

@@ -19,7 +19,13 @@ from tests.commands import run_command
 pytestmark = pytest.mark.slow
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
-SIZES = {"hidden_size": 16, "intermediate_size": 32, "attention_limits": "2,8", "scale_batches": 10}
+SIZES = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "attention_limits": "2,8",
+    "head_sizes": "24,24",
+    "scale_batches": 10,
+}
 
 
 @pytest.fixture
@@ -171,7 +177,7 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
     assert int(last["scale.batches"]) == int(first.scale.batches) + 2
     assert second.sizes.dropout == 0.2
     assert second.sizes.attention_limits == first.sizes.attention_limits == (2, 8)
-    assert second.sizes.head_sizes == first.sizes.head_sizes == (1_024, 1_024, 1_024)
+    assert second.sizes.head_sizes == first.sizes.head_sizes == (24, 24)
     train_ranker(make_settings(head_sizes="24,8", max_updates=2, out=str(tmp_path / "small")))
     assert Ranker.from_pretrained(tmp_path / "small", device="cpu").model.sizes.head_sizes == (24, 8)
 

@@ -42,7 +42,13 @@ RUNS = {
     "quantized ConveRT": {"architecture": "convert", **QUANTIZED},
     "ConveRT with hard negatives": {"architecture": "convert", **MINED},
 }
-CONVERT = {"hidden_size": 16, "intermediate_size": 32, "attention_limits": "2,8", "scale_batches": 10}
+CONVERT = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "attention_limits": "2,8",
+    "head_sizes": "24,24",
+    "scale_batches": 10,
+}
 
 
 @pytest.fixture

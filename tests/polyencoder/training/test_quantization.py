@@ -149,7 +149,13 @@ def make_settings(tmp_path, vocabulary):
     """(out, **settings) -> those of a small run over a file that this writes."""
     records = [{"context": example.turns, "response": example.label} for example in EXAMPLES]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "attention_limits": "2,8", "scale_batches": 10}
+    sizes = {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "attention_limits": "2,8",
+        "head_sizes": "24,24",
+        "scale_batches": 10,
+    }
     files = {"train": str(tmp_path / "train.jsonl"), "valid": str(tmp_path / "train.jsonl"), "device": "cpu"}
 
     def make(out: str, **fields) -> TrainSettings:
