@@ -36,11 +36,11 @@ SAMPLE ?= 20
 mutants: venv  ## show defects that a module's tests do not notice (MODULE=scoring/topk, SAMPLE=20, TESTS= to choose)
 	rm -rf $(MUTANTS) && mkdir -p $(MUTANTS)
 	git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C $(MUTANTS)
-	sed 's|MODULE|$(MODULE)|; s|TESTS|$(TESTS)|' tests/mutation/template.toml > $(MUTANTS)/mutants.toml
-	cd $(MUTANTS) && export PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH=projects && \
+	sed 's|MODULE|$(MODULE)|; s|TESTS|$(TESTS)|; s|PYTHON|$(CURDIR)/$(BIN)/python|' tests/mutation/template.toml > $(MUTANTS)/mutants.toml
+	cd $(MUTANTS) && export PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="projects:$$PWD" && \
 	cosmic-ray init mutants.toml mutants.sqlite && cr-filter-operators mutants.sqlite mutants.toml && \
-	python tests/mutation/sample.py mutants.sqlite $(SAMPLE) && cosmic-ray baseline mutants.toml && \
-	cosmic-ray exec mutants.toml mutants.sqlite && cr-report --surviving-only --show-diff mutants.sqlite
+	python tests/mutation/sample.py mutants.sqlite $(SAMPLE) && python tests/mutation/run.py baseline mutants.toml && \
+	python tests/mutation/run.py exec mutants.toml mutants.sqlite && cr-report --surviving-only --show-diff mutants.sqlite
 
 parlai-tests: venv  ## run ParlAI's own tests with our agents (PARLAI_TESTS=the folder tests/ of a checkout of ParlAI)
 	$(BIN)/python tests/parlai/run.py "$(or $(PARLAI_TESTS),$(error PARLAI_TESTS: give the folder tests/ of a checkout of ParlAI))"
