@@ -12,17 +12,25 @@ import torch
 from polyencoder.checks import checked_count
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
+from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_texts
+from polyencoder.scoring import ContextEncoding, check_scores
 
 __all__ = ["OWN_K", "RERANK_K", "check_reranker", "first_texts", "rerank"]
 
 RERANK_K = 50  # for a cross-encoder
 OWN_K = 100  # for a late-interaction encoder
+_TEXTS = 1 << 11  # of several contexts whose token vectors are in memory at once
 
 
 def rerank(
-    ranker: TextRanker, contexts: Sequence[Context], hits: Sequence[Sequence[Hit]], *, k: int = 50
+    ranker: TextRanker,
+    contexts: Sequence[Context],
+    hits: Sequence[Sequence[Hit]],
+    *,
+    k: int = 50,
+    encoded: ContextEncoding | None = None,
 ) -> list[list[Hit]]:
     """Orders the hits of each context's first `k` texts by the ranker's scores; other hits follow.
 
@@ -33,6 +41,7 @@ def rerank(
         contexts: those of the hits.
         hits: [contexts], each best first.
         k: different texts of each context to re-rank; equal scores keep their order.
+        encoded: the contexts as this ranker encoded them, with their tokens; None to read them here.
 
     Raises:
         InputError: `ranker` only compares vectors, `k` is below 1, or contexts and lists of hits differ in number.
@@ -41,21 +50,45 @@ def rerank(
     if len(contexts) != len(hits):
         raise InputError(f"{len(contexts)} contexts, but hits of {len(hits)}: give one list of hits for each context")
     firsts = [list(found[: first_texts(found, k)]) for found in hits]
-    place: dict[str, int] = {}
-    for found in firsts:
-        for hit in found:
-            place.setdefault(hit.text, len(place))
-    if not place:
-        return firsts
     texts = [list(dict.fromkeys(hit.text for hit in found)) for found in firsts]  # each text is scored once
-    width = max(map(len, texts))
-    index = torch.tensor([[place[text] for text in own] + [-1] * (width - len(own)) for own in texts])
-    scores = score_texts(ranker, contexts, list(place), index).tolist()
+    if not any(texts):
+        return firsts
+    if ranker.model.token_dim is not None:
+        scores = _token_scores(ranker, ranker.encode_contexts(contexts) if encoded is None else encoded, texts)
+    else:
+        scores = _pair_scores(ranker, contexts, texts)
     ordered = [
         _ordered(found, dict(zip(own, values, strict=False)))
         for found, own, values in zip(firsts, texts, scores, strict=True)
     ]
     return [[*best, *found[len(best) :]] for best, found in zip(ordered, hits, strict=True)]
+
+
+def _pair_scores(ranker: TextRanker, contexts: Sequence[Context], texts: Sequence[list[str]]) -> list[list[float]]:
+    """The scores of each context's texts, behind which others may follow."""
+    place = {text: i for i, text in enumerate(dict.fromkeys(text for own in texts for text in own))}
+    width = max(map(len, texts))
+    index = torch.tensor([[place[text] for text in own] + [-1] * (width - len(own)) for own in texts])
+    scores: list[list[float]] = score_texts(ranker, contexts, list(place), index).tolist()
+    return scores
+
+
+@torch.inference_mode()
+def _token_scores(ranker: TextRanker, contexts: ContextEncoding, texts: Sequence[list[str]]) -> list[list[float]]:
+    """The scores of each context's texts by token vectors; the texts of several contexts are read together."""
+    model, text, scores = ranker.model, ranker.text, []
+    at_once = max(1, _TEXTS // max(map(len, texts)))
+    with in_evaluation(model):
+        for first in range(0, len(texts), at_once):
+            some = texts[first : first + at_once]
+            distinct = list(dict.fromkeys(text for own in some for text in own))
+            ids = text.candidate_ids(distinct, remember=False)
+            read = dict(zip(distinct, ranker.reader(model, text, ids), strict=True))
+            for row, own in enumerate(some, start=first):
+                found = model.rescore(contexts.select(row), [read[one] for one in own]) if own else torch.empty(1, 0)
+                check_scores(found)
+                scores.append(found[0].tolist())
+    return scores
 
 
 def first_texts(hits: Sequence[Hit], k: int) -> int:

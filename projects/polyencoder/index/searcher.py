@@ -22,6 +22,7 @@ from polyencoder.text.dialogue import checked_contexts
 __all__ = ["Searcher"]
 
 _AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan
+_WITH_TOKENS = 256  # the same, where the vectors of their tokens are kept, too
 
 
 class Searcher:
@@ -99,8 +100,9 @@ class Searcher:
         turns = checked_contexts(contexts)
         hits: list[list[Hit]] = []
         improbable: list[float | None] = []
-        for first in range(0, max(len(turns), 1), _AT_ONCE):
-            some = turns[first : first + _AT_ONCE]
+        at_once = _AT_ONCE if self._ranker.model.token_dim is None else _WITH_TOKENS
+        for first in range(0, max(len(turns), 1), at_once):
+            some = turns[first : first + at_once]
             with self._timed("encode"):
                 encoded = self._ranker.encode_contexts(some)
                 if encoded.vectors.is_cuda:
@@ -124,7 +126,8 @@ class Searcher:
             hits = self._search(encoded, contexts, top_k=top_k, texts=texts)
         if self.reranker is not None:
             with self._timed("rerank"):
-                hits = rerank(self.reranker, contexts, hits, k=self._rerank_k)
+                own = encoded if self.reranker is self._ranker and encoded.tokens is not None else None
+                hits = rerank(self.reranker, contexts, hits, k=self._rerank_k, encoded=own)
         self.improbable = [None] * len(hits)
         if self.calibration is not None:
             among = self.among

@@ -6,7 +6,7 @@ These never check a model's class or architecture name: differences are properti
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
@@ -19,6 +19,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, CandidatesStep, ContextStep, Step
 from polyencoder.scoring import ContextEncoding, score
+from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
 
@@ -171,6 +172,14 @@ class RankerModel(TrainableModel, ABC):
     def dim(self) -> int:
         """The dimension of candidates' vectors."""
 
+    @property
+    def token_dim(self) -> int | None:
+        """The dimension of the token vectors that `forward` compares, if those of each text depend on it alone.
+
+        None of other models. Those of candidates are read once, by `read_candidates`, for many calls of `rescore`.
+        """
+        return None
+
     @abstractmethod
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         """The vectors of each context: [batch, codes, dim] with their mask."""
@@ -182,6 +191,17 @@ class RankerModel(TrainableModel, ABC):
     def score(self, context: ContextEncoding, candidates: Tensor) -> Tensor:
         """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own."""
         return score(context, candidates, attention=self.config.poly_attention)
+
+    def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
+        """What `rescore` compares of each candidate, for a model with a `token_dim`."""
+        raise NotImplementedError
+
+    def rescore(self, contexts: ContextEncoding, candidates: Sequence[TokenVectors]) -> Tensor:
+        """Scores [batch, n] as `forward` does, without its gradients, of candidates that were read before.
+
+        The contexts are those of `encode_context`, with their `tokens`; there is at least one candidate.
+        """
+        raise NotImplementedError
 
     def token_weights(self, tokens: TokenBatch) -> Tensor | None:
         """The weight of each token's output in each context vector: [batch, codes, length]; None if unknown."""

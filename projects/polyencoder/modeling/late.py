@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NoReturn
 
@@ -19,38 +19,18 @@ from polyencoder.modeling.separable import BiEncoder
 from polyencoder.modeling.turns import turn_end, turn_means, turn_numbers
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
+from polyencoder.scoring.tokens import Texts, TokenVectors, max_similarities, packed, products, stacked
 from polyencoder.text import TextEncoder
-from polyencoder.text.tokens import TokenBatch, token_batches
+from polyencoder.text.tokens import TokenBatch, length_groups, token_batches
 
-__all__ = ["LateEncoder", "max_similarities"]
+__all__ = ["LateEncoder"]
 
 EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
 """What the score is a sum of, in the order of its weights."""
 DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's
 SPEED = 300.0  # how many times the learning rate an update of Adam's moves an exit's weight: 0 to 1 is a long way
-SIMILARITIES = 1 << 23  # of tokens that are in memory at once
 TOKENS = 1 << 14  # maximum tokens per batch in inference
 TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory at once in inference
-
-
-@dataclass(frozen=True)
-class Texts:
-    """What is compared of a batch of contexts or candidates.
-
-    vectors: [batch, dim], the bi-encoder's. tokens: [batch, length, token_dim] of length 1; at padding stands the first
-    token once more, which changes no maximum. weights: [batch, length] of the tokens, 0 at padding, with the sum 1.
-    turns: [batch, turns, dim] of length 1, a context's; where others have more, its latest turn stands again. The last
-    column is therefore everybody's latest turn. Candidates have a single one, their vector.
-    """
-
-    vectors: Tensor
-    tokens: Tensor
-    weights: Tensor
-    turns: Tensor
-
-    def select(self, rows: Tensor) -> Texts:
-        """Those in these rows, [n] or [batch, n]."""
-        return Texts(self.vectors[rows], self.tokens[rows], self.weights[rows], self.turns[rows])
 
 
 class LateEncoder(BiEncoder):
@@ -94,6 +74,36 @@ class LateEncoder(BiEncoder):
     def after_batch(self) -> None:
         with torch.no_grad():
             self.exits.clamp_(min=0)
+
+    # ---- its exits
+
+    @property
+    def token_dim(self) -> int:
+        return self.token_weight.numel()
+
+    def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
+        read = self._read_context(tokens)
+        return ContextEncoding(read.vectors.unsqueeze(1), tokens=read.each())
+
+    def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
+        vectors, found, mask = self._candidate_outputs(tokens)
+        lengths = mask.sum(1).clamp(min=1).tolist()
+        return [TokenVectors(vectors[row], found[row, :length]) for row, length in enumerate(lengths)]
+
+    @torch.no_grad()
+    def rescore(self, contexts: ContextEncoding, candidates: Sequence[TokenVectors]) -> Tensor:
+        assert contexts.tokens is not None
+        read = stacked(contexts.tokens)
+        scores = torch.empty(contexts.batch_size, len(candidates), device=read.tokens.device)
+        most = max(1, TOKENS_KEPT // max(len(one.tokens) for one in candidates))
+        for group in length_groups([len(one.tokens) for one in candidates]):
+            for columns in torch.tensor(group).split(most):
+                vectors, tokens, mask = packed([candidates[column] for column in columns.tolist()])
+                own = self._candidate_texts(vectors, tokens.to(read.tokens.dtype), mask)
+                for rows in torch.arange(len(scores)).split(max(1, TOKENS_KEPT // read.tokens.size(1))):
+                    place = (rows.unsqueeze(1), columns)
+                    scores[place] = self.compare(read.select(rows.to(scores.device)), own).float()
+        return scores
 
     # ---- scores
 
@@ -175,7 +185,7 @@ class LateEncoder(BiEncoder):
             scale = self.config.output_scaling**2 if self.config.normalize else DOT_SCALE
             weights = self.exit_weights
             scores = weights[0] * self.score(ContextEncoding(vectors.unsqueeze(1)), others)
-            turns = _products(contexts.turns, candidates.turns.squeeze(-2))  # [batch, turns, n]
+            turns = products(contexts.turns, candidates.turns.squeeze(-2))  # [batch, turns, n]
             cosines = torch.stack([forth, back, turns.amax(1), turns[:, -1]], dim=-1)
             scores = scores + cosines.to(scores.dtype) @ (scale * weights[1:].to(scores.dtype))
         return scores if masked is None else scores.masked_fill(masked, -torch.inf)
@@ -189,13 +199,17 @@ class LateEncoder(BiEncoder):
         return Texts(vectors, self._tokens(outputs, mask), weights, self._turns(tokens, outputs))
 
     def _read_candidate(self, tokens: TokenBatch) -> Texts:
+        return self._candidate_texts(*self._candidate_outputs(tokens))
+
+    def _candidate_outputs(self, tokens: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
         outputs, mask = self.candidate_tower(tokens), tokens.mask
-        vectors = self._candidate_vectors(self._pooled_candidate(outputs, mask))
-        found = self._tokens(outputs, mask)
-        with torch.autocast(outputs.device.type, enabled=False):
-            logits = (_exact(found) * self.token_weight).sum(-1) * found.size(-1) ** 0.5
+        return self._candidate_vectors(self._pooled_candidate(outputs, mask)), self._tokens(outputs, mask), mask
+
+    def _candidate_texts(self, vectors: Tensor, tokens: Tensor, mask: Tensor) -> Texts:
+        with torch.autocast(tokens.device.type, enabled=False):
+            logits = (_exact(tokens) * self.token_weight).sum(-1) * tokens.size(-1) ** 0.5
         weights = torch.softmax(logits.masked_fill(~mask, torch.finfo(logits.dtype).min), dim=-1).masked_fill(~mask, 0)
-        return Texts(vectors, found, weights, F.normalize(_exact(vectors), dim=-1).unsqueeze(1))
+        return Texts(vectors, tokens, weights, F.normalize(_exact(vectors), dim=-1).unsqueeze(1))
 
     def _tokens(self, outputs: Tensor, mask: Tensor) -> Tensor:
         tokens = F.normalize(outputs if self.token_map is None else self.token_map(outputs), dim=-1)
@@ -229,75 +243,8 @@ def _exact(numbers: Tensor) -> Tensor:
     return numbers.to(at_least_fp32(numbers.dtype))
 
 
-def max_similarities(
-    contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor
-) -> tuple[Tensor, Tensor]:
-    """MaxSim in both directions: sum_t weights_t max_l cos(c_t, x_l), and sum_l context_weights_l max_t cos(x_l, c_t).
-
-    At most `SIMILARITIES` of tokens are in memory at once, and for the gradients only the places of the largest.
-
-    Args:
-        contexts: [batch, length, dim], and context_weights [batch, length].
-        candidates: [n, tokens, dim], shared by all contexts, or [batch, n, tokens, dim], each context's own.
-        weights: of their tokens, [n, tokens] or [batch, n, tokens].
-
-    Returns:
-        Both sums, [batch, n], in the dtype of the weights.
-    """
-    own, n = candidates.dim() == 4, candidates.size(-3)
-    of_pair = max(1, contexts.size(1) * candidates.size(-2))
-    columns = max(1, min(n, SIMILARITIES // of_pair))
-    rows = max(1, SIMILARITIES // (of_pair * columns))
-    found = []
-    for i in range(0, max(1, len(contexts)), rows):
-        here = slice(i, i + rows)
-        blocks = []
-        for j in range(0, max(1, n), columns):
-            place = (here, slice(j, j + columns)) if own else (slice(j, j + columns),)
-            blocks.append(_block(contexts[here], context_weights[here], candidates[place], weights[place]))
-        found.append(torch.cat(blocks, dim=-1))
-    forth, back = torch.cat(found, dim=1)
-    return forth, back
-
-
-def _block(contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor) -> Tensor:
-    """Both sums of a block, [2, batch, n]."""
-    n, length = candidates.shape[-3:-1]
-    similarities = _products(contexts, candidates.flatten(-3, -2)).unflatten(-1, (n, length))  # [batch, l, n, t]
-    of_context = similarities.max(-1).values  # [batch, l, n]
-    of_candidate = similarities.max(1).values  # [batch, n, t]
-    with torch.autocast(contexts.device.type, enabled=False):
-        forth = (of_candidate.to(weights.dtype) * weights).sum(-1)
-        back = torch.einsum("bln,bl->bn", of_context.to(context_weights.dtype), context_weights)
-        return torch.stack([forth, back])
-
-
-def _products(contexts: Tensor, candidates: Tensor) -> Tensor:
-    """[batch, l, dim] with [n, dim] or [batch, n, dim] -> [batch, l, n]."""
-    return contexts @ candidates.transpose(-1, -2)
-
-
 def _read(
     read: Callable[[TokenBatch], Texts], tokens: TokenBatch, pieces: Pieces | None, *, max_tokens: int | None
 ) -> Texts:
     parts, order = in_pieces(read, tokens, pieces, max_tokens=max_tokens)
-    return parts[0] if order is None else _stacked(parts).select(order)
-
-
-def _stacked(parts: list[Texts]) -> Texts:
-    """Concatenates batches of texts, padded with tokens and turns that change no maximum."""
-    length, turns = max(part.tokens.size(1) for part in parts), max(part.turns.size(1) for part in parts)
-
-    def longer(part: Texts) -> Texts:
-        more, later = length - part.tokens.size(1), turns - part.turns.size(1)
-        return Texts(
-            part.vectors,
-            torch.cat([part.tokens, part.tokens[:, :1].expand(-1, more, -1)], dim=1),
-            F.pad(part.weights, (0, more)),
-            torch.cat([part.turns, part.turns[:, -1:].expand(-1, later, -1)], dim=1),
-        )
-
-    padded = [longer(part) for part in parts]
-    return Texts(
-        *(torch.cat([getattr(one, name) for one in padded]) for name in ("vectors", "tokens", "weights", "turns"))
-    )
+    return parts[0] if order is None else stacked(parts).select(order)

@@ -13,6 +13,7 @@ from polyencoder.errors import InputError
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.files import fingerprint
 from polyencoder.text import TextEncoder, TokenBatch, token_batches
 
@@ -44,6 +45,21 @@ def encode_candidates(
     ids = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
     found = _encoded(model.encode_candidates, ids, text, model, batch_size=batch_size, progress=progress)
     return torch.empty(0, model.dim, device=next(model.parameters()).device) if found is None else found
+
+
+@torch.no_grad()
+def read_candidates(
+    model: RankerModel,
+    text: TextEncoder,
+    ids: Sequence[Sequence[int]],
+    *,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[tuple[int, TokenVectors]]:
+    """Yields (place, what `RankerModel.rescore` compares) of candidates by their tokens, from long to short."""
+    for batch, tokens in _batches(ids, text, model, batch_size=256):
+        yield from zip(batch, model.read_candidates(tokens), strict=True)
+        if progress is not None:
+            progress(len(batch))
 
 
 @torch.no_grad()

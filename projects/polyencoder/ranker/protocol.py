@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.modeling import RankerModel
+from polyencoder.ranker.reading import CandidateReader
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder
 
@@ -42,6 +43,7 @@ class TextRanker(Protocol):
     model: RankerModel
     text: TextEncoder
     device: torch.device
+    reader: CandidateReader
 
     def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
         """Encodes contexts: [contexts, codes, dim] with their mask. InputError for a cross-encoder."""

@@ -16,7 +16,9 @@ from polyencoder.modeling import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.encoding import VectorKind, encode_candidates, encode_contexts, encode_pooled
 from polyencoder.ranker.protocol import Context, Dialogue, TextRanker
+from polyencoder.ranker.reading import CandidateReader
 from polyencoder.scoring import ContextEncoding, check_scores
+from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.text.dialogue import checked_contexts
 
@@ -36,6 +38,7 @@ class Scorer:
         self.device = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.model = model.to(self.device)
         self.text = text
+        self.reader = CandidateReader()
 
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Tensor:
         """Scores every candidate for every context: [contexts, candidates], float32, on the CPU."""
@@ -170,18 +173,26 @@ def score_texts(
     """
     model, text, device = ranker.model, ranker.text, ranker.device
     at_once, parts = _CONTEXTS, []
+    read: list[TokenVectors] = []
     with in_evaluation(model):
         if model.reads_pairs:
             # a model with vectors encodes shared candidates once for many contexts
             if index is not None or not model.has_vectors:
                 at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
-            texts = text.candidates(candidates).to(device)
+            ids = text.candidate_ids(candidates) if index is None and model.token_dim is not None else []
+            if ids and ranker.reader.fits(model, ids):
+                read = ranker.reader(model, text, ids)
+            else:
+                texts = text.candidates(candidates).to(device)
         else:
             vectors = encode_candidates(model, text, candidates)
         for i in range(0, max(len(contexts), 1), at_once):
             some = contexts[i : i + at_once]
             columns = None if index is None else index[i : i + at_once].to(device)
-            if model.reads_pairs:
+            if read:
+                scores = model.rescore(encode_contexts(model, text, some), read)
+                check_scores(scores)
+            elif model.reads_pairs:
                 scores = model(text.contexts(some).to(device), texts, columns)
                 check_scores(scores)
             else:

@@ -11,6 +11,7 @@ from torch.nn.functional import pad
 
 from polyencoder.errors import InputError
 from polyencoder.scoring.keys import Keys
+from polyencoder.scoring.tokens import Texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,7 @@ class ContextEncoding:
         vectors: [batch, codes, dim], floating point, at least one code.
         mask: bool [batch, codes], False at padding; None without padding.
         keys: the keys of multi-head attention; None if the vectors are their own keys.
+        tokens: what a late-interaction encoder compares of each context besides; None of other models.
 
     Raises:
         InputError: a wrong shape or dtype.
@@ -31,6 +33,7 @@ class ContextEncoding:
     vectors: Tensor
     mask: Tensor | None = None
     keys: Keys | None = None
+    tokens: list[Texts] | None = None
 
     def __post_init__(self) -> None:
         if self.vectors.dim() != 3 or self.vectors.size(1) == 0 or not self.vectors.is_floating_point():
@@ -65,7 +68,12 @@ class ContextEncoding:
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ContextEncoding:
         """Converts device and dtype (the mask stays boolean)."""
-        return self._mapped(lambda one: one.to(device, None if one.dtype == torch.bool else dtype))
+
+        def converted(one: Tensor) -> Tensor:
+            return one.to(device, None if one.dtype == torch.bool else dtype)
+
+        tokens = None if self.tokens is None else [one.mapped(converted) for one in self.tokens]
+        return replace(self._mapped(converted), tokens=tokens)
 
     def select(self, rows: int | slice | Tensor) -> ContextEncoding:
         """Selects contexts by slice or index tensor; an int gives a batch of one.
@@ -78,28 +86,38 @@ class ContextEncoding:
                 raise InputError(f"context {rows} is outside the batch of {self.batch_size}")
             rows %= self.batch_size
             rows = slice(rows, rows + 1)
-        return self._mapped(lambda tensor: tensor[rows])
+        some = self._mapped(lambda tensor: tensor[rows])
+        if self.tokens is None:
+            return some
+        tokens = self.tokens
+        places = range(self.batch_size)[rows] if isinstance(rows, slice) else torch.arange(self.batch_size)[rows.cpu()]
+        return replace(some, tokens=[tokens[int(place)] for place in places])
 
     def empty(self, batch_size: int) -> ContextEncoding:
         """Zeros for `batch_size` contexts of the same shape; a mask is False everywhere."""
-        return self._mapped(lambda tensor: tensor.new_zeros(batch_size, *tensor.shape[1:]))
+        zeros = self._mapped(lambda tensor: tensor.new_zeros(batch_size, *tensor.shape[1:]))
+        return replace(zeros, tokens=None if self.tokens is None else self.tokens[:1] * batch_size)
 
     def put(self, rows: Tensor, part: ContextEncoding) -> None:
         """Writes the contexts of `part`, with at most as many codes, into rows: int64 [batch of the part]."""
         for whole, some in zip(self._tensors(), part._tensors(), strict=True):
             whole[rows, : some.size(1)] = some
+        if self.tokens is not None and part.tokens is not None:
+            for row, text in zip(rows.tolist(), part.tokens, strict=True):
+                self.tokens[row] = text
 
     def _tensors(self) -> list[Tensor]:
         keys = () if self.keys is None else (self.keys.vectors, self.keys.biases)
         return [self.vectors, *(() if self.mask is None else (self.mask,)), *keys]
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> ContextEncoding:
-        """Applies `change` to every tensor."""
+        """Applies `change` to every tensor but those of `tokens`."""
         keys = self.keys
-        return ContextEncoding(
-            change(self.vectors),
-            None if self.mask is None else change(self.mask),
-            None if keys is None else Keys(change(keys.vectors), change(keys.biases), keys.heads),
+        return replace(
+            self,
+            vectors=change(self.vectors),
+            mask=None if self.mask is None else change(self.mask),
+            keys=None if keys is None else Keys(change(keys.vectors), change(keys.biases), keys.heads),
         )
 
 
@@ -111,4 +129,5 @@ def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
         parts = [replace(part, mask=own) if part.mask is None else part for part, own in zip(parts, real, strict=True)]
     parts = [part._mapped(lambda t: pad(t, (*(0, 0) * (t.dim() - 2), 0, codes - t.size(1)))) for part in parts]
     tensors = iter([torch.cat(some) for some in zip(*(part._tensors() for part in parts), strict=True)])
-    return parts[0]._mapped(lambda _: next(tensors))
+    texts = [text for part in parts for text in part.tokens or ()]
+    return replace(parts[0]._mapped(lambda _: next(tensors)), tokens=texts or None)

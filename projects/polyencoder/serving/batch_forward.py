@@ -76,6 +76,8 @@ class BatchForward:
         rows: dict[tuple[int, ...], list[int]] = {}  # the pairs of each different context, which is read once
         for place, (ids, _) in enumerate(pairs):
             rows.setdefault(tuple(ids), []).append(place)
+        if model.token_dim is not None:
+            return self._by_tokens(model, pairs, rows)
         index = torch.full((len(rows), max(map(len, rows.values()))), -1)
         for row, places in enumerate(rows.values()):
             index[row, : len(places)] = torch.tensor(places)
@@ -83,4 +85,18 @@ class BatchForward:
         scores = model(contexts, candidates, index.to(device), max_tokens=self._max_tokens).cpu()
         of_pair = torch.empty(len(pairs)).index_put((index[index >= 0],), scores[index >= 0].float())
         values: list[float] = of_pair.tolist()
+        return values
+
+    def _by_tokens(
+        self, model: RankerModel, pairs: Sequence[tuple[Ids, Ids]], rows: dict[tuple[int, ...], list[int]]
+    ) -> list[float]:
+        """The same of a model whose token vectors of candidates are kept."""
+        text = self._ranker.text
+        contexts = self._in_batches(list(rows), partial(self._contexts, model))
+        read = self._ranker.reader(model, text, [candidate for _, candidate in pairs])
+        values = [0.0] * len(pairs)
+        for encoded, places in zip(contexts, rows.values(), strict=True):
+            scores = model.rescore(encoded, [read[place] for place in places])[0].tolist()
+            for place, score in zip(places, scores, strict=True):
+                values[place] = score
         return values

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import late
-from polyencoder.modeling.late import LateEncoder, max_similarities
+from polyencoder.modeling.late import LateEncoder
 from polyencoder.modeling.transfer import transfer_weights
-from polyencoder.ranker import scorer
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.scoring import tokens as token_scoring
+from polyencoder.scoring.context import stacked
+from polyencoder.scoring.tokens import max_similarities
 from polyencoder.text import TextEncoder
 
 CONTEXTS = [
@@ -72,7 +74,7 @@ def reference(model: LateEncoder, text: TextEncoder, turns: list[str], response:
 
 @pytest.mark.parametrize("fields", [{}, {"normalize": True, "output_scaling": 3.0}, {"token_dim": 5}])
 def test_scores_and_gradients_are_those_of_the_formula(make_late, text, sentences, fields, monkeypatch):
-    monkeypatch.setattr(late, "SIMILARITIES", 200)  # many blocks
+    monkeypatch.setattr(token_scoring, "SIMILARITIES", 200)  # many blocks
     model = make_late(**fields).double()
     scores = model(text.contexts(CONTEXTS), text.candidates(sentences))
     expected = torch.stack([torch.stack([reference(model, text, c, r) for r in sentences]) for c in CONTEXTS])
@@ -98,7 +100,7 @@ def test_max_similarities_of_any_shape(data):
     p = torch.rand(batch, length, generator=generator, dtype=torch.float64)
     q = torch.rand(*shape, tokens, generator=generator, dtype=torch.float64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(late, "SIMILARITIES", data.draw(st.integers(1, 100)))
+        patch.setattr(token_scoring, "SIMILARITIES", data.draw(st.integers(1, 100)))
         forth, back = max_similarities(contexts, p, candidates, q)
     for i in range(batch):
         for j in range(n):
@@ -138,14 +140,21 @@ def test_each_contexts_own_candidates(make_late, text, sentences, monkeypatch):
         torch.testing.assert_close(model(contexts, candidates), every)
 
 
-def test_candidates_of_all_contexts_are_read_once(make_ranker, text, sentences, monkeypatch):
-    ranker, read = make_ranker("late"), []
-    expected = ranker.score(CONTEXTS, sentences)
-    of_batch = ranker.model._read_candidate
-    monkeypatch.setattr(ranker.model, "_read_candidate", lambda tokens: read.append(len(tokens)) or of_batch(tokens))
-    monkeypatch.setattr(scorer, "_PAIRS", len(sentences))  # a context at a time, for a model without vectors
-    torch.testing.assert_close(ranker.score(CONTEXTS, sentences), expected)
-    assert sum(read) == len(sentences)
+@given(data=st.data())
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_texts_that_were_read_one_by_one_score_as_together(make_late, text, sentences, data):
+    model = make_late(token_dim=5).eval()
+    contexts = data.draw(st.lists(st.sampled_from(CONTEXTS), min_size=1, max_size=4))
+    texts = data.draw(st.lists(st.sampled_from([*sentences, "no"]), min_size=1, max_size=9))
+    with torch.no_grad():
+        encoded = stacked([model.encode_context(text.contexts([one])) for one in contexts])
+        read = [model.read_candidates(text.candidates([one]))[0] for one in texts]
+        expected = model(text.contexts(contexts), text.candidates(texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(late, "TOKENS_KEPT", data.draw(st.integers(1, 200)))
+        torch.testing.assert_close(model.rescore(encoded, read), expected, rtol=1e-4, atol=1e-4)
+    last = torch.arange(len(contexts)).flip(0)[:2]
+    torch.testing.assert_close(model.rescore(encoded.select(last), read), expected[last], rtol=1e-4, atol=1e-4)
 
 
 def test_pieces_have_the_gradients_of_the_whole(make_late, text, sentences):

@@ -1,0 +1,82 @@
+"""`CandidateReader`: what a late-interaction encoder compares of candidates, read once and kept within a budget."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from polyencoder.modeling import RankerModel
+from polyencoder.ranker.encoding import read_candidates
+from polyencoder.scoring.tokens import TokenVectors
+from polyencoder.text import TextEncoder
+
+__all__ = ["CandidateReader"]
+
+KEPT_BYTES = 1 << 27
+
+
+class CandidateReader:
+    """Reads candidates with a model that has a `token_dim`; what was read lately is not read again.
+
+    Candidates with equal tokens are equal. A change of the model's weights, or of autocast, empties it. Threads may
+    share it.
+
+    Args:
+        max_bytes: of the vectors that are kept.
+    """
+
+    def __init__(self, *, max_bytes: int = KEPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[bytes, TokenVectors] = OrderedDict()  # the latest at the end
+        self._bytes = 0
+        self._weights: Hashable = None
+        self._lock = threading.Lock()
+
+    def fits(self, model: RankerModel, ids: Sequence[Sequence[int]]) -> bool:
+        """Whether all of these candidates can be kept."""
+        return 4 * sum(model.dim + len(row) * (model.token_dim or 0) for row in ids) <= self._max_bytes
+
+    def __call__(self, model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
+        """What is compared of candidates with these tokens."""
+        keys = [array("i", row).tobytes() for row in ids]
+        weights = _state_of(model)
+        with self._lock:
+            if self._weights != weights:
+                self._kept.clear()
+                self._bytes, self._weights = 0, weights
+            found = {key: self._kept[key] for key in keys if key in self._kept}
+            for key in found:
+                self._kept.move_to_end(key)
+        new = {key: row for key, row in zip(keys, ids, strict=True) if key not in found}
+        places = list(new)
+        read = {places[i]: one for i, one in read_candidates(model, text, list(new.values()))}
+        self._keep(read, weights)
+        found |= read
+        return [found[key] for key in keys]
+
+    def _keep(self, read: dict[bytes, TokenVectors], weights: Hashable) -> None:
+        with self._lock:
+            if self._weights != weights or sum(map(_size, read.values())) > self._max_bytes:
+                return
+            for key, one in read.items():
+                if key not in self._kept:
+                    # a copy, as a view would keep its whole batch in memory
+                    self._kept[key] = copy = TokenVectors(one.vector.clone(), one.tokens.clone())
+                    self._bytes += _size(copy)
+            while self._bytes > self._max_bytes:
+                self._bytes -= _size(self._kept.popitem(last=False)[1])
+
+
+def _size(one: TokenVectors) -> int:
+    return one.vector.nbytes + one.tokens.nbytes
+
+
+def _state_of(model: RankerModel) -> Hashable:
+    """Changes with the weights: each change of a tensor in place counts its version up."""
+    device = next(model.parameters()).device.type
+    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return cast, *((w.data_ptr(), 0 if w.is_inference() else w._version) for w in model.parameters())

@@ -1,0 +1,135 @@
+"""Token vectors: MaxSim of contexts and candidates, texts with their tokens as padded batches or one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+__all__ = ["Texts", "TokenVectors", "max_similarities", "packed", "products", "stacked"]
+
+SIMILARITIES = 1 << 23  # of tokens that are in memory at once
+
+
+class TokenVectors(NamedTuple):
+    """What a late-interaction encoder compares of one candidate."""
+
+    vector: Tensor
+    """[dim]"""
+    tokens: Tensor
+    """[tokens, token_dim], at least one, each of length 1."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is compared of a batch of contexts or candidates.
+
+    vectors: [batch, dim], the bi-encoder's. tokens: [batch, length, token_dim] of length 1; at padding stands the first
+    token once more, which changes no maximum. weights: [batch, length] of the tokens, 0 at padding, with the sum 1.
+    turns: [batch, turns, dim] of length 1, a context's; where others have more, its latest turn stands again. The last
+    column is therefore everybody's latest turn. Candidates have a single one, their vector.
+    """
+
+    vectors: Tensor
+    tokens: Tensor
+    weights: Tensor
+    turns: Tensor
+
+    def select(self, rows: Tensor) -> Texts:
+        """Those in these rows, [n] or [batch, n]."""
+        return self.mapped(lambda tensor: tensor[rows])
+
+    def each(self) -> list[Texts]:
+        """Every text as a batch of its own, a view."""
+        columns = zip(
+            *(tensor.split(1) for tensor in (self.vectors, self.tokens, self.weights, self.turns)), strict=True
+        )
+        return [Texts(*row) for row in columns]
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Texts:
+        """Applies `change` to every tensor."""
+        return Texts(change(self.vectors), change(self.tokens), change(self.weights), change(self.turns))
+
+
+def stacked(parts: Sequence[Texts]) -> Texts:
+    """Concatenates batches of texts, padded with tokens and turns that change no maximum."""
+    length, turns = max(part.tokens.size(1) for part in parts), max(part.turns.size(1) for part in parts)
+
+    def longer(part: Texts) -> Texts:
+        more, later = length - part.tokens.size(1), turns - part.turns.size(1)
+        return Texts(
+            part.vectors,
+            torch.cat([part.tokens, part.tokens[:, :1].expand(-1, more, -1)], dim=1),
+            F.pad(part.weights, (0, more)),
+            torch.cat([part.turns, part.turns[:, -1:].expand(-1, later, -1)], dim=1),
+        )
+
+    padded = [longer(part) for part in parts]
+    return Texts(
+        *(torch.cat([getattr(one, name) for one in padded]) for name in ("vectors", "tokens", "weights", "turns"))
+    )
+
+
+def packed(candidates: Sequence[TokenVectors]) -> tuple[Tensor, Tensor, Tensor]:
+    """Candidates as a batch: vectors [n, dim], tokens [n, longest, token_dim] and their mask [n, longest].
+
+    At padding stands the first token once more, which changes no maximum.
+    """
+    vectors, tokens = torch.stack([one.vector for one in candidates]), torch.cat([one.tokens for one in candidates])
+    lengths = torch.tensor([len(one.tokens) for one in candidates], device=tokens.device)
+    columns = torch.arange(int(lengths.max()), device=tokens.device)
+    mask = columns < lengths.unsqueeze(1)
+    place = (lengths.cumsum(0) - lengths).unsqueeze(1) + columns * mask
+    return vectors, tokens[place], mask
+
+
+def max_similarities(
+    contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
+    """MaxSim in both directions: sum_t weights_t max_l cos(c_t, x_l), and sum_l context_weights_l max_t cos(x_l, c_t).
+
+    At most `SIMILARITIES` of tokens are in memory at once, and for the gradients only the places of the largest.
+
+    Args:
+        contexts: [batch, length, dim], and context_weights [batch, length].
+        candidates: [n, tokens, dim], shared by all contexts, or [batch, n, tokens, dim], each context's own.
+        weights: of their tokens, [n, tokens] or [batch, n, tokens].
+
+    Returns:
+        Both sums, [batch, n], in the dtype of the weights.
+    """
+    own, n = candidates.dim() == 4, candidates.size(-3)
+    of_pair = max(1, contexts.size(1) * candidates.size(-2))
+    columns = max(1, min(n, SIMILARITIES // of_pair))
+    rows = max(1, SIMILARITIES // (of_pair * columns))
+    found = []
+    for i in range(0, max(1, len(contexts)), rows):
+        here = slice(i, i + rows)
+        blocks = []
+        for j in range(0, max(1, n), columns):
+            place = (here, slice(j, j + columns)) if own else (slice(j, j + columns),)
+            blocks.append(_block(contexts[here], context_weights[here], candidates[place], weights[place]))
+        found.append(torch.cat(blocks, dim=-1))
+    forth, back = torch.cat(found, dim=1)
+    return forth, back
+
+
+def _block(contexts: Tensor, context_weights: Tensor, candidates: Tensor, weights: Tensor) -> Tensor:
+    """Both sums of a block, [2, batch, n]."""
+    n, length = candidates.shape[-3:-1]
+    similarities = products(contexts, candidates.flatten(-3, -2)).unflatten(-1, (n, length))  # [batch, l, n, t]
+    of_context = similarities.max(-1).values  # [batch, l, n]
+    of_candidate = similarities.max(1).values  # [batch, n, t]
+    with torch.autocast(contexts.device.type, enabled=False):
+        forth = (of_candidate.to(weights.dtype) * weights).sum(-1)
+        back = torch.einsum("bln,bl->bn", of_context.to(context_weights.dtype), context_weights)
+        return torch.stack([forth, back])
+
+
+def products(contexts: Tensor, candidates: Tensor) -> Tensor:
+    """[batch, l, dim] with [n, dim] or [batch, n, dim] -> [batch, l, n]."""
+    return contexts @ candidates.transpose(-1, -2)

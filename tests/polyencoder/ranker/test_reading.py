@@ -1,0 +1,124 @@
+"""What goes through a late encoder's backbones: contexts once for both exits, candidates once while they are kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.index.searcher import Searcher
+from polyencoder.modeling import late
+from polyencoder.ranker.reading import CandidateReader
+from polyencoder.scoring import ContextEncoding
+from polyencoder.serving.batch_forward import PAIR, BatchForward
+
+CONTEXTS = [["hello , how are you today ?", "do you have any pets ?"], ["i like to ski ."], ["hello"]]
+
+
+@pytest.fixture
+def ranker(make_ranker, text):
+    ranker = make_ranker("late", turn_end=text.separator_ids[-1], reduction="mean")
+    with torch.no_grad():
+        ranker.model.exits.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]) / late.SPEED)
+    return ranker
+
+
+@pytest.fixture
+def read(ranker):
+    """() -> the number of texts that the encoder has read since the last call."""
+    counted = []
+    for tower in ranker.model.backbones:
+        tower.register_forward_pre_hook(lambda _, inputs: counted.append(len(inputs[0])))
+
+    def count() -> int:
+        n = sum(counted)
+        counted.clear()
+        return n
+
+    return count
+
+
+def test_candidates_are_read_once_until_the_weights_change(ranker, read, sentences):
+    first = ranker.rank(CONTEXTS[0], sentences)
+    assert read() == 1 + len(sentences)
+    assert ranker.rank(CONTEXTS[0], sentences[::-1])[0] == first[0]._replace(index=len(sentences) - 1 - first[0].index)
+    assert read() == 1
+    ranker.score(CONTEXTS, [*sentences, "a new one", "a new one"])
+    assert read() == len(CONTEXTS) + 1
+    with torch.no_grad():
+        ranker.model.token_weight.add_(1)
+    scores = ranker.score(CONTEXTS, sentences)
+    assert read() == len(CONTEXTS) + len(sentences)
+    with torch.no_grad():
+        expected = ranker.model(ranker.text.contexts(CONTEXTS), ranker.text.candidates(sentences))
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+def test_a_step_of_an_optimizer_changes_the_weights(ranker, read, sentences, optimizer):
+    ranker.score(["hello"], sentences)
+    scores = ranker.model(ranker.text.contexts(CONTEXTS), ranker.text.candidates(sentences))
+    scores[:, 0].sum().backward()
+    for foreach in (False, True):
+        read()
+        optimizer(ranker.model.parameters(), lr=0.01, foreach=foreach).step()
+        ranker.score(["hello"], sentences)
+        assert read() == 1 + len(sentences)
+
+
+def test_what_is_kept_stays_within_its_bytes(ranker, read, sentences):
+    expected = ranker.score(CONTEXTS, sentences)
+    reader = CandidateReader()
+    ids = ranker.text.candidate_ids(sentences)
+    sizes = [4 * (ranker.model.dim + len(row) * ranker.model.token_dim) for row in ids]
+    ranker.reader = reader = CandidateReader(max_bytes=sum(sizes[:5]))
+    for texts in (sentences[:5], sentences[2:5]):
+        torch.testing.assert_close(ranker.score(CONTEXTS, texts), expected[:, [sentences.index(t) for t in texts]])
+    assert read() == len(CONTEXTS) * 3 + len(sentences) + 5
+    ranker.score(["hello"], sentences[5:6])  # in place of the first ones, which were not used lately
+    read()
+    ranker.score(["hello"], sentences[2:5])
+    assert read() == 1
+    torch.testing.assert_close(ranker.score(CONTEXTS, sentences), expected)  # more than fit
+    assert reader._bytes <= sum(sizes[:5])
+
+
+def test_a_search_reads_its_context_once(ranker, read, sentences, tmp_path):
+    index = ranker.index(sentences, tmp_path / "index")
+    expected = [[(one.text, one.score) for one in ranker.rank(context, sentences)] for context in CONTEXTS]
+    ranker.reader = CandidateReader()
+    read()
+    searcher = Searcher(ranker, index, keep_turns=True)
+    hits = searcher(CONTEXTS)
+    assert read() == len(CONTEXTS) + len(sentences)
+    assert [[hit.text for hit in some] for some in hits] == [[text for text, _ in some] for some in expected]
+    for some, pairs in zip(hits, expected, strict=True):
+        assert [hit.rerank_score for hit in some] == pytest.approx([score for _, score in pairs], abs=1e-4)
+    encoded = ranker.encode_contexts(CONTEXTS)
+    assert read() == len(CONTEXTS)
+    assert searcher.find(encoded, CONTEXTS) == hits
+    assert read() == 0
+    bare = ContextEncoding(encoded.vectors)  # as of an encoder elsewhere: read here, by its own tokens
+    assert [[hit.id for hit in some] for some in searcher.find(bare, CONTEXTS)] == [
+        [h.id for h in some] for some in hits
+    ]
+    assert read() == len(CONTEXTS)
+
+
+def test_another_late_encoder_reads_contexts_for_itself(ranker, make_ranker, read, sentences, tmp_path):
+    other = make_ranker("bi", seed=1)
+    index = other.index(sentences, tmp_path / "index")
+    hits = other.search(CONTEXTS[0], index, rerank=ranker, keep_turns=True)
+    assert [hit.text for hit in hits] == [one.text for one in ranker.rank(CONTEXTS[0], sentences)]
+    assert read() == 1 + len(sentences) + 1
+
+
+def test_requests_to_rerank_read_candidates_once(ranker, read, sentences):
+    expected = ranker.score(CONTEXTS, sentences)
+    forward = BatchForward(ranker, max_tokens=4096)
+    contexts = [ranker.text.context_ids(context) for context in CONTEXTS]
+    pairs = [(ids, candidate) for ids in contexts for candidate in ranker.text.candidate_ids(sentences)]
+    ranker.reader = CandidateReader()
+    read()
+    for texts in (len(sentences), 0):
+        assert forward(PAIR, pairs) == pytest.approx(expected.flatten().tolist(), abs=1e-4)
+        assert read() == len(CONTEXTS) + texts
