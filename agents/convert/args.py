@@ -1,4 +1,4 @@
-"""The command line of `-m convert`: its flags are those of `polyencoder train`, its defaults the paper's."""
+"""The command line of `-m convert`: the flags of `polyencoder train`, with the paper's defaults."""
 
 from __future__ import annotations
 

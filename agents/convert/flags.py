@@ -18,10 +18,10 @@ from polyencoder.modeling.families import CONVERT_SIZES
 __all__ = ["LEARNING", "OF_THE_MODEL", "UNSUPPORTED", "check_flags", "check_start"]
 
 OF_THE_MODEL = CONVERT_SIZES
-"""Fields that a model keeps, with `--init-model` too."""
+"""Fields that must match a loaded model, also with `--init-model`."""
 
 LEARNING = ("dict_maxtokens", "dict_minfreq")
-"""Flags of training a new vocabulary on the task."""
+"""Flags for training a new vocabulary on the task."""
 
 _TEXTS = "turns before the last one are one text of ConveRT's, most recent first"
 _SUBWORDS = "ConveRT's subwords are those of --vocabulary, or trained on the task"
@@ -76,7 +76,7 @@ def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raises CheckpointError for flags that contradict the loaded model."""
     given, own = flags.given_flags(opt), sizes_of(start.config, origin=str(start.origin))
     kept = shown_sizes(own, OF_THE_MODEL)
-    if not start.origin.is_finetune:  # which may change these
+    if not start.origin.is_finetune:  # fine-tuning may change these
         kept["number_turns"] = start.config.text.number_turns
         kept |= {"quantization_aware": own.quantized, "quantization_update": own.quantization_update}
     if not own.multi_context:

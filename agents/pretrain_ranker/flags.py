@@ -15,10 +15,10 @@ from polyencoder.settings.pretrain import EncoderSettings
 __all__ = ["OF_THE_ENCODER", "OF_THE_OBJECTIVE", "UNSUPPORTED", "check_flags", "check_start", "encoder_settings"]
 
 OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
-"""The sizes that an encoder keeps when it is trained further."""
+"""Sizes that must match an existing encoder."""
 
 OF_THE_OBJECTIVE = ("next", "reduction_type")
-"""Settings that a `--model-file` keeps; new models and `--init-model` use the flags."""
+"""Settings that must match a `--model-file`; applied to new models and `--init-model`."""
 
 _RANKS = "pre-training ranks no candidates"
 _WHOLE = "a response is truncated only if it leaves less than a quarter of --n-positions for its context"

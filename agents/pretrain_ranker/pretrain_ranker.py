@@ -46,7 +46,7 @@ from polyencoder.training.trainer import Trainer
 Make = Callable[[PairExample, np.random.Generator], PairInput]
 
 NOT_ON_THE_CARD = ("vocabulary", "backbone", "init_model", "gpu", "no_cuda", "dict_file", "dict_class")
-"""Paths and machines."""
+"""Flags that name paths and machines."""
 LOOP = ("batchsize", "dynamic_batching", "max_train_steps", "max_train_time", "num_epochs")
 """Flags of ParlAI's loop on the encoder's card, beside the agent's own."""
 MASKED_WORDS = "masked_words"  # the key of this head in a model file; the other weights are a cross-encoder
@@ -90,13 +90,13 @@ class PretrainRankerAgent(RankerModelAgent):
 
     @property
     def ranker(self) -> RankerModel:
-        """The cross-encoder of the encoder and the head for next utterances."""
+        """The encoder and the next-utterance head as a cross-encoder."""
         assert self._cross is not None
         return self._cross
 
     @cached_property
     def pretrained(self) -> Pretrained:
-        """The model for the library's pre-training and saving."""
+        """The model as the library pre-trains and saves it."""
         text, device = self.dict.text, next(self.model.parameters()).device
         masking = masking_of(text, self.opt["mask_probability"])
         return Pretrained(self.model, text, device, self.opt["n_positions"], masking)
@@ -195,7 +195,7 @@ class PretrainRankerAgent(RankerModelAgent):
         return self._examples.is_usable(obs, "response")
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
-        """The valid examples of a batch, as text; masking happens in the training step."""
+        """Makes a batch of the valid examples, as text; the training step masks words."""
         valid = [(place, obs) for place, obs in enumerate(obs_batch) if self.is_valid(obs)]
         return Batch(
             batchsize=len(valid),
@@ -222,7 +222,7 @@ class PretrainRankerAgent(RankerModelAgent):
         )
 
     def train_step(self, batch: Batch) -> Output | None:
-        """One step of the library's trainer; objectives alternate."""
+        """Makes one step of the library's trainer; objectives alternate."""
         if not self.begin_batch(is_empty=not batch.examples):
             return None
         assert self.trainer is not None
@@ -276,7 +276,7 @@ class PretrainRankerAgent(RankerModelAgent):
         return Output(said, metrics=metrics)
 
     def _shows(self) -> bool:
-        """Whether predictions are shown; ParlAI would otherwise compare them with the labels."""
+        """Whether to show predictions; otherwise ParlAI would compare them with the labels."""
         return "display_add_fields" in self.opt or bool(self.opt.get("display_examples"))
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:

@@ -28,7 +28,7 @@ __all__ = ["BothLosses", "TrainedWordsReport", "example_metrics", "main_measures
 
 
 class BothLosses(Metric):
-    """The mean loss of masked words and that of next utterances, summed: `loss`, as `polyencoder pretrain` has it."""
+    """The sum of the mean losses of masked words and next utterances: `loss`, as in `polyencoder pretrain`."""
 
     __slots__ = ("_masked", "_next")
 
@@ -49,12 +49,12 @@ class BothLosses(Metric):
 def example_metrics(
     batch: PairBatch, masked: tuple[Tensor, Tensor], following: tuple[Tensor, Tensor] | None
 ) -> list[dict[str, Metric]]:
-    """Metrics of each example of a batch.
+    """Computes ParlAI metrics of each example of a batch.
 
     Args:
-        batch: with the targets that were asked for.
-        masked: losses and whether they are right, [words], in the order of the targets.
-        following: the same of next utterances, [batch]; None where there was nothing to choose from.
+        batch: the masked batch with its targets.
+        masked: losses and correctness of the targets, [words], in their order.
+        following: the same of next utterances, [batch]; None if there was nothing to choose from.
     """
     assert batch.targets is not None
     words = (batch.targets != IGNORED).sum(1).tolist()
@@ -81,7 +81,7 @@ class TrainedWordsReport(Report):
     """Adds a training batch's results to ParlAI's metrics: `masked_loss`, `next_accuracy`, ..., and tokens.
 
     Attributes:
-        tokens: of this process, padding not counted; of those that ran before too.
+        tokens: the tokens trained on by this process, without padding, including those before a resumption.
     """
 
     name, tokens = "tokens", 0
@@ -126,7 +126,7 @@ def render_prediction(pretrained: Pretrained, inputs: PairInputs, pair: PairExam
     shown = f"masked words: {', '.join(words)}"
     responses = [pair.label, *([pair.other] if pair.other is not None else [])]
     apart = model.next_utterance is None
-    if apart and len(responses) == 1:  # nothing to choose from
+    if apart and len(responses) == 1:  # no choice
         return shown
     both = [pair_input(text, pair.turns, one, longest=pretrained.longest, apart=apart) for one in responses]
     if apart:

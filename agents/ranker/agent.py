@@ -88,7 +88,7 @@ class RankerAgent(RankerModelAgent):
         return ranker
 
     def reads_turns(self) -> bool:
-        """Whether batches need the contexts as text: for a teacher or reranker, and for searches."""
+        """Whether batches need contexts as text, for a teacher, a reranker or searches."""
         return bool(self.opt.get("index")) or (self._training.distillation.has_teacher and trains(self.opt))
 
     # ---- observing
@@ -116,7 +116,7 @@ class RankerAgent(RankerModelAgent):
         return self._examples.is_usable(obs, self.candidates if "labels" in obs else self.eval_candidates)
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
-        """The valid examples as one batch: contexts as tensors, labels and candidates as text."""
+        """Makes a batch of the valid examples: contexts as tensors, labels and candidates as text."""
         valid = [(i, obs) for i, obs in enumerate(obs_batch) if self.is_valid(obs)]
         if not valid:
             return Batch(batchsize=0, is_training=any("labels" in obs for obs in obs_batch))
@@ -171,7 +171,7 @@ class RankerAgent(RankerModelAgent):
         return None if ranked is None else self._answer(*ranked, batch)
 
     def rank(self, batch: Batch) -> Ranked | None:
-        """The best candidates of each example, and its label's metrics; None if the examples have no negatives."""
+        """Ranks the candidates of each example, with the label's metrics; None if there are no negatives."""
         if self.eval_candidates == INDEX:
             return self._searched(batch)
         pool = self._examples.exam(self.eval_candidates, labels=batch.labels, candidates=batch.candidates)
@@ -202,7 +202,7 @@ class RankerAgent(RankerModelAgent):
         return ranked
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
-        """ParlAI's interface: scores [batch, n] of ids [n, length] or [batch, n, length]."""
+        """Scores candidates for ParlAI: [batch, n], from their ids [n, length] or [batch, n, length]."""
         ids = cand_vecs.flatten(0, -2)
         index = None
         if cand_vecs.dim() == 3:
@@ -223,7 +223,7 @@ class RankerAgent(RankerModelAgent):
         return found
 
     def _answer(self, found: list[Scored], metrics: list[dict[str, Metric]] | None, batch: Batch) -> Output:
-        """The reply to each example: its best candidate that does not repeat an earlier line.
+        """Replies to each example with its best candidate that does not repeat an earlier line.
 
         Repeats are blocked only among fixed candidates, and never all of them. In an exam, where the label is known,
         the reply's ranking includes them, as teachers compute hits@k from it. If no candidate is likely enough
@@ -280,7 +280,7 @@ class RankerAgent(RankerModelAgent):
         return [*fixed, self._vectors.get(own, self._encode)] if own else fixed
 
     def _is_of_fixed(self, pool: CandidatePool) -> bool:
-        """Whether the first candidates of all contexts are the fixed ones."""
+        """Whether the pool begins with the fixed candidates."""
         return self.fixed is not None and pool.index is None and self.eval_candidates == "fixed"
 
     def _of_pairs(self, contexts: TokenBatch, texts: Sequence[str], index: Tensor | None = None) -> Tensor:
@@ -305,7 +305,7 @@ class RankerAgent(RankerModelAgent):
     def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
         """Reads the fixed candidates, if a source is `fixed`, or opens the index. They are encoded at first use."""
         self.fixed = shared["fixed"] if shared else None
-        # attributes that ParlAI's share() reads
+        # read by ParlAI's share()
         self.fixed_candidates = self.fixed_candidate_vecs = self.fixed_candidate_encs = None
         self.num_fixed_candidates = 0
         if not shared and self.eval_candidates == INDEX:
@@ -322,7 +322,7 @@ class RankerAgent(RankerModelAgent):
     def get_task_candidates_path(self) -> str:
         if not self.opt.get("model_file"):
             raise InputError("fixed candidates need a file: give --fixed-candidates-path")
-        # rarely: the negative number left by training makes ParlAI log a line for each example
+        # the negative value left by training would make ParlAI log a line for each example
         own, self.opt["log_every_n_secs"] = self.opt.get("log_every_n_secs"), 10.0
         try:
             return str(super().get_task_candidates_path())
@@ -340,5 +340,5 @@ class RankerAgent(RankerModelAgent):
 
 
 def contexts_of(batch: Batch) -> TokenBatch:
-    """The contexts of a batch, as the models take them."""
+    """The contexts of a batch as the model's input."""
     return TokenBatch(batch.text_vec, batch.text_mask)

@@ -1,4 +1,4 @@
-"""The command line of every ranker: ParlAI's flags, those of the library's settings, and ParlAI's defaults for them."""
+"""The command line of every ranker: ParlAI's flags, the library's settings as flags, and defaults."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULTS = {
     "save_after_valid": True,  # a killed run resumes from there
     "no_answer": "I have no good answer to that.",
 }
-"""Defaults of every ranker that differ from ParlAI's or the library's."""
+"""Defaults of all rankers that differ from ParlAI's or the library's."""
 
 PAPER_DEFAULTS = {
     "text_truncate": 360,
@@ -56,7 +56,7 @@ PAPER_DEFAULTS = {
     "dict_maxtokens": 30_000,
     "dict_lower": True,
 }
-"""Section 5.1 of Humeau et al. (ICLR 2020) and the input lengths of its first version, for rankers with a backbone."""
+"""Defaults of rankers with a backbone: Section 5.1 of Humeau et al. (ICLR 2020), input lengths of its first version."""
 
 OF_AN_ARCHITECTURE: dict[Architecture, dict[str, Any]] = {
     "poly": {
@@ -81,7 +81,7 @@ NOTES = {
     "vocabulary": "Default: the vocabulary is trained on the training task: subwords that occur at least "
     "--dict-minfreq times if given (250 in the paper), else about --dict-maxtokens of them (31476).",
 }
-"""Additions to the help that apply only in ParlAI's loop."""
+"""Additions to the help that apply only to ParlAI's loop."""
 
 LOG_EVERY = 20.0  # seconds
 BATCH_SIZE = 32  # of training; the paper's 16 for a cross-encoder, which reads each candidate with its context
@@ -92,7 +92,7 @@ def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defau
     """Sets defaults of ParlAI's training scripts, such as `--batchsize`, as a batch of 1 has no negatives.
 
     Other scripts keep 1, which `display_model` and `interactive` need. Training logs every 20 seconds, not only every
-    50 updates; in a process group, where that would need synchronization, only by updates.
+    50 updates; in a process group, which would have to synchronize for that, only by updates.
     """
     if "num_epochs" in (partial_opt or {}):
         alone = int(os.environ.get("WORLD_SIZE", 1)) == 1
@@ -102,7 +102,7 @@ def set_training_defaults(parser: ParlaiParser, partial_opt: Opt | None, **defau
 def fill_in_defaults(agent: type[Agent], opt: dict[str, Any]) -> None:
     """Sets missing options to the defaults of an agent's flags.
 
-    Options that were made in Python, by ParlAI's own agents, or before a flag was added, lack some.
+    Options made in Python, by ParlAI's own agents, or before a flag was added, lack some.
     """
     for name, value in flag_defaults(agent).items():
         opt.setdefault(name, value)

@@ -60,7 +60,7 @@ class RankerDictionary(DictionaryAgent):
             self._use(shared["text"])
             return
         if (found := _existing_tokenizer(opt, self.family)) is None:
-            if opt.get("load_from_checkpoint") and opt.get("model_file"):  # by a training, which writes it beside X
+            if opt.get("load_from_checkpoint") and opt.get("model_file"):  # in training, which writes it beside X
                 self._lock = TrainingLock.shared(opt["model_file"])
             if is_for_show(opt):
                 self._train(("nothing",))
@@ -249,7 +249,7 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
 
 
 def _has_merges(dict_file: str, opt: Opt) -> bool:
-    """Whether it is a ParlAI dictionary with the merges of subword-nmt: a file, or a folder with the paper's two."""
+    """Whether this is a ParlAI dictionary with merges of subword-nmt: a file, or the paper's folder."""
     if os.path.isdir(dict_file):
         return is_merge_vocabulary(dict_file)
     kind = given_flags(opt).get("dict_tokenizer")

@@ -1,14 +1,14 @@
-"""Which flags the rankers around a backbone follow and refuse where a model is loaded.
+"""How each flag of a ranker with a backbone behaves when a model is loaded: applied, must match, or rejected.
 
-No flag is ignored in silence: an error says why one cannot be followed.
+No flag is silently ignored: an error explains why it cannot be applied.
 
-- `RANKER_FIELDS`, `TEXT_FIELDS`: a `--model-file` keeps what it was trained with; a new model follows;
-- `OF_THE_ENCODER`, `OF_THE_VOCABULARY`: an encoder and its tokenizer keep theirs, also of `--init-model`, `--backbone`;
-- `UNSUPPORTED`: ParlAI has it and these rankers have not;
-- all others are followed at any time, whatever is loaded; `check_origin`, `check_special_tokens` and `check_flags` have
-  more to say of `backbone`, `data_parallel` and the options of the dictionary.
+- `RANKER_FIELDS`, `TEXT_FIELDS`: must match a `--model-file`; applied to a new model;
+- `OF_THE_ENCODER`, `OF_THE_VOCABULARY`: must also match the encoder and tokenizer of `--init-model` or `--backbone`;
+- `UNSUPPORTED`: ParlAI's flags that these rankers reject;
+- all other flags are always applied. `check_origin`, `check_special_tokens` and `check_flags` have further rules for
+  `backbone`, `data_parallel` and the dictionary's options.
 
-Giving the stored value again is no contradiction, so that a run resumes when it is started with the same command.
+A flag may repeat the stored value, so that the same command resumes a run.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.families import family
 from polyencoder.text import turn_separator
 
-# Fields of its TextConfig that a model keeps; lengths may change
+# Fields of TextConfig that must match a loaded model; lengths may change
 TEXT_FIELDS = ("turn_separator", *PROMPTS)
 
-# Flags for an encoder from scratch, and the keys that they have in the configurations of Hugging Face's families
+# Flags of a new encoder's sizes, and their keys in Hugging Face configurations
 OF_THE_ENCODER = {
     "embedding_size": ("hidden_size", "dim"),
     "n_layers": ("num_hidden_layers", "n_layers"),
@@ -45,15 +45,15 @@ OF_THE_ENCODER = {
     "activation": ("hidden_act", "activation", "hidden_activation"),
 }
 
-# How a new vocabulary is trained on the task
+# Flags for training a new vocabulary on the task
 OF_THE_VOCABULARY = ("dict_tokenizer", "dict_lower", "dict_maxtokens")
-TRAINED_TOKENIZERS = ("bpe", "bytelevelbpe", "slow_bytelevel_bpe")  # ParlAI's names for those that are trained here
+TRAINED_TOKENIZERS = ("bpe", "bytelevelbpe", "slow_bytelevel_bpe")  # ParlAI's names of tokenizers that are trained here
 
 _MERGES = "the tokenizer is trained on the task, or that of the --backbone or the model"
 _TRANSFORMER = "the encoder is a BERT (ParlAI's xlm variant)"
 _GROUP = "start several processes with torchrun -m parlai.agents.ranker.launch"
 
-# ParlAI's flags that have no counterpart: the values that mean "not used", and why others cannot be
+# ParlAI's flags without a counterpart: the values that mean "not used", and why others are rejected
 UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "variant": (("xlm",), _TRANSFORMER),
     "embeddings_scale": ((False,), _TRANSFORMER),
@@ -87,7 +87,7 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "bpe_dropout": ((None, 0.0), _MERGES),
 }
 
-# A model's option file may have other values of these, unused or carried over: only the command line's are checked
+# Checked only on the command line: a model's option file may hold other, unused values
 _IF_GIVEN = frozenset(UNSUPPORTED) - {
     "variant",
     "embeddings_scale",
@@ -120,7 +120,7 @@ def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple
 
 
 def check_flags(opt: Opt, architecture: Architecture) -> None:
-    """Before anything is built: raise ConfigError for a flag that these rankers cannot follow."""
+    """Raises ConfigError for a flag that these rankers do not support, before anything is built."""
     given = given_flags(opt)
     values = {name: value for name, value in opt.items() if name not in _IF_GIVEN} | given
     if opt.get("share_encoders"):
@@ -147,12 +147,12 @@ def check_origin(
     source: str = "backbone",
     learning: Collection[str] = OF_THE_VOCABULARY,
 ) -> None:
-    """Raise CheckpointError for what says that the model and its vocabulary come from somewhere else than `origin`.
+    """Raises CheckpointError for flags that contradict the source of the model and its vocabulary.
 
     Args:
-        origin: the weights that are loaded, None if none are.
-        source: the flag that says where a new model's vocabulary comes from.
-        learning: the flags that say how one is trained.
+        origin: the source of the loaded weights; None if none are loaded.
+        source: the flag with the source of a new model's vocabulary.
+        learning: the flags for training a vocabulary.
     """
     given, named = given_flags(opt), opt.get(source)
     if origin is None:
@@ -169,7 +169,7 @@ def check_origin(
 
 
 def check_init_model(opt: Opt) -> None:
-    """Where no weights are loaded: raise CheckpointError if some should have been."""
+    """Raises CheckpointError for an `--init-model` that does not exist, if no weights are loaded."""
     if opt.get("init_model"):
         raise CheckpointError(f"--init-model {opt['init_model']}: there is no such file")
 
@@ -183,12 +183,12 @@ def stored_options(origin: CheckpointSource) -> dict[str, Any] | None:
 def check_encoder(
     opt: Opt, backbone: dict[str, Any], *, origin: str, names: Collection[str] = tuple(OF_THE_ENCODER)
 ) -> None:
-    """Raise CheckpointError for a size of these `names` that is not the encoder's, which `backbone` configures."""
+    """Raises CheckpointError for a size, one of `names`, that differs from the encoder's configuration `backbone`."""
     given = given_flags(opt)
     for name in names:
         keys, value = OF_THE_ENCODER[name], given.get(name)
         own = next((backbone[key] for key in keys if key in backbone), None)
-        own = max_length(backbone) if name == "n_positions" else own  # some families have more rows than positions
+        own = max_length(backbone) if name == "n_positions" else own  # some architectures have more rows than positions
         if value is not None and value != own and not (name == "n_encoder_layers" and value <= 0):
             raise contradiction(name, value, origin, own)
 
@@ -197,7 +197,7 @@ def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
     """Raises CheckpointError for a flag that contradicts the resumed model at `origin`."""
     given = given_flags(opt)
     if given.get("output_scaling") == "auto":
-        del given["output_scaling"]  # it was measured when the training of this file began
+        del given["output_scaling"]  # measured when this file's training began
     values = {name: getattr(stored, field) for field, name in RANKER_FIELDS.items()}
     prompts = {name: getattr(stored.text, name) for name in PROMPTS}
     for name, value in {**values, **prompts, "turn_separator": turn_separator(stored.text)}.items():
@@ -206,9 +206,9 @@ def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
 
 
 def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
-    """Raise ConfigError for special tokens that are not the tokenizer's, which are `tokens` by their flags.
+    """Raises ConfigError for special tokens that differ from the tokenizer's, `tokens` by flag.
 
-    `--dict-endtoken` may name what `--dict-starttoken` does: then a text ends with the token that it starts with.
+    `--dict-endtoken` may equal `--dict-starttoken`: then a text starts and ends with the same token.
     """
     given = given_flags(opt)
     for name, token in tokens.items():
@@ -236,7 +236,7 @@ def _check_vocabulary(
 
 
 def _check_dictionary(given: Mapping[str, Any], path: str, origin: str) -> None:
-    """That `--dict-file`, where it is given and there, is the dictionary of the model."""
+    """Raises CheckpointError for an existing `--dict-file` that is not the model's dictionary."""
     named, own = (f"{str(name).removesuffix('.dict')}.tokenizer.json" for name in (given.get("dict_file"), path))
     if not (os.path.exists(named) and os.path.exists(own)) or os.path.samefile(named, own):
         return

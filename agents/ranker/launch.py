@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 -m parlai.agents.ranker.launch train_model -m polyencoder ...
 
-`parlai multiprocessing_train` needs GPUs: it joins processes with NCCL, and what they tell each other travels through
-CUDA's memory. Here they train and evaluate in a group of any kind and on any number of hosts.
+`parlai multiprocessing_train` needs GPUs: it uses NCCL, and exchanges metrics in CUDA memory. This launcher works with
+any backend, on any number of hosts.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from polyencoder.training.process_group import process_group as joined
 __all__ = ["main"]
 
 OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai_home"}
-"""Flags that may be others on another host."""
+"""Flags that may differ between hosts."""
 
 
 def _first(value: Any) -> Any:
-    """The first process's value, in all of them."""
+    """Broadcasts the first process's value."""
     return gather_objects(value)[0]
 
 
 class GroupTrainLoop(TrainLoop):
-    """ParlAI's training loop, where processes tell each other things by the group that they are in, not by a GPU."""
+    """ParlAI's training loop, with metrics exchanged in the process group instead of CUDA memory."""
 
     def _sync_metrics(self, metrics: dict[str, Metric]) -> dict[str, Metric]:
         merged: dict[str, Metric] = aggregate_unnamed_reports(gather_objects(metrics))
@@ -64,7 +64,7 @@ class GroupTrainLoop(TrainLoop):
         return tuple(_first([clock.time() for clock in clocks]))
 
     def train_steps(self) -> Iterator[dict[str, Metric]]:
-        """Train until the run ends, and give a report each time that one is logged; then load the best model."""
+        """Trains until the run ends, yields each logged report, then loads the best model."""
         world = self.world
         with world:
             while True:
@@ -122,13 +122,13 @@ class GroupTraining(TrainModel):
 
 
 class GroupEvaluation(EvalModel):
-    """`eval_model`: each process evaluates its share, all report the whole."""
+    """ParlAI's `eval_model`: each process evaluates its share; the report covers all of them."""
 
     def run(self) -> dict[str, Metric]:
         opt = self.opt
         if "train" in opt["datatype"] and "evalmode" not in opt["datatype"]:
             raise ConfigError(f"-dt {opt['datatype']}: this would train; evaluate training data as train:evalmode")
-        random.seed(42)  # as ParlAI does: what a task draws is the same each time
+        random.seed(42)  # as in ParlAI: a task draws the same each time
         agent = create_agent(opt, requireModelExists=True)
         reports = {task: self._evaluated(Opt({**opt, "task": task}), agent) for task in opt["task"].split(",")}
         report: dict[str, Metric] = aggregate_named_reports(reports, micro_average=opt.get("aggregate_micro", False))
@@ -142,7 +142,7 @@ class GroupEvaluation(EvalModel):
         return report
 
     def _evaluated(self, opt: Opt, agent: Agent) -> dict[str, Metric]:
-        """The report of one task, of all processes."""
+        """Evaluates one task; the report covers all processes."""
         world, limit, seen = create_task(opt, agent), opt["num_examples"], 0
         logger = WorldLogger(opt) if opt["world_logs"] else None
         while not world.epoch_done() and (limit <= 0 or seen < limit):
@@ -173,7 +173,7 @@ def launch(arguments: Sequence[str]) -> Any:
     """Runs a ParlAI command as one of torchrun's processes; returns its result.
 
     Raises:
-        ConfigError: torchrun did not start this process, the command is another one, or the processes do not fit.
+        ConfigError: the process was not started by torchrun, the command is unknown, or settings differ.
     """
     command = arguments[0] if arguments else "no command"
     if command not in SCRIPTS:
@@ -193,7 +193,7 @@ def launch(arguments: Sequence[str]) -> Any:
 
 
 def add_group_arguments(parser: ParlaiParser) -> None:
-    """The launcher's own flags."""
+    """Adds the launcher's own flags."""
     parser.add_argument_group("Several processes").add_argument(
         "--group-timeout",
         type=float,
@@ -210,13 +210,13 @@ def process_group(opt: Opt, place: Place) -> Iterator[Opt]:
     with joined(place, given, timeout=opt["group_timeout"], on_cpu=bool(opt.get("no_cuda"))) as device:
         logging.info(f"{place.count} processes, {dist.get_backend()}")
         gpu = place.local_rank if device.type == "cuda" else -1
-        override = {**opt.get("override", {}), "gpu": gpu}  # not the one that a model file remembers
+        override = {**opt.get("override", {}), "gpu": gpu}  # not the model file's
         yield Opt({**opt, "gpu": gpu, "rank": place.rank, "override": override})
 
 
 @contextmanager
 def _print_suppressed(suppress: bool) -> Iterator[None]:
-    """ParlAI's `override_print`, which after an error would stay."""
+    """ParlAI's `override_print`, undone after an error too."""
     printing = builtins.print
     try:
         with override_print(suppress=suppress):

@@ -1,7 +1,7 @@
-"""Checks option files before ParlAI reads them: its reader runs code in pickles.
+"""Checks option files before ParlAI reads them, since its reader unpickles files that are not JSON.
 
-Called from where ParlAI asks a class of ours for its flags: with `-m` or `-t` of ours on the command line that comes
-before the files are read. With `--model-file` alone ParlAI has to read the file to know that the model is ours:
+Called when ParlAI adds the flags of an agent or teacher of this package: with such an `-m` or `-t` that is before the
+files are read. With `--model-file` alone ParlAI has to read the file to find the agent:
 docs/checkpoints.md says what to do then.
 """
 
@@ -21,12 +21,12 @@ _PRESETS = Path("~/.parlai/opt_presets")  # where ParlAI looks for the names of 
 
 
 def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
-    """Make sure that the option files which these options name are JSON, and name no code that these do not.
+    """Checks that the option files named in `opt` are JSON, and name no code that `opt` does not.
 
-    `opt` is what the command line says, as `add_cmdline_args` gets it.
+    `opt` has the values of the command line, as `add_cmdline_args` gets them.
 
     Raises:
-        CheckpointError: one of them is something else than JSON, or names code outside ParlAI and this project.
+        CheckpointError: a file is not JSON, or names code outside ParlAI and this project.
     """
     opt = opt or {}
     given = {name: opt[name] for name in ("model", "task", "evaltask") if opt.get(name)}
@@ -40,12 +40,12 @@ def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
 
 
 def _on_disk(opt: Opt | dict[str, Any], name: str) -> str:
-    """A model file, fetched if it is one of the zoo's: ParlAI would do that next."""
+    """The path of a model file; one of the zoo's is downloaded, which ParlAI would do next."""
     return str(modelzoo_path(opt["datapath"], name)) if opt.get("datapath") else name
 
 
 def _presets(names: str | None) -> Iterator[Path]:
-    """The files, as ParlAI finds them, without those that are part of ParlAI."""
+    """Yields the files that ParlAI will read, without its own presets."""
     for name in (names or "").split(","):
         own = _PRESETS.expanduser() / f"{name}.opt"
         if path := next((path for path in (Path(name), own) if name and os.path.exists(path)), None):

@@ -1,4 +1,4 @@
-"""ParlAI's arguments of the library's settings, and the way back: each is declared once, in `polyencoder.settings`."""
+"""Converts the library's settings (`polyencoder.settings`) to ParlAI's arguments, and options back to settings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["OTHER_NAMES", "RANKER_FIELDS", "add_settings", "check_read", "flag",
 
 
 def flag(name: str) -> str:
-    """`n_layers` -> `--n-layers`."""
+    """The flag of an option: `n_layers` -> `--n-layers`."""
     return f"--{name.replace('_', '-')}"
 
 
 def option_names(cls: type) -> dict[str, str]:
-    """ParlAI's options for the settings of a class, by the names of the settings."""
+    """ParlAI's options for the settings of a class, by setting."""
     return {name: found.name for name, leaf in leaves(cls).items() if (found := leaf.parlai) and found.name}
 
 
@@ -38,10 +38,10 @@ def add_settings(
     panel: str | None = None,
     notes: Mapping[str, str] | None = None,
 ) -> None:
-    """Add an argument for each setting of a class that ParlAI has no flag for (metadata `Parlai`).
+    """Adds an argument for each setting of a class, unless ParlAI has its flag (metadata `Parlai`).
 
     Args:
-        architecture: leaves out the settings that only others have.
+        architecture: without settings of other architectures.
         without: settings, or groups of them, to leave out.
         panel: the group of arguments; by default that of the setting.
         notes: additions to the help, by the names of options.
@@ -67,7 +67,7 @@ def add_settings(
 def given_in(opt: Opt, cls: type) -> dict[str, Any]:
     """The settings of a class from the agents' options, by name.
 
-    A setting is left out where the one that it needs is not given.
+    A setting is left out if it needs another one that is not given.
     """
     known = leaves(cls)
     ours = {name: found.name for name, leaf in known.items() if (found := leaf.parlai) and not found.theirs}
@@ -81,10 +81,10 @@ def given_in(opt: Opt, cls: type) -> dict[str, Any]:
 
 
 def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a flag of the command line, of a setting of the class, that the other options leave unread.
+    """Raises ConfigError for a given flag of these settings that the other options leave unread.
 
-    `defaults` are those of the agent's flags; such a value may be given, and so may the setting's own default. ParlAI's
-    own flags are left to it: `--betas` are also those of its qhadam, and a list in option files.
+    The agent's `defaults` and the setting's own default may be given. ParlAI's own flags are not checked: its qhadam
+    also reads `--betas`.
     """
     known, names, given = leaves(cls), option_names(cls), opt.get("override") or {}
     for name, option in names.items():
@@ -131,7 +131,7 @@ def _default(leaf: Leaf) -> Any:
 
 
 def _help(words: str, names: Mapping[str, str]) -> str:
-    """The help of a setting, with ParlAI's names of flags, and as argparse formats it."""
+    """The help of a setting, with ParlAI's flags, escaped for argparse."""
     flags = {flag(name): flag(option) for name, option in names.items()}
     return re.sub("--[a-z-]*[a-z]", lambda found: flags.get(found[0], found[0]), words).replace("%", "%%")
 

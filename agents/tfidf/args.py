@@ -7,7 +7,7 @@ from parlai.core.params import ParlaiParser
 
 
 def add_tfidf_args(parser: ParlaiParser) -> None:
-    """Adds the flags that apply from the other rankers, and three of its own."""
+    """Adds the flags shared with other rankers, and three of its own."""
     group = parser.add_argument_group("TF-IDF arguments")
     group.add_argument(
         "--tfidf-context",

@@ -1,7 +1,7 @@
-"""The keyword baseline of the ConveRT paper: candidates by the cosine of their TF-IDF vector with the context's.
+"""The keyword baseline of the ConveRT paper: ranks candidates by the cosine of TF-IDF vectors.
 
-`parlai eval_model -m tfidf -t TASK` fits itself on the labels of the task's training data; `parlai train_model -m tfidf
--t TASK -mf FILE` keeps the weights for the other commands.
+`parlai eval_model -m tfidf -t TASK` fits the weights to the labels of the task's training data; `parlai train_model
+-m tfidf -t TASK -mf FILE` saves them for other commands.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from polyencoder.evaluation.tfidf import Tfidf
 
 
 class NoDictionary:
-    """For `train_model`, which would otherwise build a dictionary of all words first: there is nothing to build."""
+    """A no-op dictionary, so that `train_model` does not build one."""
 
     def __init__(self, opt: Opt) -> None:
         pass
@@ -50,7 +50,7 @@ class NoDictionary:
 
 
 class TfidfAgent(Agent):
-    """Ranks candidates by the words that they share with the context, rare words first."""
+    """Ranks candidates by the words they share with the context; rare words count more."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
@@ -91,7 +91,7 @@ class TfidfAgent(Agent):
         path = path or self.opt.get("model_file")
         if path:
             self.tfidf.save(path)
-            # ParlAI warns of a dictionary file that is not there; this one holds the words
+            # ParlAI warns about a missing dictionary file; the model file has the words
             Opt({**self.opt, "dict_file": path}).save(f"{path}.opt")
 
     def reset(self) -> None:
@@ -107,7 +107,7 @@ class TfidfAgent(Agent):
     # ---- observing
 
     def observe(self, observation: Message) -> Message:
-        """Remember the turn; add the dialogue so far and the label to rank."""
+        """Adds the turn to the history, and the dialogue so far and the label to the message."""
         obs = self.observation = Message(observation)
         self.history.update_history(obs)
         if obs.get("text") is not None:
@@ -118,7 +118,7 @@ class TfidfAgent(Agent):
         return obs
 
     def self_observe(self, self_message: Message) -> None:
-        """Remember the answer: the label where there is one, as in training, else the agent's own."""
+        """Adds the reply to the history: the label if there is one, as in training, else the agent's answer."""
         obs = self.observation
         if obs is None or obs.get("episode_done"):
             self.reset()
@@ -135,7 +135,7 @@ class TfidfAgent(Agent):
         return reply
 
     def batch_act(self, observations: Sequence[Message]) -> list[Message]:
-        """Ranked candidates and metrics for each example; nothing in training."""
+        """Ranks candidates and computes metrics for each example; no-op in training."""
         replies = [Message({"id": self.getID(), "episode_done": False}) for _ in observations]
         if any("labels" in obs for obs in observations):
             return replies
@@ -167,14 +167,14 @@ class TfidfAgent(Agent):
         return answers
 
     def _context(self, obs: Message) -> str:
-        """All that was said, or its last line: of a message that begins with a persona, the utterance."""
+        """The whole context, or its last line, which is the utterance after a persona."""
         text: str = obs["full_text"]
         if self.opt["tfidf_context"] == "all":
             return text
         return next((line for line in reversed(text.split("\n")) if line.strip()), "")
 
     def _scores(self, contexts: list[str], pool: CandidatePool) -> Tensor:
-        """Cosines [batch, n] of each example's candidates, -inf at what is none."""
+        """Cosines [batch, n] of each example's candidates, -inf at padding."""
         scores = torch.from_numpy(self.tfidf.cosines(contexts, pool.texts))
         if pool.index is not None:
             scores = scores.gather(1, pool.index.clamp(min=0))
@@ -185,7 +185,7 @@ class TfidfAgent(Agent):
         return [parlai_metrics(one) for one in of_pool(scores, pool, has_n=has_n, hits_at=self.hits_at)]
 
     def _ordered(self, scores: Tensor, pool: CandidatePool) -> list[dict[str, Any]]:
-        """Each example's candidates, best first; equal ones in the order in which they came."""
+        """Sorts each example's candidates, best first; ties keep their order."""
         values, columns = scores.sort(dim=1, descending=True, stable=True)
         wanted = self.opt["cap_num_predictions"]
         answers = []
@@ -206,7 +206,7 @@ def _check_numbers(opt: Opt) -> None:
 
 
 def _fitted(opt: Opt) -> Tfidf:
-    """That in the model file if it is there, else a new one, of the task's training data."""
+    """Reads the weights from an existing model file, else fits them to the task's training data."""
     path = opt.get("model_file")
     if path and os.path.exists(path):
         tfidf, origin = Tfidf.read(path), f"read from {path}"

@@ -4,7 +4,7 @@ from polyencoder import Ranker
 ranker = Ranker.from_pretrained("path-or-hub-id")
 ranker.rank(["your persona: i ski .", "hi !"], candidates, top_k=5)
 
-What is named here is imported when it is first used: `import polyencoder` by itself does not import torch.
+Names are imported on first use: `import polyencoder` alone does not import torch.
 """
 
 from __future__ import annotations

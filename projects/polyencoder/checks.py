@@ -1,4 +1,4 @@
-"""What callers give, looked at where it comes in: so that an error names the argument, not a line deep inside."""
+"""Argument validation at the API boundary, so that errors name the argument instead of a line deep inside."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ADDRESS = re.compile(r"([A-Za-z][\w+.-]+):", re.ASCII)  # a single letter is a 
 
 
 def checked_count(name: str, value: Any, *, least: int = 1) -> int:
-    """A whole number of at least `least`, Python's or numpy's. Raises InputError that names it."""
+    """Checks a whole number, Python's or numpy's, of at least `least`. Raises InputError that names it."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -55,7 +55,7 @@ def checked_count(name: str, value: Any, *, least: int = 1) -> int:
 
 
 def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
-    """A sequence, such as a list, a tuple, numpy's array or a column of pandas, as a list.
+    """Converts a sequence (list, tuple, numpy array, pandas column) to a list.
 
     Raises:
         InputError: it is something else: one text, whose characters would be taken for texts, a dict, a set, a number.
@@ -68,7 +68,7 @@ def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:
 
 
 def checked_texts(name: str, values: Any) -> list[str]:
-    """A sequence of texts (see `checked_list`) as a list of `str`.
+    """Converts a sequence of texts (see `checked_list`) to a list of `str`.
 
     Raises:
         InputError: it is something else, or one of them is no text or cannot be encoded.
@@ -78,13 +78,13 @@ def checked_texts(name: str, values: Any) -> list[str]:
 
 
 def checked_candidates(name: str, values: Any) -> list[str]:
-    """The same of candidates to rank, of which each has a word."""
+    """Like `checked_texts`, for candidates to rank: each needs a word."""
     one = name.removesuffix("s")
     return [checked_candidate(f"{one} {place}", value) for place, value in enumerate(checked_list(name, values))]
 
 
 def checked_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
-    """What can be iterated over, a generator too. Raises InputError for anything else, and for one text or one dict."""
+    """Checks an iterable, such as a generator. Raises InputError for anything else, and for a single text or dict."""
     if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
         what = "is one text" if isinstance(values, (str, bytes)) else f"is {shown(values)}"
         raise InputError(f"{name} {what}; give a list of {of}")
@@ -92,7 +92,7 @@ def checked_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
 
 
 def checked_text(name: str, value: Any) -> str:
-    """A text that can be encoded, as a plain `str`. Raises InputError that names it."""
+    """Converts a text that can be encoded to a plain `str`. Raises InputError that names it."""
     if not isinstance(value, str):
         raise InputError(f"{name} is {shown(value)}; it must be a text")
     if problem := unencodable(value):
@@ -101,7 +101,7 @@ def checked_text(name: str, value: Any) -> str:
 
 
 def checked_candidate(name: str, value: Any) -> str:
-    """A text that can be ranked: one that can be encoded and has a word. Raises InputError that names it."""
+    """Checks a text to rank: it can be encoded and has a word. Raises InputError that names it."""
     text = checked_text(name, value)
     if is_blank(text):
         raise InputError(f"{name} is empty: leave it out, since a model scores nothing as it scores any text")
@@ -109,12 +109,12 @@ def checked_candidate(name: str, value: Any) -> str:
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text has nothing to read: only spaces, control characters and marks such as zero-width spaces."""
+    """Whether a text is blank: only spaces, control characters and marks such as zero-width spaces."""
     return all(character.isspace() or category(character) in ("Cc", "Cf") for character in text)
 
 
 def checked_device(name: torch.device | str) -> torch.device:
-    """A device that this machine has. Raises ConfigError for any other."""
+    """Checks that this machine has the device. Raises ConfigError."""
     try:
         device = torch.device(name)
         if device.type == "meta":
@@ -132,7 +132,7 @@ def checked_device(name: torch.device | str) -> torch.device:
 
 
 def unencodable(text: str) -> str | None:
-    r"""What is wrong with a text that has half a character, such as "\ud83d", which JSON can hold; None if nothing."""
+    r"""The problem of a text with a lone surrogate, such as "\ud83d", which JSON can hold; None without one."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -144,13 +144,13 @@ def unencodable(text: str) -> str | None:
 
 
 def lone_surrogates(value: Any) -> str | None:
-    """What is wrong with the texts in what JSON gave, keys too; None if nothing."""
+    """The problem of the first text or key with a lone surrogate in a value from JSON; None without one."""
     found = json_problem(value)
     return None if found is None else found[1]
 
 
 def json_problem(value: Any) -> tuple[str, str] | None:
-    """The place, such as `documents.0`, and the problem of a value from JSON that cannot be kept; None if it can.
+    """The place, such as `documents.0`, and the problem of an invalid value from JSON; None if it is valid.
 
     A text or a key must be without lone surrogates, and at most `DEEPEST` lists and objects inside each other: others'
     parsers and serializers end in an error of their own there.
@@ -173,14 +173,14 @@ def json_problem(value: Any) -> tuple[str, str] | None:
 
 
 def _may_be_bad(value: Any) -> bool:
-    """Whether a part of JSON needs a look: most are numbers and ASCII."""
+    """Whether a part of JSON needs checking: most are numbers and ASCII."""
     return not value.isascii() if isinstance(value, str) else isinstance(value, (dict, list, tuple))
 
 
 def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> None:
-    """Raise ConfigError for what cannot be the name of a file or a folder here; `name` says what it names.
+    """Raises ConfigError for an invalid file or folder name; `name` is the argument.
 
-    `addresses` are the schemes, such as `milvus`, of what it may be in their place.
+    `addresses` are the schemes, such as `milvus`, of addresses that are accepted, too.
     """
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if text is None:
@@ -204,7 +204,7 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
 
 
 def without_password(address: str) -> str:
-    """An address for messages: of a URL without what may be a password."""
+    """Removes a possible password from a URL, for messages."""
     scheme, slashes, rest = address.partition("://")
     if not slashes:
         return address
@@ -216,9 +216,9 @@ def without_password(address: str) -> str:
 
 
 def check_fields(config: Any) -> None:
-    """Raise ConfigError for a field of a dataclass whose value is not of the type that it is declared with.
+    """Raises ConfigError for a field of a dataclass whose value does not match its declared type.
 
-    Whole numbers may stand for numbers; what is neither true nor false for neither, and no number is infinite or NaN.
+    Integers count as numbers; bool accepts only True and False; infinite numbers and NaN are invalid.
     """
     hints = get_type_hints(type(config))
     for field in dataclasses.fields(config):
@@ -252,7 +252,7 @@ def _kind(hint: Any) -> str:
 
 
 def _items(values: Any) -> list[Any] | None:
-    """The items of a sequence; None for what is none: a dict or a set, whose order says nothing, or one value."""
+    """The items of a sequence; None for anything else: a dict or a set, which are unordered, or a single value."""
     if isinstance(values, (bytes, Mapping, set, frozenset)) or not hasattr(values, "__len__"):
         return None
     if getattr(values, "ndim", 1) != 1:  # of a table pandas would give the names of its columns
@@ -264,6 +264,6 @@ def _items(values: Any) -> list[Any] | None:
 
 
 def shown(value: Any) -> str:
-    """A value and its type, for a message."""
+    """Formats a value and its type for a message."""
     text = " ".join(f"{value!r}".split())  # in one line
     return f"{text:.60} ({type(value).__name__})"

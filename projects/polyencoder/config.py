@@ -13,21 +13,20 @@ from polyencoder.errors import ConfigError
 FORMAT_VERSION = 1
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
-"""What runs the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
+"""The runtime of the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
 WeightDtype = Literal["float32", "float16", "bfloat16"]
-"""How a model folder keeps its weights. Whatever it is, a loaded model computes in float32.
+"""The dtype of weights in a model folder. A loaded model always computes in float32.
 
-A quantized ConveRT has its embeddings in 8 bits and other weights in float16, also where float32, the default, is asked
-for.
+A quantized ConveRT stores embeddings in 8 bits and other weights in float16, also for float32, the default.
 """
 ContextVector = Literal["combined", "immediate", "extra"]
-"""Of a multi-context ConveRT: which vector of a context ranks."""
+"""The context vector that a multi-context ConveRT ranks by."""
 Architecture = str
 """A name in `modeling.families.FAMILIES`."""
 FineTuned = Literal["top_layer", "top4_layers", "all_encoder_layers", "all"]
-"""Layer freezing: ParlAI's names (its `type_optimization`) for the rows of Table 3; embeddings learn in the last."""
+"""Layer freezing: ParlAI's `type_optimization`, the rows of Table 3; only the last trains embeddings."""
 TurnSeparator = Literal["sep", "newline", "none"]
-"""What stands between two turns of a context: the tokenizer's separator, a newline token, or nothing."""
+"""The separator between two turns of a context: the tokenizer's, a newline token, or nothing."""
 NextName = Literal["yes-no", "contrastive"]
 """How pre-training predicts next utterances."""
 Reduction = Literal["first", "mean", "max", "mean_first", "mean_except_first", "weighted_mean", "last"]
@@ -46,7 +45,7 @@ LATER = {"later": True}
 
 
 def identity(config: TextConfig | ConvertConfig | RankerConfig) -> dict[str, Any]:
-    """What fingerprints are made of: the fields and their values, without later ones that have their default."""
+    """The fields that a fingerprint covers: all but later additions with their default value."""
     values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
     for f in dataclasses.fields(config):
         if f.metadata.get("later") and values[f.name] == f.default:
@@ -61,54 +60,52 @@ def identity(config: TextConfig | ConvertConfig | RankerConfig) -> dict[str, Any
 
 @dataclass(frozen=True)
 class TextConfig:
-    """How turns of text become the tokens of a context or a candidate.
+    """The layout of a context's or candidate's tokens.
 
-    Lengths are in tokens. A candidate is `start words end`; a context is `start turn separator turn ... end`, of which
-    the persona lines and the latest turns are kept, and both lengths include the start and end tokens. With the
-    truncation `tokens`, that of models which ParlAI trained, a context is cut anywhere: its last `text_truncate` tokens
-    are kept, and stand between start and end; of a candidate the first `label_truncate` tokens are kept,
-    start included, whether the end token is among them or not.
+    Lengths are in tokens and include start and end. A candidate is `start words end`; a context is `start turn
+    separator turn ... end`, with the persona lines and the latest turns. With the truncation `tokens`, that of models
+    trained by ParlAI, a context is cut anywhere: start, its last `text_truncate` tokens, end; and a candidate is cut to
+    its first `label_truncate` tokens, start and perhaps end included.
 
-    With `recent_first`, ConveRT's, a context is the last utterance, of which the first `text_truncate` tokens are kept;
-    and where `history_size` is more than 1, behind the separator, the utterances before it, as one text that begins
-    with the most recent of them and ends with the persona lines, of which again the first `text_truncate` tokens are
-    kept. Neither it nor a candidate is surrounded.
+    With `recent_first`, ConveRT's, a context is the first `text_truncate` tokens of the last utterance. If
+    `history_size` is above 1, the separator follows, and the first `text_truncate` tokens of the earlier utterances as
+    one text, from the most recent to the oldest, with the persona lines last. Start and end are not added.
     """
 
     text_truncate: int = 360
     label_truncate: int = 72
     history_size: int = 20
-    """The most utterances of a context, each line of a turn one; -1 keeps all of them. Persona lines (`your persona:
-    ...`) do not count, and stay, as far as they fit beside the last utterance, which has at least half of the tokens if
-    it needs them. With the truncation `tokens` turns are counted, whatever they are, as ParlAI does."""
+    """The maximum utterances of a context, where each line of a turn is one; -1 for all. Persona lines (`your persona:
+    ...`) do not count, and are kept if they fit beside the last utterance, which gets at least half of the tokens if it
+    needs them. With the truncation `tokens`, turns of any kind are counted, as in ParlAI."""
     pad_token: str = "[PAD]"
     start_token: str = "[CLS]"
     end_token: str = "[SEP]"
     separator: str = "[SEP]"
-    """The token, or the text that gives the tokens, between two turns; empty for nothing."""
+    """The token, or a text of several tokens, between two turns; empty for nothing."""
     truncation: Truncation = "turns"
     surround: bool = field(default=True, metadata=LATER)
-    """Whether start and end stand around contexts and candidates; not with those of ParlAI's transformer/ranker."""
+    """Whether contexts and candidates have start and end tokens; those of ParlAI's transformer/ranker do not."""
     empty_token: str | None = field(default=None, metadata=LATER)
-    """The token of a text that has none by itself; None for no token at all."""
+    """The token for a text without tokens; None for no token."""
     number_turns: bool = field(default=False, metadata=LATER)
-    """With `recent_first`: whether each earlier utterance has its number before it, `0: ` the most recent, as ConveRT's
-    model for DSTC7 has them."""
+    """With `recent_first`: whether each earlier utterance is preceded by its number, `0: ` for the most recent, as in
+    ConveRT's model for DSTC7."""
 
     person_tokens: bool = field(default=False, metadata=LATER)
-    """Whether `__p1__` stands before what the other says, `__p2__` before the model's own turns, as ParlAI's
+    """Whether `__p1__` precedes the partner's turns and `__p2__` the model's own, as ParlAI's
     person tokens: before a turn, its persona lines included."""
     person_tokens_after_newline: bool = field(default=False, metadata=LATER)
-    """Whether the person token stands before the last line of a turn instead (ParlAI's `add_p1_after_newln`)."""
+    """Whether the person token precedes the last line of a turn instead (ParlAI's `add_p1_after_newln`)."""
 
     context_prompt: str = field(default="", metadata=LATER)
-    """What stands before a context: the prompt of an encoder that was trained with prompts, such as E5's `query: `."""
+    """The prompt before a context, for an encoder that was trained with prompts, such as E5's `query: `."""
     candidate_prompt: str = field(default="", metadata=LATER)
-    """What stands before a candidate, such as E5's `passage: `."""
+    """The prompt before a candidate, such as E5's `passage: `."""
 
     @property
     def longest_context(self) -> int:
-        """The most tokens of a context, start and end included."""
+        """The maximum tokens of a context, start and end included."""
         if self.truncation == "recent_first":
             return self.text_truncate if self.history_size == 1 else 2 * self.text_truncate + 1
         return self.text_truncate + (2 if self.truncation == "tokens" and self.surround else 0)
@@ -193,7 +190,7 @@ class ConvertConfig:
 
     @property
     def separator_id(self) -> int:
-        """The id between the last utterance and those before it, behind that of padding; neither has an embedding."""
+        """The id between the last utterance and earlier ones, after that of padding; neither has an embedding."""
         return self.vocab_size + 1
 
 
@@ -247,10 +244,10 @@ class RankerConfig:
     poly_attention_heads: int = field(default=4, metadata=LATER)
     """Heads of the attention `multihead`: of the codes over the outputs, of a candidate over the codes."""
     candidate_mlp: bool = field(default=False, metadata=LATER)
-    """Whether a perceptron with one hidden layer stands behind the candidates' encoder, as ParlAI's `share_encoders`
+    """Whether a perceptron with one hidden layer follows the candidates' encoder, as ParlAI's `share_encoders`
     puts one there."""
     candidate_map: bool = field(default=False, metadata=LATER)
-    """Whether a linear map stands behind candidates' vectors, as `polyencoder map` learns one."""
+    """Whether candidates' vectors pass through a linear map, such as one trained by `polyencoder map`."""
     token_dim: int | None = field(default=None, metadata=LATER)
     """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
     turn_end: TurnEnd = field(default=None, metadata=LATER)
@@ -289,7 +286,7 @@ class RankerConfig:
 
     @classmethod
     def from_json(cls, text: str | bytes, *, origin: str) -> RankerConfig:
-        """Read what `to_json` wrote. `origin` names the file in error messages."""
+        """Reads what `to_json` wrote. `origin` names the file in error messages."""
         try:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The library's exceptions: one small tree, so that a caller can catch everything of ours or one kind of it."""
+"""The library's exceptions: one small tree, so that callers can catch all of them or one kind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
 
 
 class PolyencoderError(RuntimeError):
-    """Base of every error that this library raises on purpose. Its message says what was wrong and what to do.
+    """Base of all errors that this library raises on purpose. The message says what is wrong and what to do.
 
     A RuntimeError, as ParlAI's and torch's own are: code that expects those of a model that cannot be loaded, or of a
     label that is not among the candidates, meets ours in their place.
@@ -35,7 +35,7 @@ class InputError(PolyencoderError, ValueError):
 
 
 class ConfigError(PolyencoderError, ValueError):
-    """Settings that contradict each other, are unknown, or name something that is not there."""
+    """Settings that contradict each other, are unknown, or name something that does not exist."""
 
 
 class CheckpointError(PolyencoderError):
@@ -47,10 +47,10 @@ class TrainingError(PolyencoderError):
 
 
 def one_line(error: BaseException) -> str:
-    """All that another library's exception says, as one line of no more than 300 characters."""
+    """The whole message of another library's exception, in one line of at most 300 characters."""
     return f"{' '.join(str(error).split()) or type(error).__name__:.300}"
 
 
 def first_line(error: BaseException) -> str:
-    """What another library's exception says, in one line: for the messages of ours that it causes."""
+    """The first line of another library's exception, for our own error message."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""Packages: the versions of those that a model or a result depends on, and the guard of optional ones."""
+"""Versions of installed packages, and the guard of optional ones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def version_of(package: str) -> str | None:
 
 
 def versions_line() -> str:
-    """What a bug report should begin with: `parlai-polyencoder 0.1.0, torch 2.13.0, ..., Python 3.11.7`."""
+    """The versions line for bug reports: `parlai-polyencoder 0.1.0, torch 2.13.0, ..., Python 3.11.7`."""
     installed = [f"{package} {number}" for package in PACKAGES if (number := version_of(package))]
     return ", ".join([*installed, f"Python {platform.python_version()}"])
 
 
 def require(module: str, *, extra: str) -> Any:
-    """The module of an optional package.
+    """Imports an optional package.
 
     Args:
         module: its import name, such as `"faiss"`.

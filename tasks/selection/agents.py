@@ -33,7 +33,7 @@ class DefaultTeacher(SampleTeacher):
 
 
 class UnknownTaskError(ConfigError, AttributeError):
-    """`-t selection:NAME` of a name that no task has. An AttributeError, too, as Python's import system expects."""
+    """An unknown `-t selection:NAME`. Also an AttributeError, as Python's import system expects."""
 
 
 def __getattr__(name: str) -> NoReturn:

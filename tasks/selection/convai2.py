@@ -30,7 +30,7 @@ VARIANTS = {
 }
 DEFAULT, BOTH_SIDES = "self", "both_sides"
 SILENCE = "__SILENCE__"
-"""The text of a speaker's first message where the speaker opens the dialogue, as ConvAI2's files have it."""
+"""The text before a speaker's opening utterance in ConvAI2's files."""
 
 
 class Convai2Teacher(SelectionTeacher):

@@ -1,4 +1,4 @@
-"""The words of the sample task, `phrases.json`: what a persona states, what the partner tells, and small talk.
+"""The phrases of the sample task, from `phrases.json`: persona facts, facts told by the partner, small talk.
 
 A value has a `plain` form ("two dogs") and a `hint` that means the same in other words ("they bark whenever the
 mailman comes"), so that matching words is not enough to find the right reply. Within a topic no two values mean the
@@ -55,7 +55,7 @@ class TalkTopic:
 
 
 def _fields(topic: dict[str, Any]) -> dict[str, Any]:
-    """Those of a topic: texts as tuples; its values, each a plain form or that and a hint, as `Value`s."""
+    """Converts a topic from JSON: texts to tuples; values, a plain form or one with a hint, to `Value`s."""
     fields = {name: tuple(texts) if isinstance(texts, list) else texts for name, texts in topic.items()}
     if "values" in fields:
         fields["values"] = tuple(Value(*([one] if isinstance(one, str) else one)) for one in fields["values"])

@@ -132,7 +132,7 @@ class SelectionTeacher(FixedDialogTeacher):
     # ---- common to all tasks
 
     def _composed(self, episode: Episode, rng: SeededRandom) -> Messages:
-        """The messages of an episode; mutators may have made several episodes of it, one after another."""
+        """The messages of an episode, of which mutators may have made several."""
         drawn = self.draw(episode, rng)
         messages = [_message(example, is_last=example is drawn[-1]) for example in drawn]
         for mutator in self.mutators:

@@ -51,7 +51,7 @@ def articles(folder: str) -> Iterator[list[str]]:
 
 
 def write_splits(folder: str, out: str, *, held_out: int = 10_000, seed: int = 0) -> dict[str, int]:
-    """Write the three files; returns the number of articles in each.
+    """Writes the three files; returns the number of articles in each.
 
     Validation and test get about `held_out` articles each, chosen at random. The articles are read twice instead of
     being kept in memory.

@@ -29,7 +29,7 @@ _BLOCK = 1 << 20
 
 
 def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) -> None:
-    """Download `url` to `path`, or resume; `path` exists only when the file is complete and its checksum right.
+    """Downloads `url` to `path`, or resumes; `path` exists only once the file is complete and its checksum matches.
 
     Raises:
         CheckpointError: the server cannot be reached (known within seconds), the file does not exist, the
@@ -71,7 +71,7 @@ def _probe(url: str) -> None:
 
 
 def _resume(url: str, part: Path) -> None:
-    """Append the rest of the file to `part`, or start over if the file on the server has changed."""
+    """Appends the rest of the file to `part`, or starts over if the file on the server has changed."""
     state = _state(part, url)
     done = part.stat().st_size if state else 0
     if state and done == state["size"]:

@@ -39,7 +39,7 @@ class _Decompressed(gzip.GzipFile):
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack a `.tgz` archive into an empty folder.
+    """Unpacks a `.tgz` archive into an empty folder.
 
     Raises:
         CheckpointError: it is damaged or too large, or a member is a link or a device, has an odd name, or would be

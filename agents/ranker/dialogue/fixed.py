@@ -83,7 +83,7 @@ class FixedCandidates:
         self._vectors = self._scorer = None
 
     def scorer(self, model: RankerModel, text: TextEncoder) -> Callable[[TokenBatch], Tensor]:
-        """The cached function that scores contexts with all candidates, for a model that reads pairs."""
+        """A cached function that scores contexts with all candidates, for a model that reads pairs."""
         if self._scorer is None:
             tokens = text.candidates(self.texts).to(next(model.parameters()).device)
             self._scorer = model.scorer(tokens, max_bytes=CAPACITY)

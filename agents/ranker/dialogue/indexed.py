@@ -50,7 +50,7 @@ class IndexSearch:
     def rank(
         self, contexts: ContextEncoding, batch: Batch, *, least: float, hits_at: Sequence[int]
     ) -> tuple[Ranked, dict[str, float]]:
-        """The candidates with a minimum probability, best first, with metrics of labels; and milliseconds of each step.
+        """Ranks candidates with a minimum probability, with the labels' metrics; and the milliseconds of each step.
 
         In an exam, which ranks a label, candidates that repeat a turn are kept, as among fixed candidates.
         """

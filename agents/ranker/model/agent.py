@@ -67,12 +67,12 @@ class RankerModelAgent(TorchRankerAgent):
     architecture: ClassVar[Architecture]
     family: ClassVar[ModelFamily] = ModelFamily()
     ranks: ClassVar[bool] = True
-    """Whether it answers with candidates, as an agent that pre-trains an encoder does not."""
+    """Whether the agent ranks candidates; pre-training does not."""
     trainer: Trainer | None = None
     updates: OptimizerUpdates
-    """Of a training agent."""
+    """Set in training agents."""
     fp16 = property(lambda self: False, lambda self, _: None)
-    """ParlAI's own half precision, of which the library's takes the place."""
+    """Disables ParlAI's own half precision; the library's replaces it."""
 
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
@@ -110,7 +110,7 @@ class RankerModelAgent(TorchRankerAgent):
             self.settle_candidates(opt)
         self._saving = Saving(opt.get("model_file"))
         self._restored: dict[str, Any] | None = None  # until the first batch
-        self._epochs: dict[str, int] = {}  # examples in one, by task, once it has said so
+        self._epochs: dict[str, int] = {}  # examples in an epoch of each task, once known
         super().__init__(opt, shared)
         if self._run.is_in_loop:
             gather_objects(None)  # a barrier: the first process restores the counters
@@ -125,14 +125,14 @@ class RankerModelAgent(TorchRankerAgent):
             self._number_training_updates = self.updates.count
 
     def settle_candidates(self, opt: Opt) -> None:
-        """Before ParlAI reads the options: say in them where candidates come from."""
+        """Sets the sources of candidates in the options, before ParlAI reads them."""
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
         """Builds the trainer; `restored` is the run's state from a checkpoint, if any."""
         return build_trainer(self, self._training, run=self._run, restored=restored)
 
     def _say_what_precision_gains(self) -> None:
-        """Warn of a precision that this machine does not have. A model that was trained with it runs all the same."""
+        """Warns about a precision that this machine does not support; a model trained with it still runs."""
         if self.opt.get("fp16") and self.opt.get("bf16"):
             raise ConfigError("--fp16 true and --bf16 true exclude each other: choose one")
         if self.opt.get("fp16") and not self.use_cuda:
@@ -163,14 +163,14 @@ class RankerModelAgent(TorchRankerAgent):
         return path, is_finetune
 
     def _origin(self) -> CheckpointSource | None:
-        """Where weights are loaded from, if they are."""
+        """The source of the loaded weights, if any."""
         path, is_finetune = self._get_init_model(self.opt, None)
         return CheckpointSource(path, is_finetune) if path else None
 
     def build_model(self) -> RankerModel:
-        """A model of the checkpoint's shape when one is loaded next, else a new one."""
+        """Builds a model of the checkpoint's shape if one will be loaded, else a new one."""
         if is_distributed() and not self.use_cuda:
-            self.model_parallel = True  # else ParlAI names a GPU to DistributedDataParallel, also where there is none
+            self.model_parallel = True  # else ParlAI passes a GPU to DistributedDataParallel, even without one
         opt, origin, start = self.opt, self._origin(), None
         if origin is not None:
             self._is_finetune = origin.is_finetune
@@ -196,13 +196,13 @@ class RankerModelAgent(TorchRankerAgent):
         return model
 
     def scaling_was_measured(self, _: float) -> None:
-        """`--output-scaling auto`, on the first batch."""
+        """Called after `--output-scaling auto` was measured on the first batch."""
         self.output_scaling_pending = False
         self.family.describe_in_opt(self.opt, self.ranker.config)
 
     @cached_property
     def precision(self) -> Precision:
-        """That of `--bf16` or, on a GPU, `--fp16`."""
+        """The precision of `--bf16` or, on a GPU, `--fp16`."""
         name: PrecisionName = "bfloat16" if self.opt.get("bf16") else "float32"
         if self.opt.get("fp16") and self.use_cuda:
             name = "float16"
@@ -254,7 +254,7 @@ class RankerModelAgent(TorchRankerAgent):
         return states
 
     def _make_room_for_tokens(self) -> None:
-        """Give tokens that the checkpoint did not have (`--special-tok-lst`, `--person-tokens`) embeddings."""
+        """Adds embeddings for tokens that the checkpoint lacks (`--special-tok-lst`, `--person-tokens`)."""
         model, size = self.ranker, len(self.dict.text)
         if not model.backbones or size <= model.config.backbone["vocab_size"]:
             return
@@ -266,11 +266,11 @@ class RankerModelAgent(TorchRankerAgent):
     def state_dict(self) -> dict[str, Any]:
         states = super().state_dict()
         weights = {"model": states.pop("model")}
-        # some of ParlAI's schedules compute with numpy, whose numbers a checkpoint cannot hold safely
+        # some of ParlAI's schedules return numpy numbers, which safe loading does not accept
         states = {**weights, **plain_numbers(states), CONFIG_KEY: self.ranker.config.to_json()}
         if self.trainer is not None:
             run = self.trainer.run_state()
-            del run["updates"]["optimizer"]  # which ParlAI keeps
+            del run["updates"]["optimizer"]  # ParlAI stores it
             states[TRAINING_KEY] = {**self._run.state(self.random), "unwritten": self._saving.unwritten, **run}
         return states
 
@@ -321,8 +321,8 @@ class RankerModelAgent(TorchRankerAgent):
         return replies
 
     def begin_batch(self, *, is_empty: bool) -> bool:
-        """Before a training batch: whether anything is to be done. Not after a resumed run's last update, nor where no
-        process has an example."""
+        """Prepares a training batch; False to skip it: after a resumed run's last update, or if no process has an
+        example."""
         if self._restored is not None:
             self._run.resume(self._restored, self.random)
             self._restored = None
@@ -336,7 +336,7 @@ class RankerModelAgent(TorchRankerAgent):
         return True
 
     def receive_metrics(self, metrics_dict: dict[str, Any]) -> None:
-        """After a validation: the schedule's step, the log, and the trainer's callbacks."""
+        """Handles a validation's metrics: the schedule, the log, and the trainer's callbacks."""
         updates = self._number_training_updates
         self._run.check_validation(metrics_dict, updates=updates)
         super().receive_metrics(metrics_dict)
@@ -347,14 +347,14 @@ class RankerModelAgent(TorchRankerAgent):
             logging.info(f"validation after {updates:,} updates: {self.summary(report)}")
 
     def summary(self, report: dict[str, Any]) -> str:
-        """A validation in one line."""
+        """Formats a validation in one line."""
         return summary(main_measures(report))
 
     # ---- ParlAI's optimizer and schedule
 
     @classmethod
     def optim_opts(cls) -> dict[str, type[Optimizer]]:
-        """Those of ParlAI, and the library's ADADELTA, which has torch's numbers in less time."""
+        """ParlAI's optimizers, with the library's faster ADADELTA, whose numbers are torch's."""
         return {**super().optim_opts(), "adadelta": Adadelta}
 
     def init_optim(
@@ -368,13 +368,13 @@ class RankerModelAgent(TorchRankerAgent):
         return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
-        """The library's schedule, precision and updates around the optimizer; after a reset of ParlAI's all are new."""
+        """Builds the library's updates around ParlAI's optimizer; with `hard_reset`, with a new state."""
         opt, run = self.opt, self._run
         self.scheduler = None  # ParlAI's
         if run.planned_updates is None:
             run.planned_updates = ((states or {}).get(TRAINING_KEY) or {}).get("planned_updates")
         if is_for_show(opt):
-            run.planned_updates = 1  # of which none will be made
+            run.planned_updates = 1  # never made
         kept = self.optimizer.state_dict()
         clip = opt.get("gradient_clip") or -1
         self.updates = OptimizerUpdates(

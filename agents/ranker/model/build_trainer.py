@@ -1,4 +1,4 @@
-"""From ParlAI's options to the library's `Trainer`: its configuration and callbacks, and ParlAI's metrics."""
+"""Builds the library's `Trainer` from ParlAI's options: configuration, callbacks, and ParlAI's metrics."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from polyencoder.training.trainer import Trainer
 
 __all__ = ["Report", "build_trainer", "goal_of", "trainer_of", "training_config"]
 
-NOT_SHOWN = ("override", "load_from_checkpoint")  # options with which ParlAI's scripts tell each other things
+NOT_SHOWN = ("override", "load_from_checkpoint")  # internal options of ParlAI's scripts
 
 
 def training_config(opt: Opt) -> TrainingConfig:
-    """What the options say of the objective; optimizer, schedule and loop are ParlAI's.
+    """Builds the configuration of the objective; optimizer, schedule and loop are ParlAI's.
 
     Raises:
-        ConfigError: for options of training that cannot be.
+        ConfigError: for invalid training options.
     """
-    if opt.get("index"):  # which is searched, not trained with; the model may have been with hard negatives
+    if opt.get("index"):  # an index is for searches; the model may have been trained with hard negatives
         opt = Opt({**opt, "hard_negatives": 0})
     values = given_in(opt, TrainingConfig)
-    values.pop("final_learning_rate", None)  # of the schedule, which `build_schedule` makes
-    # a list that all examples have, or each example's own, is not shared
+    values.pop("final_learning_rate", None)  # part of the schedule, see `build_schedule`
+    # fixed candidates, too, are inline: not shared by the batch
     values["candidates"] = opt["candidates"] if opt["candidates"] in ("batch", "batch-all-cands") else "inline"
     if "teacher" in values and opt.get("model_file"):
         values.setdefault("distillation.scores", f"{opt['model_file']}.teacher.sqlite")
@@ -49,7 +49,7 @@ def training_config(opt: Opt) -> TrainingConfig:
 def build_trainer(
     agent: TorchRankerAgent, config: TrainingConfig, *, run: TrainLoopState, restored: Mapping[str, Any] | None
 ) -> Trainer:
-    """An agent's trainer, resumed if there is a state to restore."""
+    """Builds an agent's trainer, and resumes a `restored` state."""
     opt, model = agent.opt, agent.ranker
     ranker = Ranker(model, agent.dict.text, device=next(model.parameters()).device)
     callbacks: list[Callback] = [Report(agent)]
@@ -73,7 +73,7 @@ def trainer_of(
     restored: Mapping[str, Any] | None,
     curve: type[LearningCurve] = LearningCurve,
 ) -> Trainer:
-    """A started trainer of these parts for ParlAI's loop, resumed if there is a state to restore."""
+    """Builds and starts a trainer for ParlAI's loop, and resumes a `restored` state."""
     opt = agent.opt
     watched = _watched(opt, curve) if run.is_in_loop and is_primary_worker() else []
     trainer = Trainer(learner, config, callbacks=[*callbacks, *watched], objective=objective, updates=agent.updates)
@@ -98,7 +98,7 @@ def _watched(opt: Opt, curve: type[LearningCurve]) -> list[Callback]:
 
 
 def goal_of(opt: Opt, *, epoch: int | None) -> Goal:
-    """When ParlAI's training loop ends, by the options; `epoch` is the number of examples in one, if it is known."""
+    """The goal of ParlAI's training loop, from the options; `epoch`: the number of examples in one, if known."""
 
     def limit(name: str) -> Any:
         return value if (value := opt.get(name) or -1) > 0 else None
@@ -130,7 +130,7 @@ class Report(Callback):
             self._metrics.add(name, AverageMetric(value, count) if count else SumMetric(value))
 
     def note_batch(self, outcome: Outcome) -> None:
-        """Of a batch of rankings."""
+        """Adds the metrics of a batch of rankings."""
         rank = ranks(outcome.scores, outcome.pool.labels)
         n = len(rank)
         self._metrics.add("mean_loss", AverageMetric(float(outcome.losses.sum()), n))

@@ -1,8 +1,8 @@
-"""What an agent writes: its model file and, in ParlAI's training loop, checkpoints, on disks that may be full.
+"""Writes model files and the checkpoints of ParlAI's training loop atomically, also to full disks.
 
-ParlAI's loop writes `X`, then its counters (examples seen, validations, patience) as `X.trainstats`, in place. A kill
-between the two would leave the states of one moment with the counters of another. So the counters are in the checkpoint
-too, and `X.trainstats` is written from there before ParlAI reads it.
+ParlAI's loop writes `X`, then its counters (examples seen, validations, patience) to `X.trainstats`, in place. After a
+kill between the two they would not match. So the checkpoint contains the counters, too, and `X.trainstats` is written
+from it before ParlAI reads it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from polyencoder.storage.files import atomic_write, discard_leftovers, write_tex
 __all__ = ["Saving", "restore_counters", "write_checkpoint"]
 
 COUNTERS = ".trainstats"
-NOT_BEGUN = "{}"  # counters which ParlAI takes for those of a run that has not begun
+NOT_BEGUN = "{}"  # counters of a run that has not begun, for ParlAI
 
 
 def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = False) -> None:
-    """Write the states of a model beside their name and rename them; `in_loop`: ParlAI's loop writes counters next.
+    """Writes a model's states atomically; `in_loop`: ParlAI's loop writes the counters next.
 
     Raises:
-        OSError: they could not be written; what was there is unchanged.
+        OSError: they could not be written; the old file is unchanged.
     """
     for suffix in ("", ".opt", COUNTERS):
         discard_leftovers(path + suffix)
     if in_loop and not os.path.exists(path + COUNTERS):
-        write_text(path + COUNTERS, NOT_BEGUN)  # a model without this file is a copy, from which a new run begins
+        write_text(path + COUNTERS, NOT_BEGUN)  # without this file a model counts as a copy, which starts a new run
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
         try:
             torch.save(states, file)
@@ -48,10 +48,10 @@ def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = Fa
 
 
 def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int, missing_ok: bool = False) -> None:
-    """Write the counters of a checkpoint where ParlAI reads them, with the epochs of a run that was never stopped.
+    """Writes a checkpoint's counters for ParlAI, with the epochs that an uninterrupted run would have.
 
-    ParlAI adds the epochs of each part of a run as fractions. After a few parts their sum would miss a goal, such as an
-    epoch's end, by a hair, and the run validate or stop an update later. What is added to a single fraction does not.
+    ParlAI adds up the epochs of each part of a run as fractions. After a few parts rounding would make the sum miss an
+    epoch's end, and the run validate or stop an update later; so the parts are replaced by a single fraction.
 
     Args:
         path: of the checkpoint; a copy of a model, without counters beside it, gets none.
@@ -70,13 +70,13 @@ def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int, miss
 
 
 class Saving:
-    """The files of one model: what was written, and what could not be.
+    """Writes the files of a model, and remembers a failure.
 
     Args:
         model_file: of the agent, if it has one.
 
     Attributes:
-        unwritten: why the best model of the run is missing, if it could not be written; checkpoints keep it.
+        unwritten: the error, if the best model could not be written; checkpoints store it.
     """
 
     def __init__(self, model_file: str | None) -> None:
@@ -93,12 +93,12 @@ class Saving:
         in_loop: bool,
         continues: bool,
     ) -> None:
-        """Write a model, its options and its dictionary, each beside its name, and rename it.
+        """Writes a model, its options and its dictionary, each atomically.
 
         Args:
             path: of the model.
-            states: gives what is written.
-            in_loop: whether ParlAI's training loop asks for it.
+            states: returns the states to write.
+            in_loop: whether ParlAI's training loop calls.
             continues: whether training continues if the disk is full.
 
         Raises:
@@ -120,7 +120,7 @@ class Saving:
             self.unwritten = message
 
     def check_that_the_best_is_written(self) -> None:
-        """At the end of training: ParlAI believes that what it has asked for is there, and would evaluate it.
+        """Checks at the end of training that the best model was written: ParlAI would load it without checking.
 
         Raises:
             CheckpointError: it is missing. Only logged where training ends with another error.

@@ -1,4 +1,4 @@
-"""From ParlAI's options to the library's configuration, and the errors for options that contradict a checkpoint."""
+"""Converts ParlAI's options to the library's configuration; errors for options that contradict a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_
 from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
 Fields = Mapping[str, Any]
-"""The fields of `TextConfig` that belong to a tokenizer or a model, not to options."""
+"""Fields of `TextConfig` that belong to a tokenizer or model, not to options."""
 
-# What of flags.UNSUPPORTED a model that ParlAI trained may have had: in reading, it becomes a BERT that gives the same
+# Options in flags.UNSUPPORTED that ParlAI's own models may have: importing makes such a model an equivalent BERT
 _CARRIED_OVER = {
     "variant": "xlm",
     "embeddings_scale": False,
@@ -50,7 +50,7 @@ _CARRIED_OVER = {
     "embedding_type": "random",
 }
 
-# Keys of a BERT configuration and the options that say the same
+# Keys of a BERT configuration and the corresponding options
 _OF_A_BERT = {
     "hidden_size": "embedding_size",
     "num_hidden_layers": "n_layers",
@@ -60,7 +60,7 @@ _OF_A_BERT = {
     "attention_probs_dropout_prob": "attention_dropout",
 }
 
-# Fields of a TextConfig and the options that say the same
+# Fields of TextConfig and the corresponding options
 PERSON_TOKENS = {"person_tokens": "person_tokens", "person_tokens_after_newline": "add_p1_after_newln"}
 
 MODEL_NAMES: dict[str, str] = {
@@ -75,8 +75,8 @@ MODEL_NAMES: dict[str, str] = {
 class ModelFamily:
     """What differs between agents of different models: flags, vocabulary, configuration.
 
-    This one is of the bi-, poly- and cross-encoder, around a backbone, pre-trained or new. Its methods raise
-    ConfigError, or CheckpointError where a loaded model contradicts the flags.
+    This base class is for rankers around a backbone, pre-trained or new. Its methods raise ConfigError, or
+    CheckpointError if a loaded model contradicts the flags.
     """
 
     trained_fields: Fields = TRAINED_SPECIAL_TOKENS
@@ -87,25 +87,25 @@ class ModelFamily:
         add_encoder_args(parser, architecture, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
-        """Before anything is built: that every flag can be followed."""
+        """Checks that all flags are supported, before anything is built."""
         check_flags(opt, architecture)
 
     def check_origin(self, opt: Opt, architecture: Architecture, origin: CheckpointSource | None) -> None:
-        """Before the dictionary is built: that no flag says that the model and its vocabulary come from elsewhere."""
+        """Checks that no flag contradicts the source of model and vocabulary, before the dictionary is built."""
         check_family(architecture, origin)
         check_origin(opt, origin)
 
     # ---- the vocabulary, and how it lays out texts
 
     def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
-        """The tokenizer given by a flag, here that of a pre-trained `--backbone`; None if it is to be trained."""
+        """Loads the tokenizer that a flag names (here `--backbone`); None if it is to be trained."""
         if not opt.get("backbone"):
             return None
         tokenizer, special = load_tokenizer(opt["backbone"])
         return tokenizer, special | own_prompts(opt["backbone"], given=given_flags(opt))
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
-        """A tokenizer of these texts: byte-level BPE of `--dict-maxtokens`."""
+        """Trains a tokenizer on texts: byte-level BPE of `--dict-maxtokens` tokens."""
         size = opt.get("dict_maxtokens", -1)
         return train_tokenizer(
             texts, vocabulary_size=size if size > 0 else 30_000, lower_case=opt.get("dict_lower", True)
@@ -125,7 +125,7 @@ class ModelFamily:
         if delimiter and separator:
             raise ConfigError("--delimiter and --turn-separator both say what stands between two turns: give one")
         words: Any = tokenizer
-        if separator or is_new:  # a model has its own
+        if separator or is_new:  # a loaded model has its own
             special = separate_turns(words, special, separator or opt.get("turn_separator") or own_separator(words))
         if delimiter and words.encode(delimiter, add_special_tokens=False).ids:
             special = {**special, "separator": delimiter}
@@ -136,9 +136,9 @@ class ModelFamily:
     def configure(
         self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
     ) -> tuple[RankerConfig, Backbone | None]:
-        """The configuration of the model that is loaded, of one around the `--backbone`, or of a new one.
+        """Configures the loaded model, one around `--backbone`, or a new one, and updates the options.
 
-        It is written into the options too. Second, the pre-trained backbone, if there is one.
+        Returns the configuration, and the pre-trained backbone, if any.
         """
         given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
         dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
@@ -162,7 +162,7 @@ class ModelFamily:
                     "the embeddings of added tokens are not trained: set --type-optimization all to train them"
                 )
             backbone = backbone_config(pretrained.model)
-            measured = {"normalize": False} if is_measured else {}  # nothing to measure of vectors of length 1
+            measured = {"normalize": False} if is_measured else {}  # vectors of length 1 have no scale to measure
             own = own_fields(opt["backbone"], architecture, given=measured | fields)
             check_encoder(opt, backbone, origin=f"--backbone {opt['backbone']}")
         else:
@@ -201,9 +201,9 @@ def given_lengths(opt: Opt) -> set[str]:
 
 
 def length(opt: Opt, name: str, otherwise: int) -> int:
-    """That of `--text-truncate` or `--label-truncate`, for both of which ParlAI's `--truncate` stands in.
+    """The value of `--text-truncate` or `--label-truncate`, or of ParlAI's `--truncate` for both.
 
-    `otherwise` if it is not given, or -1, "no limit", for which a model with positions has no place.
+    `otherwise` if not given, or -1, "no limit", which a model with positions does not support.
     """
     given = given_flags(opt)
     value = given["truncate"] if given.get("truncate") and name not in given else opt.get(name)
@@ -211,7 +211,7 @@ def length(opt: Opt, name: str, otherwise: int) -> int:
 
 
 def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
-    """How the options and the tokenizer's special tokens say that text becomes tokens."""
+    """Builds the text layout of the options and the tokenizer's special tokens."""
     given = given_flags(opt)
     persons = {field: bool(given.get(name, special.get(field, opt.get(name)))) for field, name in PERSON_TOKENS.items()}
     persons["person_tokens_after_newline"] &= persons["person_tokens"]
@@ -225,7 +225,7 @@ def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
 
 
 def scratch_backbone(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str, Any]:
-    """The encoder that ParlAI's dimension flags describe."""
+    """Configures a new encoder of ParlAI's size flags."""
     text = text_config(opt, {})
     n_layers = opt["n_encoder_layers"] if opt.get("n_encoder_layers", -1) > 0 else opt["n_layers"]
     return scratch_config(
@@ -243,7 +243,7 @@ def scratch_backbone(opt: Opt, *, vocabulary_size: int, pad_id: int) -> dict[str
 
 
 def check_family(architecture: Architecture, origin: CheckpointSource | None) -> None:
-    """Raise CheckpointError where one of a ConveRT and a ranker around a backbone is loaded for the other."""
+    """Raises CheckpointError if a ConveRT is loaded for a ranker around a backbone, or vice versa."""
     if origin is None or (is_parlai_model(origin.path) and family(architecture).has_backbone):
         return
     stored_architecture = read_ranker_config(origin.path).architecture
@@ -263,7 +263,7 @@ def check_architecture(architecture: Architecture, start: LoadedModel) -> None:
 
 
 def fine_tuned_part(opt: Opt) -> str:
-    """The trained part of the encoders: `--type-optimization`, by default all but a pre-trained one's embeddings."""
+    """The trained part of the encoders: `--type-optimization`; default: all but pre-trained embeddings."""
     if opt.get("type_optimization"):
         return str(opt["type_optimization"])
     learns = given_flags(opt).get("learn_embeddings", opt.get("learn_embeddings", True) and not opt.get("backbone"))
@@ -272,7 +272,7 @@ def fine_tuned_part(opt: Opt) -> str:
 
 
 def describe_parlai_model(opt: Opt) -> None:
-    """Write into the options of a model that ParlAI trained, `--model-file`, what it is as one of ours."""
+    """Updates the options of a `--model-file` that ParlAI trained to the model as imported."""
     _, text = parlai_text(opt["model_file"])
     given = opt.get("override") or {}
     lengths = {"text_truncate": text.text_truncate, "label_truncate": text.label_truncate}

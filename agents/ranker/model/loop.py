@@ -1,4 +1,4 @@
-"""A run of ParlAI's training loop, as its agent sees it: how it begins, validates, and resumes after a kill."""
+"""The state of ParlAI's training loop, for its agent: checks at the start, validations, resumption after a kill."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ def own_checkpoint(opt: Opt) -> str:
 
 
 class TrainLoopState:
-    """The state of a training loop, beyond the weights and ParlAI's own states.
+    """The state of a training loop beyond the weights and ParlAI's own states.
 
-    Created before the model: takes the lock, opens the data of the run, and seeds the random generators. Agents that do
-    not train have an empty one.
+    Created before the model: locks the model file, opens the run's data, and seeds the random generators. In agents
+    that do not train it is empty.
 
     Args:
-        opt: the agent's options; a short run gets a shorter warm-up.
-        shared: whether this is a copy of an agent, which is not trained itself.
-        ranks: whether the agent ranks candidates: then its evaluations are rehearsed.
+        opt: the agent's options; the warm-up of a short run is shortened in them.
+        shared: whether the agent is a clone, which is not trained.
+        ranks: whether the agent ranks candidates, so that its evaluations can be rehearsed.
 
     Attributes:
         is_in_loop: whether ParlAI's training loop creates the agent for training.
@@ -123,7 +123,7 @@ class TrainLoopState:
 
     def resume(self, state: dict[str, Any], random: Random) -> None:
         """Restores, before the first batch, the random state (in the first process, which wrote it), and what ParlAI's
-        loop loses on resuming: that the best model is saved, and the time of the last validation."""
+        loop forgets: whether the best model is saved, and the step of the last validation."""
         if is_primary_worker():
             restore_random_state(state["random"], random)
         if (loop := current_loop()) is not None and loop.valid_reports:
@@ -141,7 +141,7 @@ class TrainLoopState:
 
         Raises:
             ConfigError: it lacks the metric of `--validation-metric`.
-            TrainingError: its metrics are not numbers, and would count as the best model's.
+            TrainingError: its loss or metric is not finite, and would count as the best.
         """
         metric = self._opt.get("validation_metric") or "accuracy"
         report[metric] = report[check_metric(self._opt, report)]

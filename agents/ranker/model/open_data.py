@@ -1,7 +1,7 @@
-"""Opens the data that a run will read, and rehearses its evaluations, before it begins.
+"""Opens a run's data and rehearses its evaluations before training.
 
-ParlAI opens the validation data at the first validation and the test data at the end: what is missing or broken there
-would be found after hours of training.
+ParlAI opens the validation data at the first validation, and the test data at the end: errors in them would show up
+after hours of training.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = ["check_evaluation_data", "check_metric", "planned_updates"]
 
 REHEARSED = 1000  # examples of each task
 OF_EVERY_AGENT = ("lr", "total_train_updates", "gpu_mem", "exps", "ups", "tpb", "tps", "ctpb", "ctps", "ltpb", "ltps")
-"""Numbers that ParlAI adds to the reports of training agents."""
+"""Metrics that ParlAI adds to the reports of training agents."""
 
 
 class Rehearsal(Agent):
-    """Stands in for a ranker in an evaluation before training: finds unusable candidates and the names of metrics."""
+    """Stands in for a ranker in a rehearsed evaluation: finds unusable candidates and the names of metrics."""
 
     def __init__(self, opt: Opt) -> None:
         super().__init__(opt)
@@ -48,7 +48,7 @@ class Rehearsal(Agent):
         self._examples = Examples(opt, Metrics(), fixed=self._fixed)
 
     def act(self) -> Message:
-        """The right answer, with the metrics of a ranker that has found it."""
+        """Replies with the label, and the metrics of a ranker that ranks it first."""
         obs, reply = Message(self.observation), Message({"id": "rehearsal", "episode_done": False})
         label = label_of(obs, Random(0), among=self._fixed.place if self._fixed else None)
         obs.force_set("label_choice", label)
@@ -65,11 +65,11 @@ class Rehearsal(Agent):
 
 
 def check_evaluation_data(opt: Opt, *, rehearse: bool) -> None:
-    """Open the validation and the test data as the training loop will, and rehearse a ranker's evaluation with them.
+    """Opens the validation and test data like the training loop, and rehearses a ranker's evaluation of them.
 
     Raises:
-        InputError: they are missing or cannot be read, or the candidates of one of their first examples cannot be used.
-        ConfigError: validation will not give the metric of `--validation-metric`.
+        InputError: data is missing or unreadable, or one of the first examples has unusable candidates.
+        ConfigError: validations will lack the metric `--validation-metric`.
     """
     for fold in ("valid", "test"):
         with _opened(opt, fold, Rehearsal(opt) if rehearse else Agent(opt)) as world:
@@ -81,14 +81,14 @@ def check_evaluation_data(opt: Opt, *, rehearse: bool) -> None:
                     if one.epoch_done():
                         break
             report = world.report()
-            # of fixed candidates that ParlAI collects from the task later nobody knows their number, the N of RN@k
+            # if ParlAI collects the fixed candidates from the task later, their number, the N of RN@k, is unknown
             knows_n = opt["eval_candidates"] != "fixed" or opt.get("fixed_candidates_path")
             if fold == "valid" and knows_n and report.get("exs"):  # of several processes one may have no example
                 check_metric(opt, {**report, **dict.fromkeys(OF_EVERY_AGENT)})
 
 
 def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:
-    """The name that the metric of `--validation-metric` has in a validation's report; ConfigError if it has none."""
+    """The name of `--validation-metric` in a validation's report. Raises ConfigError if it is missing."""
     name = opt.get("validation_metric") or "accuracy"
     found = name if name in report else current_name(name)
     if found not in report:
@@ -98,10 +98,10 @@ def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:
 
 
 def planned_updates(opt: Opt) -> int | None:
-    """How many updates a run has, of `--max-train-steps` and `--num-epochs` what comes first; None if nobody can know.
+    """The number of updates of a run, by `--max-train-steps` and `--num-epochs`; None if unknown.
 
-    The training data is opened to count its examples, if a schedule asks for it. Nobody knows how many updates an
-    epoch has with batches of many sizes (`--dynamic-batching`), or where the task does not know its size.
+    Opens the training data to count its examples, if the schedule needs that. An epoch's number of updates is unknown
+    with batches of varying size (`--dynamic-batching`), or if the task does not know its size.
     """
     steps, epochs = opt.get("max_train_steps") or -1, opt.get("num_epochs") or -1
     examples = None
@@ -116,7 +116,7 @@ def planned_updates(opt: Opt) -> int | None:
 
 @contextmanager
 def _opened(opt: Opt, fold: str, agent: Agent) -> Iterator[World]:
-    """A part of the task for this agent. The state of all random generators is restored afterwards."""
+    """Opens a part of the task for this agent; afterwards restores the state of all random generators."""
     task = opt["task"] if fold == "train" or not opt.get("evaltask") else opt["evaltask"]
     datatype = f"{fold}:stream" if "stream" in opt["datatype"] else fold
     alone = {"batchsize": 1, "dynamic_batching": None, "num_workers": 0, "model_file": None}

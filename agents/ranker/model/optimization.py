@@ -1,4 +1,4 @@
-"""From ParlAI's flags to optimizers' parameter groups and the library's `Schedule`."""
+"""Builds parameter groups and the library's `Schedule` from ParlAI's flags."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def needs_length(opt: Opt) -> bool:
 
 
 def limit_warmup(opt: Opt, *, updates: int | None) -> None:
-    """A warm-up that was not asked for takes a tenth of a run at most: write that into the options.
+    """Shortens a default warm-up, in the options, to a tenth of the run.
 
-    `updates` is how many the run has, None if nobody knows.
+    `updates`: the number of updates of the run; None if unknown.
     """
     if updates is None or not _warms_up(opt):
         return
@@ -105,7 +105,7 @@ def _warms_up(opt: Opt) -> bool:
 def _changes(opt: Opt) -> bool:
     """Whether the learning rate changes at all.
 
-    As in ParlAI, a `--lr-scheduler-decay` of 1 means that it does not, unless there is a `--final-learning-rate`.
+    As in ParlAI, it does not with a `--lr-scheduler-decay` of 1, unless there is a `--final-learning-rate`.
     """
     name = opt.get("lr_scheduler") or "none"
     has_final = bool(opt.get("final_learning_rate")) and name in UNTIL_THE_END
@@ -113,15 +113,15 @@ def _changes(opt: Opt) -> bool:
 
 
 def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Schedule:
-    """The schedule that `--lr-scheduler` names, from the full rate; `updates` is how many the run has, if it is known.
+    """Builds the schedule of `--lr-scheduler`, from the full rate; `updates`: the run's number of updates, if known.
 
     Raises:
-        ConfigError: the schedule ends with the run, of which nobody knows how many updates it has.
+        ConfigError: the schedule ends with the run, whose number of updates is unknown.
     """
     check_schedule(opt)
     full, final = opt["learningrate"], opt.get("final_learning_rate") or 0.0
     for group in optimizer.param_groups:
-        group["lr"] = full  # that of a checkpoint's optimizer has fallen already
+        group["lr"] = full  # a checkpoint's optimizer has the current rate
     name, warmup = NAMES[opt.get("lr_scheduler") or "none"], max(0, opt.get("warmup_updates") or 0)
     if not _changes(opt):
         if name != "constant":
@@ -135,7 +135,7 @@ def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Sc
                 f"--lr-scheduler {name} ends with the run, and how many updates that has cannot be known here: give "
                 "--max-train-steps, or --num-epochs of data whose size is known"
             )
-        total = max(end, warmup + 1)  # a run that is shorter than its warm-up never comes to the decay
+        total = max(end, warmup + 1)  # a run shorter than its warm-up never decays
     gamma = opt.get("invsqrt_lr_decay_gamma") or -1
     config = ScheduleConfig(
         name=name,

@@ -1,4 +1,4 @@
-"""Where weights are loaded from."""
+"""The source of loaded weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CheckpointSource", "LoadedModel"]
 
 @dataclass(frozen=True)
 class CheckpointSource:
-    """Where weights are loaded from: the file of `--init-model` if the run fine-tunes it, else of `--model-file`."""
+    """The source of loaded weights: the file of `--init-model` for fine-tuning, else of `--model-file`."""
 
     path: str
     is_finetune: bool

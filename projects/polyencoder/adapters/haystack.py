@@ -41,7 +41,7 @@ class PolyencoderRanker:
         self._relevance: Relevance | None = None
 
     def warm_up(self) -> None:
-        """Load the model, if it is not loaded."""
+        """Loads the model, if it is not loaded."""
         if self._relevance is None:
             key = None if self.api_key is None else self.api_key.resolve_value()
             self._relevance = relevance_of(self.model, api_key=key, served_model=self.served_model)

@@ -67,7 +67,7 @@ class ContextSearch(Protocol):
         ...
 
     def __call__(self, contexts: Sequence[Context]) -> Sequence[Sequence[Any]]:
-        """The hits of each context: `text`, `score` and, where there is a reranker, `rerank_score`."""
+        """The hits of each context: `text`, `score` and, with a reranker, `rerank_score`."""
         ...
 
 

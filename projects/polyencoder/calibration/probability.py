@@ -1,13 +1,13 @@
 """Maps scores to the probability that a candidate is right, and that none is (temperature scaling).
 
-Of N candidates of which at most one is right, candidate i with the score s_i is it with the probability
+Of N candidates at most one is right. Candidate i with score s_i is right with probability
 
     P(i) = exp(s_i / T) / (N exp(b) + sum_j exp(s_j / T))
 
-and none of them is with what is missing to 1. That is temperature scaling (Guo et al., ICML 2017) with one more option,
-"none". Its weight grows with N: among more candidates, more of those that are wrong look good by chance. (If s_i / T is
-log p(i | context) / p(i), which the loss of training drives it to, up to a constant, this is Bayes' rule.) So a
-calibration that was fitted with some candidates is of use among more of them, or fewer.
+and the remaining probability is that none is right. This is temperature scaling (Guo et al., ICML 2017) with one more
+option, "none". Its weight grows with N: among more candidates, more wrong ones look good by chance. (If s_i / T is
+log p(i | context) / p(i) up to a constant, which training approaches, this is Bayes' rule.) So a calibration fitted to
+some number of candidates also applies to more or fewer.
 
 The sum is over the best `DEPTH` candidates, as a search returns no others.
 """
@@ -167,8 +167,8 @@ def calibration_file(model: str | os.PathLike[str], *, of: TextRanker | None = N
 def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calibration | None:
     """Reads the calibration beside a model, for the ranker loaded from there.
 
-    None if there is none, and, with a warning, if it was fitted to other scores: a model that was trained again must
-    be calibrated again, and int8 graphs by themselves. Raises CheckpointError if it is damaged or of another version.
+    None without one or, with a warning, if it was fitted to other scores: calibrate again after training, and int8
+    graphs separately. Raises CheckpointError if it is damaged or of another version.
     """
     path = calibration_file(model, of=ranker)
     if not path.is_file():

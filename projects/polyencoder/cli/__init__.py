@@ -1,1 +1,1 @@
-"""The `polyencoder` command: each of its commands is a module here, with one function that `main` adds to the app."""
+"""The `polyencoder` command line: a module for each command, with one function that `main` registers."""

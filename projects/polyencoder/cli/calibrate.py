@@ -30,7 +30,7 @@ __all__ = ["calibrate"]
 
 @settings()
 class CalibrateSettings(Settings):
-    """What is calibrated, and on which examples."""
+    """Settings of a calibration: the model and the examples."""
 
     model: RankerSettings
     data: Annotated[str, Parameter(alias="-d")]

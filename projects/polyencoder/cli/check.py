@@ -1,4 +1,4 @@
-"""`polyencoder check NAME...`: whether models and indexes are undamaged, and whether ParlAI can be given a model."""
+"""`polyencoder check NAME...`: verifies models and indexes, and that ParlAI can safely read a model file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`polyencoder encode`: vectors of texts, for whatever else learns from them."""
+"""`polyencoder encode`: encodes texts to vectors, for other programs."""
 
 from __future__ import annotations
 

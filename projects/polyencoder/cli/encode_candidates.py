@@ -1,4 +1,4 @@
-"""`polyencoder encode-candidates`: candidates into files of vectors, which `polyencoder index --vectors` reads."""
+"""`polyencoder encode-candidates`: encodes candidates to files of vectors for `polyencoder index --vectors`."""
 
 from __future__ import annotations
 

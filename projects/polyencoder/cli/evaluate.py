@@ -1,4 +1,4 @@
-"""`polyencoder evaluate`: how well a model ranks the examples of a file, or answers judged queries."""
+"""`polyencoder evaluate`: evaluates a model on the examples of a file, or on judged queries."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["export"]
 
 @settings()
 class ExportSettings(Settings):
-    """What is written into the folder of an export."""
+    """Settings of the exported folder."""
 
     dtype: WeightDtype = "float32"
     """Precision of the weights."""
@@ -82,6 +82,6 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
 
 
 def _recall(examples: list[Example]) -> str:
-    """R@1 with the number of candidates, when that is the same for all."""
+    """R@1, with the number of candidates if it is the same for all."""
     counts = {len(example.choices) for example in examples}
     return recall_name(1, counts.pop()) if len(counts) == 1 else "R@1"

@@ -1,4 +1,4 @@
-"""`polyencoder import FILE FOLDER`: models that ParlAI, fairseq or XLM trained, as folders of ours."""
+"""`polyencoder import FILE FOLDER`: converts models trained with ParlAI, fairseq or XLM to folders."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
 
 
 def _kind(file: Path) -> str:
-    """Who trained the model: ParlAI, fairseq or XLM, by the keys of its checkpoint and the files beside it."""
+    """The project that trained the model: ParlAI, fairseq or XLM, by its checkpoint's keys and the files beside it."""
     if not (exists(file) and file.is_file()):
         raise CheckpointError(f"{file!s:.200}: no such file")
     if is_parlai_model(file):

@@ -1,4 +1,4 @@
-"""`polyencoder index`: candidates into an index. `polyencoder update`: change one without encoding the rest again."""
+"""`polyencoder index`: builds an index of candidates. `polyencoder update`: changes one, encoding only new texts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _files(settings: IndexSettings, share: Share) -> list[str]:
 
 
 def _maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
-    """The model that encodes the candidates or has made their vectors, or the fingerprints of that one."""
+    """The model that encodes the candidates or made their vectors, or its fingerprints."""
     stated = fingerprints_of(files) if settings.vectors else None
     if settings.model.model is not None:
         ranker = load_named(settings.model.model, settings.model)
@@ -162,7 +162,7 @@ def info(index: str, /) -> None:
 
 @settings()
 class UpdateSettings(Settings):
-    """What is changed in an index."""
+    """Changes of an index."""
 
     model: RankerSettings
     index: Annotated[str, Parameter(alias="-i")]
@@ -225,7 +225,7 @@ def update(*, settings: UpdateSettings) -> None:
 
 
 def _counted(items: Iterable[T], counts: Counter[str], what: str) -> Iterator[T]:
-    """The items, counted under `what`."""
+    """Yields the items and counts them under `what`."""
     counts[what] = 0  # an empty file is no reason for silence
     for item in items:
         counts[what] += 1

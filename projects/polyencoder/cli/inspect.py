@@ -1,4 +1,4 @@
-"""`polyencoder inspect`: what a model attends to when it ranks candidates, in the terminal or on a page."""
+"""`polyencoder inspect`: shows what a model attends to when it ranks candidates, in the terminal or as HTML."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOWN = 3
 
 @settings()
 class InspectSettings(Settings):
-    """What `polyencoder inspect` ranks, and where it shows how."""
+    """Settings of `polyencoder inspect`: the texts and the output."""
 
     model: RankerSettings
     context: tuple[str, ...]
@@ -101,7 +101,7 @@ def _lines(found: Inspection) -> Iterator[str]:
 
 
 def _largest(weights: Sequence[float]) -> list[tuple[int, float]]:
-    """The places of the largest weights, and these; none that would be shown as 0%."""
+    """The places and values of the largest weights, without those that round to 0%."""
     best = sorted(enumerate(weights), key=lambda one: -one[1])[:SHOWN]
     return [one for one in best if one[1] >= 0.005]
 

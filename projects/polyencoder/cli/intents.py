@@ -169,7 +169,7 @@ def _show(texts: list[str], predictions: list[Prediction]) -> None:
 
 
 def _chosen(given: RankerOrBackbone, source: EncoderSource, head: str) -> RankerOrBackbone:
-    """The encoder that the flags name, else that of the head, if it is still there."""
+    """The encoder that the flags name, else the head's, if it still exists."""
     if given.model or given.backbone:
         return given
     name = source.model or source.backbone
@@ -179,7 +179,7 @@ def _chosen(given: RankerOrBackbone, source: EncoderSource, head: str) -> Ranker
 
 
 def _absolute(name: str | None) -> str | None:
-    """A path from anywhere; a hub id stays itself."""
+    """Makes a path absolute; a hub id is unchanged."""
     return os.path.abspath(name) if name is not None and exists(name) else name
 
 

@@ -67,13 +67,13 @@ OTHER_NAMES = {
 
 
 class UsageError(ConfigError):
-    """A command line that cannot be read: an unknown command or flag, a missing one, one without its value."""
+    """An invalid command line: an unknown command or flag, a missing one, or one without its value."""
 
 
 def help_of(place: str) -> str:
     """A command's docstring without its arguments, from the source: nothing is imported.
 
-    Of an app that is the docstring of its default command, or, where it has none, that of the module.
+    For an app it is the docstring of its default command, else that of the module.
     """
     module, name = place.split(":")
     source = ast.parse((Path(__file__).parent / f"{module}.py").read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ def help_of(place: str) -> str:
 
 
 def shown_default(value: Any) -> str | None:
-    """A default value in a command's help; None for what is off or empty, where the help says what happens."""
+    """A default value as the help shows it; None for one that is off or empty, which the help text explains."""
     if value is None or value is False or value in ("", ()):
         return None
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -117,7 +117,7 @@ def version() -> None:
 
 
 def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
-    """The function of a command line, and its arguments.
+    """Parses a command line: the command's function and its arguments.
 
     Raises:
         UsageError: there is no such command or flag, or one is missing.
@@ -147,7 +147,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on standard error and exit code 1, 2 for a wrong usage."""
+    """Runs the command line; errors are one line on standard error, with exit code 1, or 2 for wrong usage."""
     if not sys.stdout.isatty():
         os.environ["COLUMNS"] = "120"  # of help in a pipe: 80 would leave few columns for its text
     try:
@@ -161,7 +161,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
-    except OSError as error:  # of the system, where no code of ours expected one
+    except OSError as error:  # a system error that no code expected
         _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else first_line(error))
     except MemoryError as error:
         _end(f"there is not enough memory ({first_line(error)})")
@@ -188,7 +188,7 @@ def flag_of(argument: str | None, command: str) -> str | None:
 
 
 def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderError:
-    """An error of cyclopts as one of ours, in one line."""
+    """Converts an error of cyclopts to one of ours, in one line."""
     import pydantic
 
     from polyencoder.settings.messages import config_error
@@ -224,7 +224,7 @@ def _unknown(flags: Sequence[str], arguments: Sequence[str]) -> UsageError:
 
 
 def _prepare_torch() -> None:
-    """Settings of a process that runs one command."""
+    """Sets up torch for a process that runs one command."""
     from transformers.utils import logging as transformers_log
 
     from polyencoder.modeling.cpu.products import limit_shape_cache

@@ -1,4 +1,4 @@
-"""`polyencoder map`: the baseline MAP, a linear map of responses' vectors, and a ranker that has it."""
+"""`polyencoder map`: trains the baseline MAP, a linear map of responses' vectors, and saves a ranker with it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def map_candidates(settings: MapCommand) -> None:
 
 
 def _split(pairs: list[Example], *, seed: int) -> tuple[list[Example], list[Example]]:
-    """The pairs to train on, and the held-out ones: the last, which are of other dialogues.
+    """Splits the pairs into those to train on and the held-out last ones, which are of other dialogues.
 
     The held-out pairs come in random order, so that a pair is not ranked among its own dialogue's.
     """

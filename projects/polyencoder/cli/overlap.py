@@ -1,4 +1,4 @@
-"""`polyencoder overlap`: whether what a model will be evaluated on is in a corpus."""
+"""`polyencoder overlap`: measures how much evaluation data a corpus contains (contamination)."""
 
 from __future__ import annotations
 

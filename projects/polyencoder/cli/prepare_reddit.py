@@ -1,4 +1,4 @@
-"""`polyencoder prepare-reddit`: pairs of contexts and responses from dumps of Reddit."""
+"""`polyencoder prepare-reddit`: converts Reddit dumps to pairs of contexts and responses."""
 
 from __future__ import annotations
 

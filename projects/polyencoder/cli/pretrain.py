@@ -1,4 +1,4 @@
-"""`polyencoder pretrain`: an encoder from one's own texts."""
+"""`polyencoder pretrain`: pre-trains an encoder on your own texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page docs/settings.md: every command and setting, from their declarations.
+"""Generates docs/settings.md: every command and setting, from their declarations.
 
 python -m polyencoder.cli.reference docs/settings.md
 """
@@ -62,7 +62,7 @@ def _tables(command: App) -> Iterator[str]:
 
 
 def rows(command: App) -> Iterator[dict[str, str]]:
-    """What the page says of each flag and argument of a command, by the columns of its table."""
+    """The table rows of a command's flags and arguments, by column."""
     arguments = [one for one in command.assemble_argument_collection(parse_docstring=True) if one.parse]
     has_file = any(one.name == "--config" for one in arguments)
     known: dict[tuple[str, ...], Leaf] = {}

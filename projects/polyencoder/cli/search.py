@@ -1,4 +1,4 @@
-"""`polyencoder search`: the best candidates of an index for the contexts of a flag, a file or standard input."""
+"""`polyencoder search`: searches an index for contexts from a flag, a file or standard input."""
 
 from __future__ import annotations
 
@@ -120,12 +120,12 @@ def _filter(pairs: Sequence[str]) -> Filter | None:
 
 
 def _no_number(name: str) -> NoReturn:
-    """Of NaN and Infinity, which Python reads as numbers and JSON does not know."""
+    """Rejects NaN and Infinity, which Python reads as numbers but JSON does not have."""
     raise ValueError(name)
 
 
 def _why_none(searcher: Searcher, improbable: float | None) -> str:
-    """Why a context has no hit."""
+    """The reason why a context has no hit."""
     if improbable is not None:
         return f"no candidate is probable enough; the best would be right with {improbable:.1%}"
     if searcher.options.filter and searcher.among == 0:

@@ -1,4 +1,4 @@
-"""`polyencoder serve`: rerank, search and chat over HTTP."""
+"""`polyencoder serve`: serves reranking, search and chat over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`polyencoder train`: a ranker from one's own pairs."""
+"""`polyencoder train`: trains a ranker on your own pairs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _summary(report: RunReport, *, of: Architecture) -> str:
 
 
 def _next(model: str, architecture: Architecture) -> str:
-    """A command for the trained model; a cross-encoder, which has no index, ranks the candidates of examples."""
+    """A next command for the trained model: search or, for a cross-encoder, evaluation."""
     if not family(architecture).model.has_vectors:
         return f"polyencoder evaluate --model {model} --data FILE, or --rerank {model} in polyencoder search and serve"
     return f"polyencoder index --model {model} --candidates FILE --out INDEX"

@@ -1,4 +1,4 @@
-"""`polyencoder vocab`: trains a vocabulary on one's own texts."""
+"""`polyencoder vocab`: trains a vocabulary on your own texts."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
 
 
 def _units(files: Sequence[str]) -> Iterator[str]:
-    """The turns and sentences that `polyencoder pretrain` reads in files."""
+    """Yields the turns and sentences that `polyencoder pretrain` reads in files."""
     for file in files:
         for document in read_documents(file):
             yield from document.units

@@ -64,5 +64,5 @@ def _details(model: ZooModel) -> str:
 
 
 def _size(size: int | None) -> str:
-    """A number of bytes for people, in powers of ten."""
+    """Formats a number of bytes, in powers of ten."""
     return "unknown" if size is None else f"{size / 1e6:,.0f} MB"

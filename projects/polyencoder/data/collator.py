@@ -23,8 +23,8 @@ class Batch:
     """The input of one training step or one evaluation.
 
     contexts: [batch, length]. pool: the candidates, with the column of each label. candidates: the tokens of the pool's
-    texts, [texts, length]; None where they are not the same in each step, and tokenized by it. turns: the contexts as
-    text, for another model, whose tokenizer is its own.
+    texts, [texts, length]; None if the step tokenizes them. turns: the contexts as text, for another model, with its
+    own tokenizer.
     """
 
     contexts: TokenBatch
@@ -45,7 +45,7 @@ class Collator:
 
     Args:
         text: the model's tokenizer and lengths.
-        candidates: where they come from: "batch", the labels of the batch; "inline", each example's own;
+        candidates: their source: "batch", the labels of the batch; "inline", each example's own;
             "batch-all-cands", those of all examples for each of them.
         with_turns: keep the contexts as text too.
     """
@@ -57,7 +57,7 @@ class Collator:
         """Collates examples, on the CPU.
 
         Raises:
-            InputError: an example lacks what its source of candidates takes from it.
+            InputError: an example lacks the label or candidates that the source needs.
         """
         takes_own = self.candidates in OWN_CANDIDATES
         pool = batch_pool(

@@ -1,4 +1,4 @@
-"""The contexts of files: a text a line, or records that hold the turns of a dialogue; and queries with their ids."""
+"""Reads contexts, and queries with ids, from files: a text per line, or records with the turns of a dialogue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Question(NamedTuple):
 
 
 def read_questions(paths: Iterable[str]) -> Iterator[Question]:
-    """The contexts of files, one at a time; `-` is standard input.
+    """Yields the contexts of files; `-` is standard input.
 
     Records have `context` (or `messages` or `text`): a text, a list of turns or the messages of a chat. In a file of
     lines each is a context of one turn, but one that begins with `{` is such a record; empty lines are left out.
@@ -38,7 +38,7 @@ def read_questions(paths: Iterable[str]) -> Iterator[Question]:
 
 
 def read_queries(path: str) -> dict[str, list[str]]:
-    """The queries of a file, as turns, by their ids.
+    """Reads the queries of a file, as turns, by id.
 
     Records have an `id`, or BEIR's `_id`, and a context as in `read_questions`. A TSV file without these names in its
     first row has two columns, the id and the text.

@@ -29,13 +29,13 @@ FILES = 16  # sampled files of a kind
 
 @dataclass(frozen=True)
 class Reader:
-    """A shard of the data: one of `count` readers of it, processes of distributed training or background workers."""
+    """A shard of the data, for one of `count` readers: processes of distributed training, or background workers."""
 
     number: int = 0
     count: int = 1
 
     def share(self, items: Iterator[T]) -> Iterator[T]:
-        """Every `count`-th of the items."""
+        """This reader's share: every `count`-th item."""
         return islice(items, self.number, None, self.count)
 
 
@@ -62,7 +62,7 @@ class Source(Protocol[T_co]):
 
 
 class InMemory(Generic[T]):
-    """Items in memory; an epoch is a permutation of them. `size`: of an item, in examples."""
+    """Items in memory; an epoch is a permutation of them. `size` gives an item's number of examples."""
 
     def __init__(self, items: Iterator[T] | Sequence[T], *, size: Callable[[T], int] = lambda _: 1) -> None:
         self._items = items if isinstance(items, Sequence) else list(items)
@@ -77,8 +77,8 @@ class InMemory(Generic[T]):
 class Streamed(Generic[T]):
     """Files read in each epoch, with at most `buffer` items in memory.
 
-    An epoch takes the files in random order, and from a buffer that is filled from them one item at random. Every
-    reader reads all files, and keeps its share. How much there is in them is estimated, when it is asked for.
+    An epoch reads the files in random order into a buffer, and draws items from it at random. Every reader reads all
+    files and keeps its share. The number of items is estimated on demand.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ def batches_of(
     reader: Reader = ALONE,
     seen: int = 0,
 ) -> Iterator[list[Example]]:
-    """Endless batches of examples, in a seeded order that differs in each epoch.
+    """Yields batches of examples without end, in a seeded order that differs in each epoch.
 
     Args:
         source: the examples.
@@ -48,7 +48,7 @@ def batches_of(
 
 
 def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of `size` items, the last perhaps shorter."""
+    """Cuts items into lists of `size`; the last may be shorter."""
     iterator = iter(items)
     while batch := list(islice(iterator, min(size, sys.maxsize))):
         yield batch

@@ -61,20 +61,20 @@ class NegativeSampler:
         return list(dict.fromkeys(self._labels))
 
     def skip(self, draws: int, *, reader: Reader) -> None:
-        """Continue after `draws` draws without a key, those of an interrupted run.
+        """Skips `draws` draws without a key, those of an interrupted run.
 
-        Each of several readers has the draws of its own examples, so together they draw what one alone does.
+        Readers take every `count`-th draw, so together they draw the same as a single reader.
         """
         self._draws = count_up(draws * reader.count + reader.number, reader.count)
 
     def complete(self, example: Example, *, key: str | None = None) -> Example:
-        """The example with candidates, its own or drawn ones, as `candidates` gives them."""
+        """Adds candidates to an example: its own or drawn ones, as from `candidates`."""
         return replace(example, candidates=self.candidates([example.label], own=example.candidates, key=key))
 
     def candidates(
         self, labels: Sequence[str], *, own: Sequence[str] | None = None, key: str | None = None
     ) -> Sequence[str]:
-        """`labels[0]` and the negatives, shuffled. Equal keys give equal ones; without a key each call draws anew.
+        """`labels[0]` and negatives, shuffled. Equal keys give equal candidates; without a key each call draws anew.
 
         An example that has candidates of its `own` keeps them, and counts as a draw: so each draw has the number of its
         example, whichever of those before it had their own.

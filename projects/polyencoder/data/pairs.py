@@ -74,7 +74,7 @@ def read_pairs(
 def pairs_and_records(
     source: str | Path | DataFile, *, columns: Columns | None = None, add_response: bool = False, bad: OnBad = raise_it
 ) -> Iterator[tuple[Example, dict[str, Any]]]:
-    """The pairs of `read_pairs`, each with its record."""
+    """Like `read_pairs`, each pair with its record."""
     columns = columns or Columns()
     rows: Iterator[tuple[str, Any]]
     if isinstance(source, str) and source.startswith(HUB):
@@ -97,7 +97,7 @@ def data_files(names: str) -> list[str]:
 
 
 def read_all_pairs(names: str, *, columns: Columns | None = None, bad: OnBad = raise_it) -> Iterator[Example]:
-    """The pairs of all these files (see `data_files`), one at a time; errors as in `read_pairs`."""
+    """Yields the pairs of all these files (see `data_files`); errors as in `read_pairs`."""
     for file in data_files(names):
         yield from read_pairs(file, columns=columns, bad=bad)
 
@@ -129,12 +129,12 @@ def read_examples(
 ) -> tuple[list[Example], int]:
     """Reads the examples of a file for calibration or checks, and the number with sampled candidates.
 
-    A response that is no candidate becomes one.
+    A response that is not among its candidates is added.
 
     Args:
         source: the file.
         columns: the names of its columns.
-        with_candidates: False for what is searched for in an index: the response is the only candidate.
+        with_candidates: False for searches of an index: the response is the only candidate.
         num_negatives: how many candidates are drawn for a pair that has none, as `polyencoder evaluate` does; None for
             19, or as many as there are.
         negatives: files with the responses that they are drawn from; None for those of the source.
@@ -213,7 +213,7 @@ def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dic
 
 
 def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
-    """The columns of the turns before the last one, oldest first; `context/0` is the latest of them, as PolyAI's."""
+    """The columns of earlier turns, oldest first; `context/0` is the latest of them, as in PolyAI's datasets."""
     found = takewhile(record.__contains__, (f"{column}/{number}" for number in count()))
     return list(found)[::-1]
 

@@ -56,7 +56,7 @@ class CandidatePool:
         return [len(self.texts)] * batch_size if self.mask is None else self.mask.sum(1).tolist()
 
     def candidates(self, row: int) -> Sequence[str]:
-        """The candidates of this example, in the order of its scores; what `mask` excludes included."""
+        """The candidates of this example in the order of its scores, with those that `mask` excludes."""
         return self.texts if self.own is None else self.own[row]
 
 

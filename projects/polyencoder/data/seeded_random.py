@@ -1,4 +1,4 @@
-"""Seeded random choices that are the same on every platform and in every version of Python.
+"""Seeded random choices, equal on all platforms and Python versions.
 
 The standard library promises that alone of `Random.random()`: `choice`, `sample` and `shuffle` have changed before and
 may change again. A generated data set and its published scores must not, so everything here is made from `random()`.
@@ -25,11 +25,11 @@ class SeededRandom:
 
     @cached_property
     def _random(self) -> Callable[[], float]:
-        """Made when first used: a seed costs more than most choices, and many of these are never asked."""
+        """Created on first use: seeding costs more than most choices, and many generators are never used."""
         return Random(self._key).random  # a text seed is hashed with SHA-512, untouched by PYTHONHASHSEED
 
     def below(self, n: int) -> int:
-        """A whole number in [0, n)."""
+        """Draws a whole number in [0, n)."""
         return int(self._random() * n)
 
     def chance(self, probability: float) -> bool:
@@ -39,7 +39,7 @@ class SeededRandom:
         return items[self.below(len(items))]
 
     def order(self, n: int) -> Iterator[int]:
-        """The numbers below n in random order, one at a time: k of them cost O(k), however large n is."""
+        """Yields the numbers below n in random order; the first k cost O(k), however large n is."""
         moved: dict[int, int] = {}  # Fisher-Yates on an array of which only the changed places are kept
         for here in range(n):
             there = here + self.below(n - here)
@@ -49,7 +49,7 @@ class SeededRandom:
             yield value
 
     def sample(self, items: Sequence[T], k: int) -> list[T]:
-        """k different places of `items` in random order; all of them when there are fewer."""
+        """Draws k different items in random order, or all if there are fewer."""
         return [items[place] for place in islice(self.order(len(items)), k)]
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
@@ -57,7 +57,7 @@ class SeededRandom:
 
 
 def shuffled(items: Iterable[T], *, size: int, rng: SeededRandom) -> Iterator[T]:
-    """The items in random order, as far as a buffer of `size` allows.
+    """Shuffles items with a buffer of `size`.
 
     The buffer grows while it is used, two in and one out, so that the first item does not wait for a full one.
     """

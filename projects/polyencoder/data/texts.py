@@ -18,7 +18,7 @@ TEXT_COLUMNS = ("text", "turns", "context", "response")
 
 
 def read_texts(files: Iterable[str], *, columns: Sequence[str] = ()) -> Iterator[str]:
-    """The texts of files: each line of a text file; of records the texts in `columns`, or else in `TEXT_COLUMNS`.
+    """Yields the texts of files: lines of text files; of records the texts in `columns`, else `TEXT_COLUMNS`.
 
     Line ends within a text end it; empty texts are left out.
 
@@ -32,7 +32,7 @@ def read_texts(files: Iterable[str], *, columns: Sequence[str] = ()) -> Iterator
 
 
 def read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The records of a file, each with its place; a line of a text file that begins with `{` is one in JSON.
+    """Yields the records of a file with their places; a line of a text file that begins with `{` is JSON.
 
     Empty lines are left out. Raises InputError for a file that cannot be read, and a line that is no JSON object.
     """
@@ -56,7 +56,7 @@ def _of_line(line: str, *, where: str) -> dict[str, Any]:
 
 
 def sampled(items: Iterable[str], *, count: int, of: int, seed: int = 0) -> Iterator[str]:
-    """`count` of the `of` items, in order, each set of as many equally likely; all, where there are no more.
+    """Samples `count` of the `of` items uniformly, in order; all, if there are no more.
 
     Selection sampling, algorithm S of Knuth, "The Art of Computer Programming", volume 2, section 3.4.2.
     """

@@ -1,4 +1,4 @@
-"""The rows of the Ubuntu Dialogue Corpus v2 as turns."""
+"""Converts rows of the Ubuntu Dialogue Corpus v2 to turns."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ UTTERANCES = ("Utterance", "Ground Truth Utterance")  # of training; of validati
 
 
 def is_ubuntu(record: dict[str, Any]) -> bool:
-    """Whether it is a row of Ubuntu's CSV files."""
+    """Whether a record is a row of Ubuntu's CSV files."""
     return CONTEXT in record and any(name in record for name in UTTERANCES)
 
 
 def ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
-    """The turns of a context, and the response, which may be empty; None of a row with a wrong one.
+    """The turns of a context, and the response, which may be empty; None for a row whose response is wrong.
 
     A turn's utterances are joined. The rows of one conversation have contexts of growing length, each with the next
     response: of each row its response alone is new.

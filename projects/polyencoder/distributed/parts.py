@@ -37,7 +37,7 @@ def encode_parts(
     rows: int = SHARD_SIZE,
     progress: bool = False,
 ) -> int:
-    """Write `part-000000000000.parquet`, ... with `rows` candidates each, for `vectors_from`; returns their number.
+    """Writes `part-000000000000.parquet`, ... with `rows` candidates each, for `vectors_from`; returns their number.
 
     With `rows` of an index's shards, and distinct texts, the vectors are bit-identical to those of an index that
     encodes the candidates itself.

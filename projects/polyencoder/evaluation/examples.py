@@ -71,7 +71,7 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
 
 
 def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
-    """The same of a model that reads pairs; where it has vectors too, contexts go through it together."""
+    """Like `example_scores`, for a model that reads pairs; if it also has vectors, contexts share a batch."""
     at_once = TOGETHER if ranker.model.has_vectors else 1
     for start in range(0, len(examples), at_once):
         some = examples[start : start + at_once]

@@ -33,16 +33,16 @@ def ranks(scores: Tensor, labels: Tensor) -> Tensor:
 def of_example(rank: int, loss: float, n: int | None, *, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
     """The metrics of one example whose label has this rank among n candidates: `loss`, `rank`, `mrr`, R{n}@k, `hits@k`.
 
-    R{n}@k is left out for k >= n, where it says nothing, and without n.
+    R{n}@k is left out for k >= n, where it is always 1, and without n.
     """
     return {"loss": loss, "rank": float(rank), "mrr": 1 / rank, **_hits(rank, n, hits_at)}
 
 
 def of_search(rank: int | None, n: int, *, top_k: int, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
-    """The metrics of one example of whose n candidates a search gave the first `top_k`; no rank if the label is behind.
+    """The metrics of one example from a search's `top_k` of n candidates; no rank if the label is not among them.
 
-    R{n}@k, for each k up to `top_k` and for `top_k` itself, is what scoring everything would give if the search is
-    exact. mrr@K counts what lies behind as 0. found_rank is the mean rank of the labels that are among the K alone.
+    R{n}@k, for each k up to `top_k` and for `top_k` itself, equals that of scoring everything if the search is
+    exact. mrr@K counts labels beyond the K as 0. found_rank is the rank of a label among the K.
     """
     found = {} if rank is None else {"found_rank": float(rank)}
     up_to = sorted({*(k for k in hits_at if k <= top_k), top_k})
@@ -54,7 +54,7 @@ def of_pool(
 ) -> list[dict[str, float]]:
     """The metrics of each example of a batch, from its masked scores [batch, n].
 
-    `has_n` is False where the number of candidates is that of a batch, which says nothing of the task: no R{n}@k.
+    `has_n` is False if the number of candidates depends on the batch: then there is no R{n}@k.
     """
     assert pool.labels is not None
     losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
@@ -81,11 +81,11 @@ class Tally:
             self.merge({name: (value, 1) for name, value in one.items()})
 
     def merge(self, sums: Mapping[str, tuple[float, int]]) -> None:
-        """Sums and the number of what was summed, of more examples; a number of 0 marks a plain sum."""
+        """Adds sums over more examples, with their counts; a count of 0 marks a plain sum."""
         for name, (value, count) in sums.items():
             total, counted = self.sums[name]
             self.sums[name] = total + value, counted + count
 
     def report(self) -> dict[str, float]:
-        """Each metric's mean, in the order in which they came."""
+        """The mean of each metric, in the order of arrival."""
         return {name: total / count if count else total for name, (total, count) in self.sums.items()}

@@ -54,7 +54,7 @@ def summary(measures: Mapping[str, float]) -> str:
 
 
 def parse_hits_at(value: str) -> list[int]:
-    """The k of recalls, `"1,5,10"` -> [1, 5, 10]. ConfigError for anything else."""
+    """Parses the k of recalls: `"1,5,10"` -> [1, 5, 10]. Raises ConfigError for anything else."""
     try:
         numbers = sorted({int(part) for part in value.split(",")})
     except ValueError:

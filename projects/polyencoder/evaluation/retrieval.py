@@ -1,4 +1,4 @@
-"""Retrieval measured by judgements (qrels), with ir_measures: intervals, and the comparison with another run."""
+"""Retrieval evaluation with relevance judgements (qrels) and ir_measures: intervals, comparison of two runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CANNOT = (
 
 
 class Measured(NamedTuple):
-    """A run's measures."""
+    """The measures of a run."""
 
     means: dict[str, float]
     """Each measure of all judged queries; 0 counts for one without results."""
@@ -104,8 +104,8 @@ def evaluate_retrieval(
         ranker: the ranker.
         queries: a text, or the turns or messages of a dialogue, by their ids.
         qrels: the judgements, such as those that `trec.read_qrels` reads.
-        index: what is searched; with `rerank`, what has the texts of the run's documents.
-        rerank: a run whose results the ranker orders, in place of a search.
+        index: the index to search; with `rerank`, the source of the texts of the run's documents.
+        rerank: a run to re-rank, instead of a search.
         texts: of the run's documents, by their ids, without an index.
         measures: names that ir_measures knows.
         depth: results of a query that are found, or reranked.
@@ -214,7 +214,7 @@ def check_measures(measures: Sequence[str]) -> None:
 
 
 def _check_qrels(qrels: Qrels) -> None:
-    """Raises InputError where nothing is judged."""
+    """Raises InputError if nothing is judged."""
     if not any(qrels.values()):
         raise InputError("there is no judgement: nothing can be measured", argument="qrels")
 
@@ -225,7 +225,7 @@ def _cannot(measures: Sequence[Any], error: Exception) -> ConfigError:
 
 
 def _parsed(measures: Sequence[str]) -> list[Any]:
-    """The measures of these names, each once."""
+    """Parses the names of measures, without duplicates."""
     ir_measures = require("ir_measures", extra="evaluate")
     found: dict[Any, None] = {}
     for name in measures:
@@ -242,7 +242,7 @@ def _parsed(measures: Sequence[str]) -> list[Any]:
 
 
 def _is_mean(measure: Any) -> bool:
-    """Whether it is a mean over queries, not a sum such as NumRet."""
+    """Whether a measure is a mean over queries, not a sum such as NumRet."""
     return isinstance(measure.aggregator(), require("ir_measures", extra="evaluate").MeanAgg)
 
 
@@ -252,7 +252,7 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[str]) -> Measured:
     judged = {query: dict(labels) for query, labels in qrels.items()}
     try:
         results = ir_measures.evaluator(parsed, judged).calc(known)
-    except _CANNOT as error:  # of some measures' programs, what they cannot read shows only now
+    except _CANNOT as error:  # some measures' programs only now report what they cannot read
         raise _cannot(parsed, error) from None
     by_query: dict[str, dict[str, float]] = {query: {} for query in qrels}
     for query, measure, value in results.per_query:
@@ -261,12 +261,12 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[str]) -> Measured:
 
 
 def _table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:
-    """[queries, measures]"""
+    """The values of measures for each query: [queries, measures]."""
     return np.array([[own[name] for name in names] for own in measured.by_query.values()])
 
 
 def _without_queries(run: Run) -> Run:
-    """The run without documents that have their query's id."""
+    """Removes documents that have their query's id."""
     return {query: {id_: score for id_, score in found.items() if id_ != query} for query, found in run.items()}
 
 

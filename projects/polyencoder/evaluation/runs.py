@@ -1,4 +1,4 @@
-"""Runs: the results of a ranker for queries, from an index or from another run that it reads again."""
+"""Makes runs: a ranker's results for queries, from an index or by re-ranking another run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def search_run(
     effort: int | None = None,
     ignore_identical_ids: bool = False,
 ) -> dict[str, dict[str, float]]:
-    """The first `depth` candidates of an index for each query.
+    """Searches an index: the first `depth` candidates for each query.
 
     Candidates that equal their query are results like all others. The scores of a late-interaction encoder are those
     of its tokens for the candidates that it reads again; others keep their order behind them.
@@ -70,7 +70,7 @@ def rerank_run(
     *,
     depth: int = DEPTH,
 ) -> dict[str, dict[str, float]]:
-    """The same results with the ranker's scores; those behind the first `depth` keep their order behind them.
+    """Re-ranks the first `depth` results of each query with a ranker; later ones follow in their order.
 
     Args:
         ranker: of any architecture.
@@ -101,6 +101,6 @@ def rerank_run(
 
 
 def _joined(read: Sequence[tuple[str, float]], others: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Two lists of results, each best first, as one: the others' scores are moved below those of the first."""
+    """Concatenates two lists of results, each best first; the scores of the second are moved below the first's."""
     shift = read[-1][1] - 1 - others[0][1] if read and others else 0.0
     return dict(read) | {document: score + shift for document, score in others}

@@ -1,4 +1,4 @@
-"""What a mean over queries is worth: bootstrap intervals, and a paired randomisation test of two systems."""
+"""Significance of means over queries: bootstrap intervals, and a paired randomisation test of two systems."""
 
 from __future__ import annotations
 
@@ -64,6 +64,6 @@ def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, s
 
 
 def _pieces(samples: int, n: int) -> Iterator[int]:
-    """Sizes that add up to `samples`, of no more than some million numbers of `n` each."""
+    """Splits `samples` into chunks of at most some million numbers, `n` in each sample."""
     size = max(1, _AT_ONCE // n)
     yield from (min(size, samples - start) for start in range(0, samples, size))

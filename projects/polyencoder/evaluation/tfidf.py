@@ -30,12 +30,11 @@ Row = tuple[np.ndarray, np.ndarray]
 class Tfidf:
     """Inverse document frequencies (a word of every response counts 1, a rarer one more), and cosines by them.
 
-    Words are scikit-learn's: lower-cased, of two characters or more. Vectors of candidates are remembered, up to
-    `memory` bytes. So is the matrix of the last list of candidates, however long: a list that comes again costs one
-    sparse product.
+    Words are scikit-learn's: lower-cased, of two characters or more. Vectors of candidates are cached, up to
+    `memory` bytes, and so is the matrix of the last list of candidates: repeating a list costs one sparse product.
 
     terms: words and, with `ngrams` above 1, sequences of up to that many of them. idf: one weight for each term.
-    responses: how many they were fitted to. task: the task that these belong to.
+    responses: the number they were fitted to. task: the task of these responses.
     """
 
     def __init__(
@@ -59,13 +58,13 @@ class Tfidf:
         return cls(terms=terms, idf=vectorizer.idf_.tolist(), ngrams=ngrams, responses=len(texts), task=task)
 
     def save(self, path: str) -> None:
-        """Write the weights to `path` as JSON."""
+        """Writes the weights to `path` as JSON."""
         fields = {name: getattr(self, name) for name in FIELDS}
         write_text(path, json.dumps({"format": FORMAT, **fields}, ensure_ascii=False))
 
     @classmethod
     def read(cls, path: str) -> Tfidf:
-        """Read what `save` wrote. Raises CheckpointError for a file that is damaged, or something else."""
+        """Reads a file that `save` wrote. Raises CheckpointError for any other file."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
             if content["format"] == FORMAT and len(content["terms"]) == len(content["idf"]):
@@ -130,7 +129,7 @@ def evaluate_tfidf(
 
 
 def _size(row: Row) -> int:
-    """Bytes of two arrays."""
+    """The bytes of two arrays."""
     return row[0].nbytes + row[1].nbytes + 2 * 112
 
 

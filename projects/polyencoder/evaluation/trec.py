@@ -1,4 +1,4 @@
-"""Files of retrieval tests: judgements (qrels) and runs in TREC's formats, and the qrels of BEIR's folders."""
+"""Reads and writes files of retrieval tests: qrels and runs in TREC's formats, and BEIR's qrels."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Path = str | os.PathLike[str]
 
 
 def read_qrels(path: Path) -> dict[str, dict[str, int]]:
-    """The judgements of a file, see `judgements`. InputError for a document that a query has twice, and for no line."""
+    """Reads the qrels of a file (see `judgements`). InputError if empty, or if a query has a document twice."""
     return _by_query(path, judgements(path), "judges the document")
 
 
 def read_run(path: Path) -> dict[str, dict[str, float]]:
-    """The results of a run, see `results`. InputError for a document that a query has twice, and for no line."""
+    """Reads the results of a run (see `results`). InputError if empty, or if a query has a document twice."""
     return _by_query(path, results(path), "has the document")
 
 
 def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
-    """Each judgement of a file: its place, the ids of the query and the document, and the label.
+    """Yields each judgement of a file: its place, the ids of query and document, and the label.
 
     Either TREC's four columns between spaces (`query 0 document label`), or BEIR's three between tabs (`query-id`,
     `corpus-id`, `score`), with or without a header. Labels are whole numbers from 0 up, as the measures want them.
@@ -66,7 +66,7 @@ def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
 
 
 def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
-    """Each result of a run: its place, the ids of the query and the document, and the score.
+    """Yields each result of a run: its place, the ids of query and document, and the score.
 
     TREC's six columns, `query Q0 document rank score name`. As in trec_eval, the scores say the order, not the ranks.
 

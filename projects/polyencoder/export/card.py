@@ -1,7 +1,7 @@
 """The model card of an exported ranker: architecture, training, results, usage.
 
 Facts alone, from the model and from what ParlAI keeps beside a model file (`X.opt`, `X.valid`, `X.test` and
-`X.trainstats`). What is not known is left out. Paths of the machine that trained it are cut to their last part.
+`X.trainstats`). Unknown facts are left out. Paths are cut to their last part.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What is known of the training of a model."""
+    """The known facts of a model's training."""
 
     flags: Mapping[str, Any] = field(default_factory=dict)
     """The options that shaped it, `learningrate` -> 5e-05."""
@@ -50,7 +50,7 @@ class TrainingRun:
     """Of each part of the data, `valid` or `test`, or of who else ranked it: R20@1 -> 0.83."""
 
     command: str = "parlai train_model"
-    """What the options are flags of."""
+    """The command whose flags the options are."""
     updates: int | None = None
     """Of the model that was kept, like `examples`."""
     examples: int | None = None
@@ -86,7 +86,7 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
 def model_card(
     ranker: TextRanker, *, name: str, run: TrainingRun | None = None, dtype: str = "float32", graphs: str = ""
 ) -> str:
-    """The README.md of a model folder.
+    """Writes the README.md of a model folder.
 
     Args:
         ranker: the model.
@@ -130,9 +130,9 @@ def model_card(
 
 
 def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "float32", graphs: str = "") -> str:
-    """The card of a folder that is exported again: what changes is its name, the precision and the graphs.
+    """Updates the card of a folder that is exported again: its name, the precision and the graphs.
 
-    All else of it stays, also what people wrote. The arguments are those of `model_card`.
+    Everything else stays, including what people wrote. The arguments are those of `model_card`.
     """
     named = _LOADED.search(card)
     rows = [("parameters", ranker.model.describe_weights(dtype)), *([("ONNX graphs", graphs)] if graphs else [])]
@@ -196,7 +196,7 @@ def _length(run: TrainingRun) -> str:
 
 
 def table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A Markdown table; bars in its cells are escaped."""
+    """Formats a Markdown table; bars in its cells are escaped."""
     first = list(heading)
     return "\n".join(map(_row, [first, ["---"] * len(first), *rows]))
 

@@ -44,7 +44,7 @@ _CHECKED = 8  # contexts of the user's examples on which graphs are compared wit
 
 
 def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
-    """Write `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
+    """Writes `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
     check_place("folder", folder)
     save_folder(folder, ranker.model, ranker.text, dtype=dtype)
     (Path(folder) / CALIBRATION_INT8).unlink(missing_ok=True)  # of graphs of the model that was there
@@ -73,13 +73,13 @@ def export_folder(
     int8: bool = False,
     examples: Sequence[Example] = (),
 ) -> RecallChange | None:
-    """Write a ranker as `config.json`, `model.safetensors`, `tokenizer.json` and `README.md`, and as graphs.
+    """Writes a ranker as `config.json`, `model.safetensors`, `tokenizer.json` and `README.md`, and as graphs.
 
     Args:
         ranker: a ranker of torch.
         folder: where; new, empty, or an earlier export, whose files are replaced and whose other graphs go.
-        dtype: of the weights; rounded ones are also what the graphs are made of.
-        run: what is known of its training, for the model card.
+        dtype: of the weights; the graphs are made from the rounded weights.
+        run: the facts of its training, for the model card.
         earlier_card: that of the folder which the ranker was loaded from, which knows of its training: it becomes the
             card, with this export's name, precision and graphs.
         onnx: also write the ONNX graphs, each checked against torch.
@@ -114,7 +114,7 @@ def export_folder(
 
 
 def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[Example]) -> RecallChange | None:
-    """The graphs of the model in this folder, which has the weights as they were rounded."""
+    """Writes the graphs of the model in this folder, from its stored, rounded weights."""
     from polyencoder.export.onnx import export_onnx, load_onnx, quantize_int8  # an extra, which few need
 
     ranker = Scorer(*load_folder(folder), device="cpu")
@@ -139,7 +139,7 @@ def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
 
 
 def _move(made: Path, target: Path) -> None:
-    """Move the files of a model to their places, and remove those of the model that was there."""
+    """Moves the files of a model to their places, and removes those of the model that was there."""
     names = {path.name for path in made.iterdir()}
     for old in [*target.glob("*.onnx"), *(target / name for name in _OF_THE_MODEL)]:
         if old.name not in names:

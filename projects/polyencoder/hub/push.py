@@ -27,7 +27,7 @@ def push(
     dtype: WeightDtype = "float32",
     readme: str | None = None,
 ) -> str:
-    """Upload a ranker with a model card, all files in one commit; see `Ranker.push_to_hub`."""
+    """Uploads a ranker with a model card, all files in one commit; see `Ranker.push_to_hub`."""
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as folder:
         save_ranker(ranker, folder, dtype=dtype)  # first: what cannot be saved leaves no empty repository
@@ -44,5 +44,5 @@ def push(
 def _explaining(repo_id: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # besides its own, huggingface_hub lets through those of whatever it speaks HTTP with
+    except Exception as error:  # huggingface_hub passes on the errors of its HTTP library
         raise CheckpointError(f"{repo_id}: cannot be written to on the hub ({first_line(error)})") from error

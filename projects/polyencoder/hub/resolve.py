@@ -82,7 +82,7 @@ def hub_unreachable_reason() -> str | None:
 def unreachable_reason(url: str, ask: Callable[[], object]) -> str | None:
     """Why a server does not answer within `SECONDS`; None if it does. Answers are cached for a few seconds.
 
-    In a thread of its own: the look-up of a name knows no time-out.
+    In a separate thread, as DNS look-ups have no time-out.
     """
     now = time.monotonic()
     if url in _asked and now - _asked[url][0] < _FOR:
@@ -93,7 +93,7 @@ def unreachable_reason(url: str, ask: Callable[[], object]) -> str | None:
         try:
             ask()
             found.append(None)
-        except Exception as error:  # of whatever speaks HTTP for huggingface_hub in this version
+        except Exception as error:  # of huggingface_hub's HTTP library, which depends on its version
             found.append(first_line(error))
 
     thread = threading.Thread(target=run, daemon=True)

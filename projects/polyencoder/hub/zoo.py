@@ -84,7 +84,7 @@ def zoo_models() -> Mapping[str, ZooModel]:
 
 
 def zoo_model(name: str) -> ZooModel:
-    """One model of the zoo, by its name or by the path that ParlAI's commands take. ConfigError when there is none."""
+    """One model of the zoo, by its name or by the path that ParlAI's commands take. ConfigError for an unknown one."""
     models = zoo_models()
     name = name.removeprefix("zoo:").removeprefix("polyencoder/").removesuffix("/model")
     if name not in models:

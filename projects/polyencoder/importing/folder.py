@@ -32,7 +32,7 @@ def save_backbone(
     special_tokens: Mapping[str, str],
     origin: str,
 ) -> None:
-    """Write config.json, model.safetensors, tokenizer.json and tokenizer_config.json; all of them or none.
+    """Writes config.json, model.safetensors, tokenizer.json and tokenizer_config.json; all of them or none.
 
     Args:
         folder: created if missing; an encoder in it is replaced.
@@ -69,7 +69,7 @@ def save_backbone(
 
 
 def save_tokenizer(folder: str | os.PathLike[str], tokenizer: Tokenizer, *, special_tokens: Mapping[str, str]) -> None:
-    """Write tokenizer.json and tokenizer_config.json, which `AutoTokenizer` reads; both or none.
+    """Writes tokenizer.json and tokenizer_config.json, which `AutoTokenizer` reads; both or none.
 
     `special_tokens`: by role, such as `cls_token`.
     """

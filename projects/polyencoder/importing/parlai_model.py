@@ -144,6 +144,6 @@ def _architecture(opt: Mapping[str, Any]) -> Architecture | None:
 
 
 def _kind(opt: Mapping[str, Any]) -> str:
-    """`biencoder`, `ranker`, ...; empty if it is not a ranker of ParlAI."""
+    """The kind of ranker, `biencoder`, `ranker`, ...; empty if it is not one of ParlAI's."""
     match = _MODEL_NAME.search(str(opt.get("model")))
     return match[1] if match else ""

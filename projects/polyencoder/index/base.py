@@ -91,7 +91,7 @@ def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any])
 
 
 def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
-    """Raise InputError unless the vectors of the contexts fit an index of this dimension, and are finite."""
+    """Raises InputError unless the vectors of the contexts fit an index of this dimension, and are finite."""
     if contexts.dim != dim:
         raise InputError(f"context vectors {list(contexts.vectors.shape)} do not fit an index of dimension {dim}")
     finite = contexts.vectors.isfinite().all(dim=2)

@@ -33,7 +33,7 @@ class Shortlist(NamedTuple):
     vectors: Tensor
     """[n, dim]"""
     bound: float
-    """No other candidate has a score above, unless better ones are in the list; inf where that is not known."""
+    """No other candidate has a score above, unless better ones are in the list; inf if unknown."""
 
 
 class Engine(Protocol):

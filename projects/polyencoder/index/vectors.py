@@ -69,7 +69,7 @@ class Vectors:
         rows: int | None = None,
         before: Vectors | None = None,
     ) -> Vectors:
-        """Map the files of an index folder.
+        """Maps the files of an index folder.
 
         Args:
             folder: their folder.

@@ -90,7 +90,7 @@ def sample_per_label(labels: Sequence[str], count: int, *, seed: int = 0) -> lis
 def hold_out(labels: Sequence[str], share: float, *, seed: int = 0) -> tuple[list[int], list[int]]:
     """Splits the places of texts into those to train on and those to hold out, this share of each label's.
 
-    Of a label with two texts or more at least one is on each side; a single text is trained on. scikit-learn's
+    A label with two or more texts has at least one on each side; a single text is for training. scikit-learn's
     stratified split is an error for such labels, and for shares that are less than one text of each.
     """
     out, kept = _draw(labels, lambda n: min(max(math.floor(share * n + 0.5), 1), n - 1), seed=seed)

@@ -64,7 +64,7 @@ class Backbone(nn.Module):
         With `first_only` those of the first tokens, [batch, 1, dim]: in inference on a CPU the last layer computes no
         others (in training, dropout would draw other random numbers).
 
-        Padding is avoided where it costs time. On a CPU sequences are packed: in one row in training, which keeps all
+        Padding is avoided if it costs time. On a CPU sequences are packed: in one row in training, which keeps all
         activations anyway, in rows that fit the caches in inference. Models that cannot be packed run on groups of
         similar length. On a GPU sequences are packed if there is a variable-length attention kernel.
         """

@@ -29,7 +29,7 @@ M = TypeVar("M", bound="TrainableModel")
 
 
 class TrainableModel(nn.Module):
-    """What a `Trainer` needs of a model: a ranker, or one being pre-trained."""
+    """The interface of models that a `Trainer` trains: rankers, and models in pre-training."""
 
     inference_only: tuple[nn.Module, ...] = ()
     """Frozen modules that compute in training as in inference, without dropout."""
@@ -57,7 +57,7 @@ class TrainableModel(nn.Module):
         return None
 
     def candidate_modules(self) -> list[nn.Module]:
-        """The modules that a candidate's vector depends on; none where it has no vector."""
+        """The modules that a candidate's vector depends on; none without vectors."""
         return []
 
     def after_batch(self) -> None:
@@ -162,7 +162,7 @@ class RankerModel(TrainableModel, ABC):
     ) -> Callable[[TokenBatch], Tensor]:
         """A function that scores contexts with all of these candidates, [batch, n], as `forward` does.
 
-        It is for a model that `reads_pairs`, in inference. What the model reads of candidates by themselves is read
+        For a model that `reads_pairs`, in inference. Computations on candidates alone are done
         once, and up to `max_bytes` of it are kept; a change of the weights makes the function stale.
         """
         return lambda contexts: self(contexts, candidates, max_tokens=max_tokens)
@@ -226,7 +226,7 @@ class RankerModel(TrainableModel, ABC):
         return {"": encoded}
 
     def check_has_vectors(self) -> None:
-        """Raise InputError if contexts and candidates are read together."""
+        """Raises InputError if contexts and candidates are read together."""
         if not self.has_vectors:
             self.refuse()
 

@@ -46,7 +46,7 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
 def fitting(
     text: TextConfig, backbone: Mapping[str, Any], architecture: Architecture, *, given: Collection[str]
 ) -> TextConfig:
-    """Shortens default text lengths to what the backbone takes, and logs it; `given` lengths are unchanged."""
+    """Shortens default text lengths to the backbone's maximum, and logs it; `given` lengths are unchanged."""
     limit = max_length({**backbone})
     if limit is None:
         return text

@@ -1,4 +1,4 @@
-"""The `Dense` modules of a sentence encoder: linear layers with an activation, behind its pooling."""
+"""The `Dense` modules of a sentence encoder: linear layers with activations after pooling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def build_dense(dim: int, layers: Sequence[DenseConfig]) -> nn.Sequential | None:
-    """The layers with random weights, [n, dim] -> [n, size of the last]; None for none."""
+    """Builds the layers with random weights: [n, dim] -> [n, size of the last]; None without any."""
     modules: list[nn.Module] = []
     for layer in layers:
         modules += [nn.Linear(dim, layer.size, bias=layer.bias), ACTIVATIONS[layer.activation]()]

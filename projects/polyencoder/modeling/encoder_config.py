@@ -26,7 +26,7 @@ _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")
 
 
 def with_dropout(config: dict[str, Any], *, dropout: float | None, attention_dropout: float | None) -> dict[str, Any]:
-    """The configuration of an encoder with other rates of dropout; None changes nothing."""
+    """Changes the dropout rates of an encoder's configuration; None keeps one."""
     rates = dropout_keys(dropout, attention_dropout)
     return config | {key: rate for key, rate in rates.items() if key in config}
 

@@ -12,7 +12,7 @@ FINE_TUNED = get_args(FineTuned)
 
 
 def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = False) -> None:
-    """Freezes each backbone except the named part; what a ranker adds to its backbones is trained.
+    """Freezes each backbone except the named part; a ranker's other weights are trained.
 
     Args:
         model: the model to train.

@@ -1,4 +1,4 @@
-"""The late-interaction encoder: a bi-encoder that, of the texts it ranks, also compares tokens and turns."""
+"""The late-interaction encoder: a bi-encoder that also compares the tokens and turns of the texts it ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from polyencoder.text.tokens import TokenBatch, length_groups, token_batches
 __all__ = ["LateEncoder"]
 
 EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
-"""What the score is a sum of, in the order of its weights."""
+"""The terms of the score, in the order of its weights."""
 DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's
 SPEED = 300.0  # how many times the learning rate an update of Adam's moves an exit's weight: 0 to 1 is a long way
 TOKENS = 1 << 14  # maximum tokens per batch in inference
@@ -170,11 +170,11 @@ class LateEncoder(BiEncoder):
         return score
 
     def _read_all(self, read: Callable[[TokenBatch], Texts], tokens: TokenBatch, *, max_tokens: int | None) -> Texts:
-        """What is compared of texts, in inference."""
+        """Encodes texts for `compare`, in inference."""
         return _read(read, tokens, Pieces(self), max_tokens=min(max_tokens or TOKENS, TOKENS))
 
     def compare(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
-        """Scores [batch, n] of candidates, shared by all contexts, or of those that `index` [batch, n] names."""
+        """Scores [batch, n] of candidates: all of them for every context, or those in `index` [batch, n]."""
         masked = None
         if index is not None:
             masked = index < 0
@@ -190,7 +190,7 @@ class LateEncoder(BiEncoder):
             scores = scores + cosines.to(scores.dtype) @ (scale * weights[1:].to(scores.dtype))
         return scores if masked is None else scores.masked_fill(masked, -torch.inf)
 
-    # ---- what is compared
+    # ---- vectors to compare
 
     def _read_context(self, tokens: TokenBatch) -> Texts:
         outputs, mask = self.context_tower(tokens), tokens.mask
@@ -239,7 +239,7 @@ class LateEncoder(BiEncoder):
 
 
 def _exact(numbers: Tensor) -> Tensor:
-    """In at least float32, whatever autocast made of them."""
+    """Converts to at least float32, also under autocast."""
     return numbers.to(at_least_fp32(numbers.dtype))
 
 

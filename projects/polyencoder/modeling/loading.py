@@ -104,7 +104,7 @@ def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
     hf_logging.disable_progress_bar()  # "Loading weights", over in a moment
     try:
         yield {"local_files_only": offline is not None}
-    except Exception as error:  # transformers passes on what the readers of its files raise, down to plain Exception
+    except Exception as error:  # transformers passes on the errors of its file readers, even plain Exception
         raise ConfigError(f"{problem} ({first_line(error)})", argument="backbone") from error
     finally:
         if bars:

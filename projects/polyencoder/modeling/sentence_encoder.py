@@ -28,7 +28,7 @@ COSINE_SCALING = 4.47
 
 CONFIG = "config_sentence_transformers.json"
 
-# The names of prompts by what they stand before, as `encode_query` and `encode_document` look for them
+# The names of prompts for contexts and candidates, as in `encode_query` and `encode_document`
 _PROMPT_NAMES = {"context_prompt": ("query",), "candidate_prompt": ("document", "passage", "corpus")}
 
 # sentence-transformers' pooling modes -> reductions
@@ -154,7 +154,7 @@ def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
 
 
 def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> PurePosixPath:
-    """The folder of a module, inside of the encoder's."""
+    """The folder of a module, inside the encoder's."""
     folder = PurePosixPath(str(module.get("path", "")))
     if folder.is_absolute() or ".." in folder.parts:
         raise ConfigError(f"{name}: modules.json names a folder outside of its own, {folder}")

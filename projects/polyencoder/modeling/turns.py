@@ -1,4 +1,4 @@
-"""The turns of a context: to which of them each token belongs, and the mean output of each."""
+"""The turns of a tokenized context: the turn of each token, and the mean output of each turn."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ __all__ = ["turn_end", "turn_means", "turn_numbers"]
 
 
 def turn_end(separator: Sequence[int]) -> TurnEnd:
-    """What ends a turn behind which these tokens stand."""
+    """Converts the separator's tokens to the end of a turn that `turn_numbers` takes."""
     return separator[0] if len(separator) == 1 else tuple(separator) or None
 
 
 def turn_numbers(ids: Tensor, mask: Tensor, *, end: TurnEnd) -> Tensor:
-    """The number of each token's turn, [batch, length], below 0 at padding; `end` is the last token of its turn, or the
-    last ones."""
+    """Numbers each token's turn: [batch, length], below 0 at padding. A turn ends with the token or tokens `end`."""
     if end is None:
         return mask.long() - 1
     last, *before = (end,) if isinstance(end, int) else reversed(end)

@@ -102,7 +102,7 @@ class PairBatches(Callback):
         self._place = (0, 0)  # pool, and the batches of it that are done
 
     def __call__(self) -> Iterator[PairBatch]:
-        """The batches after those of earlier steps."""
+        """Yields batches, after those of earlier steps."""
         first, done = self._place
         examples = endless(self._source, seed=self._seed, reader=self.reader, seen=first * self._pool)
         number = first
@@ -149,7 +149,7 @@ class PairBatches(Callback):
 
 
 def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]:
-    """Batches as of `token_batches`, no more of them, but of as few tokens as that allows: none has what is left over.
+    """Like `token_batches`, with the same number of batches but evenly filled, without a small last one.
 
     Each is one update, whose loss is a mean: one of few examples would count as much as all others.
     """
@@ -166,7 +166,7 @@ def _even_batches(lengths: Sequence[int], *, max_tokens: int) -> list[list[int]]
 
 
 def _halved(batches: list[list[PairInput]], count: int) -> list[list[PairInput]]:
-    """As many batches: those of the most examples are halved until they are enough."""
+    """Halves the largest batches until there are as many as needed."""
     while len(batches) < count:
         place = max(range(len(batches)), key=lambda place: len(batches[place]))
         whole = batches[place]

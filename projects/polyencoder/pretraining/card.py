@@ -32,7 +32,7 @@ def encoder_card(
 
     Args:
         pretrained: the trained encoder.
-        folder: where it is written to.
+        folder: the folder to write.
         report: held-out `perplexity`, `masked_accuracy` and `next_accuracy`, if known.
         backbone: the encoder that was continued, if any.
         corpus: files, or names of tasks.

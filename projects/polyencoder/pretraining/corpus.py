@@ -113,7 +113,7 @@ def _taken_from(documents: deque[Document]) -> Iterator[Document]:
 
 
 def other_response(document: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom) -> str | None:
-    """A response of another document, each of the window equally likely: a text is wrong as often as it is right.
+    """Draws a response of another document from the window; a text is negative as often as it is positive.
 
     `window` has responses with the numbers of their documents.
     """

@@ -52,7 +52,7 @@ class Document:
 
 
 def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[Document]:
-    r"""The documents of a file, one at a time. The columns of a record decide what it is:
+    r"""Yields the documents of a file. The columns of a record decide its kind:
 
     - `turns`, a list of texts, or `messages`, those of a chat: a conversation;
     - `context`, a text, a list of turns or messages, and `response`: a pair; before `context` may be `context/0`, the

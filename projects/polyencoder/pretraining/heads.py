@@ -72,7 +72,7 @@ class PretrainingModel(TrainableModel):
         return logits
 
     def next_scores(self, tokens: TokenBatch) -> Tensor:
-        """Scores [batch] of the responses: above 0 where they follow."""
+        """Scores [batch] of the responses: above 0 if they follow."""
         assert self.next_utterance is not None
         scores: Tensor = self.next_utterance(self.encoder(tokens)[:, 0]).squeeze(-1)
         return scores

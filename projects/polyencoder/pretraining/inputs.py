@@ -25,7 +25,7 @@ CONTEXT_SHARE = 4  # a response leaves a quarter of the tokens for its context
 
 @dataclass(frozen=True)
 class PairInput:
-    """One sequence, or two: the tokens, how many of them are the context's, and the targets.
+    """An input of one or two sequences: the tokens, the number of context tokens, and the targets.
 
     Where nothing else is, the context's response is to be found, and they are two.
 
@@ -68,7 +68,7 @@ class PairBatch(Batch):
 def pair_input(
     text: TextEncoder, turns: Sequence[str], response: str, *, longest: int, apart: bool = False
 ) -> PairInput:
-    """The tokens of a context and a response, at most `longest` together; `apart` both have a start.
+    """Joins the tokens of a context and a response, at most `longest`; with `apart` each has a start token.
 
     The response is kept whole where that leaves a quarter of the tokens, or all that the context has, and else loses
     its end; the latest turns of the context are kept, whole where possible. A cross-encoder reads the same of them.
@@ -104,7 +104,7 @@ def pair_batch(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, in
 
 
 def _apart(inputs: Sequence[PairInput], *, pad_id: int, place: tuple[int, int]) -> PairBatch:
-    """Contexts, and behind them their responses, of which equal ones are one: none is another's negative."""
+    """Contexts, then their responses; equal responses are one, so that none is another's negative."""
     places: dict[tuple[int, ...], int] = {}
     answers = [places.setdefault(tuple(one.ids[one.context :]), len(places)) for one in inputs]
     tokens = pad([*(one.ids[: one.context] for one in inputs), *places], pad_id=pad_id)

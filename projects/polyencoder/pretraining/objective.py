@@ -21,7 +21,7 @@ MASKED, NEXT = "masked", "next"
 
 
 class PretrainingObjective:
-    """Masked words: the cross-entropy of the words that were chosen. Next utterance: that of whether one follows.
+    """Masked words: cross-entropy of the chosen words. Next utterance: binary cross-entropy of whether it follows.
 
     Or, of a batch whose contexts and responses are apart, that of which response of the batch follows: the others are
     the negatives (Henderson et al., "Efficient natural language response suggestion for Smart Reply", 2017).
@@ -50,7 +50,7 @@ class PretrainingObjective:
         )
 
     def _assist(self) -> Outcome | None:
-        """Takes part in a step without a batch: the collectives need every process."""
+        """Joins the collectives of a step without a batch, which need every process."""
         device = next(self.model.parameters()).device
         if not sum_of_all(0, device=device):
             return None
@@ -58,7 +58,7 @@ class PretrainingObjective:
         return Outcome(torch.zeros((), device=device, requires_grad=True), nothing, nothing[:, None], CandidatePool([]))
 
     def losses(self, batch: PairBatch) -> tuple[str, Tensor, Tensor]:
-        """A batch's objective, its losses [n], and whether the model is right [n]."""
+        """Computes a batch's objective, losses [n], and whether each prediction is right [n]."""
         if batch.targets is not None:
             chosen = batch.targets != IGNORED
             logits, targets = self.model.masked_logits(batch.contexts, chosen), batch.targets[chosen]

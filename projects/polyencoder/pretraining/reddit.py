@@ -1,6 +1,6 @@
 """Converts Reddit dumps to pairs of contexts and responses: filters comments, joins them to their parents.
 
-Left out is what is too short or too long (PolyAI), and what is no text that somebody wrote. An index on disk puts the
+Skips comments that are too short or long (as PolyAI does), or not written by people. An index on disk puts the
 comments in the order of their threads.
 """
 
@@ -65,7 +65,7 @@ class Filters:
             )
 
     def text(self, body: Any, author: Any) -> str:
-        """What somebody wrote, its lines joined by spaces, as characters and not as HTML's names for them.
+        """Cleans a text: joins lines by spaces and decodes HTML entities.
 
         Raises:
             LeftOut: it is left out.
@@ -138,7 +138,7 @@ class ThreadIndex:
         self.path.unlink(missing_ok=True)
 
     def read(self, files: Iterable[str], *, bad: OnBad = raise_it) -> Iterator[int]:
-        """Take in the comments and submissions of dumps, JSON lines; gives how many were read, now and then.
+        """Reads comments and submissions of dumps (JSON lines) into the index; yields the number read now and then.
 
         Raises:
             InputError: a file that cannot be read; and, unless `bad` does something else with it, a record that is
@@ -163,7 +163,7 @@ class ThreadIndex:
         yield count
 
     def replies(self, *, history: int) -> Iterator[Reply]:
-        """Each text that replies to another one which was kept; of its path the last `history`, itself left out."""
+        """Yields each reply to a kept text, with the last `history` texts of its path, without itself."""
         cursor = self._rows.execute("SELECT thread, number, parent, text FROM texts ORDER BY thread, number")
         for thread, rows in groupby(cursor, key=itemgetter(0)):
             texts = {number: (parent, text) for _, number, parent, text in rows}
@@ -197,7 +197,7 @@ class ThreadIndex:
 
 
 def _number(record: Mapping[str, Any], name: str, where: str, *, kinds: Sequence[str] = ("",)) -> tuple[str, int]:
-    """The kind of what a column names, `t1_` or `t3_`, and its number, written in base 36."""
+    """The kind of a Reddit id, `t1_` or `t3_`, and its number, which is in base 36."""
     value = record.get(name)
     for kind in kinds:
         if isinstance(value, str) and value.startswith(kind):

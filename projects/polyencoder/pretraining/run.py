@@ -41,11 +41,11 @@ __all__ = ["PretrainingReport", "pretrain"]
 
 _log = logging.getLogger(__name__)
 
-NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it says anyway
+NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it shows anyway
 COUNTED = 10_000  # examples whose words are counted
-SPREAD = 20  # times the examples of which those that are held out are drawn: they are of more documents than the first
+SPREAD = 20  # held-out examples are drawn from this many times as many, so that they come from more documents
 RESUME_IGNORES = {"out", "device"}  # settings that may change when it resumes, or in another process
-ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rates stay what they were
+ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rates are unchanged
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ class PretrainingReport:
     """Of all processes, padding not counted."""
     resumed: bool
     ranker_flags: str
-    """Of `polyencoder train` that a ranker of it needs, as on its card."""
+    """Flags of `polyencoder train` for a ranker from this encoder, as on its card."""
     at_chance: list[str]
     """Lines on metrics that are no better than chance."""
 
 
 def pretrain(settings: PretrainingSettings) -> PretrainingReport:
-    """Pre-train an encoder on files and write it, with its card, to a folder; resume such a run if it was killed.
+    """Pre-trains an encoder on files and writes it, with its card, to a folder; resumes a run that was killed.
 
     Raises:
         ConfigError: settings that contradict each other.
@@ -149,7 +149,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
 
 
 def _corpora(settings: PretrainingSettings, bad: BadExamples) -> tuple[Corpus, list[PairExample]]:
-    """The training corpus, and held-out examples: of files of their own, or of a share of the documents."""
+    """Opens the training corpus, and held-out examples from other files or a share of the documents."""
     files = expand(settings.data.corpus)
     if unseekable := next((file for file in files if not os.path.isfile(file)), None):
         raise InputError(f"{unseekable}: cannot be read again in each epoch", argument="corpus")
@@ -189,7 +189,7 @@ def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first:
 
 
 def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:
-    """The settings that a resumed run must have again, in plain values."""
+    """The settings that must be equal in a resumed run, as plain values."""
     values = flat_values(settings)
     if settings.objective.schedule not in (
         "linear",

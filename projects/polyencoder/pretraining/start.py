@@ -1,4 +1,4 @@
-"""The initial model of a pre-training: a new encoder over a vocabulary, or an existing one; and its folder."""
+"""Builds the initial model of pre-training, a new encoder or an existing one, and writes its folder."""
 
 from __future__ import annotations
 
@@ -119,10 +119,10 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
 
 
 def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = None) -> tuple[Tokenizer, Special]:
-    """The tokenizer of one of the two, with a mask token, which it may have lacked; and its `TextConfig` fields.
+    """Loads the tokenizer of a vocabulary or backbone, adds a mask token if needed; and its `TextConfig` fields.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: neither is given.
     """
     try:
         if vocabulary and is_merge_vocabulary(vocabulary):
@@ -148,7 +148,7 @@ def add_mask(tokenizer: Tokenizer) -> None:
 
 
 def masking_of(text: TextEncoder, probability: float) -> Masking:
-    """Chooses words of a tokenizer that has a mask token."""
+    """Builds the masking for a tokenizer with a mask token."""
     tokenizer, config = text.tokenizer, text.config
     assert isinstance(tokenizer, Tokenizer)
     mask = _known(tokenizer, MASKS)

@@ -1,1 +1,1 @@
-"""`Ranker` and what it is made of: ranks, scores, encodes and searches texts."""
+"""`Ranker`, which ranks, scores, encodes and searches texts, and its parts."""

@@ -19,7 +19,7 @@ __all__ = ["Inspection", "inspect_ranking"]
 
 @dataclass(frozen=True)
 class Inspection:
-    """A ranking with its attention weights; what the architecture does not have is empty."""
+    """A ranking with its attention weights; fields that the architecture lacks are empty."""
 
     title: str
     """The model's architecture."""
@@ -42,7 +42,7 @@ class Inspection:
 
     @property
     def missing(self) -> str | None:
-        """Why there are no weights, in a sentence; None if there are."""
+        """The reason why there are no weights; None if there are."""
         if self.weights:
             return None
         if self.has_vectors and self.reads_pairs:

@@ -1,4 +1,4 @@
-"""An inspected ranking as an HTML page: all weights, as heat maps."""
+"""Renders an inspected ranking as an HTML page with heat maps of all weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ td.text { text-align: left; min-width: 16rem }
 
 
 def inspection_page(found: Inspection) -> str:
-    """One HTML file that fetches nothing: candidates by context vectors, and context vectors by tokens."""
+    """Renders a self-contained HTML file: candidates by context vectors, and context vectors by tokens."""
     vectors = range(len(found.weights[0]) if found.weights else 0)
     head = ["score", *(["probability"] if found.ranked[0].probability is not None else []), *found.objectives, ""]
     most = max(max(row) for row in found.weights) if vectors else 0
@@ -55,7 +55,7 @@ def _table(head: Sequence[str], rows: Sequence[str]) -> str:
 
 
 def _heat(weights: Sequence[float], most: float) -> str:
-    """Cells with weights in percent, in a colour that is full at the largest of their table."""
+    """Renders cells with weights in percent, coloured relative to the largest of their table."""
     cells = []
     for one in weights:
         number, colour = f"{100 * one:.0f}" if one >= 0.005 else "", f"rgb(217 72 15 / {one / (most or 1):.3f})"

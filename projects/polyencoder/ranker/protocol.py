@@ -23,7 +23,7 @@ Dialogue = Context | Sequence[Mapping[str, Any]]
 
 
 class Learner(Protocol):
-    """What a `Trainer` trains: a model with its tokenizer, on a device."""
+    """The interface of what a `Trainer` trains: a model with its tokenizer, on a device."""
 
     @property
     def model(self) -> Any:

@@ -183,7 +183,7 @@ def scale_of(context: ContextEncoding, attention: str) -> float:
 
 
 def check_candidates(context: ContextEncoding, candidates: Tensor) -> None:
-    """Raise InputError unless `candidates` are [n, dim] or [batch, n, dim] for these contexts."""
+    """Raises InputError unless `candidates` are [n, dim] or [batch, n, dim] for these contexts."""
     fits = candidates.dim() == 2 or (candidates.dim() == 3 and candidates.size(0) == context.batch_size)
     if not fits or candidates.size(-1) != context.dim or not candidates.is_floating_point():
         raise InputError(

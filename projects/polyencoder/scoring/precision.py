@@ -1,4 +1,4 @@
-"""Full-precision fp32 products for exact scores, whatever precision the program has set."""
+"""Full-precision fp32 products for exact scores, whatever precision the program sets."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _available(rows: VectorStream, allowed: Tensor | None) -> int:
 
 
 def _check(context: ContextEncoding, rows: VectorStream, *, k: int, allowed: Tensor | None) -> None:
-    """Raise InputError unless `k`, the contexts and `allowed` fit the rows."""
+    """Raises InputError unless `k`, the contexts and `allowed` fit the rows."""
     if context.dim != rows.dim:
         raise InputError(f"context vectors {list(context.vectors.shape)} do not fit candidates of dimension {rows.dim}")
     if allowed is not None and (allowed.dtype != torch.bool or allowed.shape != (len(rows),)):

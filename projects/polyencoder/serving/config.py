@@ -133,7 +133,7 @@ class ServerConfig(Settings):
 
 
 def no_index(purpose: str) -> ConfigError:
-    """The error of a request that needs an index when the server has none."""
+    """The error for a request that needs an index which the server does not have."""
     return ConfigError(
         f"this server has no index to {purpose}: make one with `polyencoder index --model MODEL --candidates FILE "
         "--out INDEX`, and start the server with `polyencoder serve --model MODEL --index INDEX`",

@@ -1,4 +1,4 @@
-"""`/v1/embeddings`: OpenAI's contract, for models with one vector for a text."""
+"""`/v1/embeddings`: OpenAI's embeddings API, for models with one vector per text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of the server and what it serves: `/health`, `/ready`, `/info`, `/v1/models`, `/metrics`."""
+"""The state of the server, its model and index: `/health`, `/ready`, `/info`, `/v1/models`, `/metrics`."""
 
 from __future__ import annotations
 

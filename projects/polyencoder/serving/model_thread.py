@@ -29,7 +29,7 @@ class WorkItem(NamedTuple):
 
 
 class Job:
-    """One request's items, and the function that computes its result from theirs.
+    """A request's items, and the function that computes its result from the items' results.
 
     Args:
         items: the inputs, in the order in which `finish` reads their results.

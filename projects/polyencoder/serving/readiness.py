@@ -33,7 +33,7 @@ class SharedCall(Generic[T]):
         self._due = 0.0
 
     async def __call__(self) -> T:
-        """The result. PolyencoderError if the call does not return in time, and what the call raises."""
+        """The result. Raises PolyencoderError after the time limit, and the errors of the call."""
         if self._result is None or self._result.done():
             self._result = Future()
             self._result.set_running_or_notify_cancel()  # a request that stops waiting does not cancel it

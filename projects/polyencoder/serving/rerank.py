@@ -1,4 +1,4 @@
-"""`/v1/rerank`, `/rerank` and `/v2/rerank`, the contract of Cohere, Jina and vLLM; `/score`, that of vLLM."""
+"""`/v1/rerank`, `/rerank` and `/v2/rerank`, the API of Cohere, Jina and vLLM; `/score`, vLLM's API."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Settings of commands and runs: each is declared once, as a field of a frozen dataclass (`settings.base`)."""
+"""Settings of commands and runs, each declared once as a field of a frozen dataclass (`settings.base`)."""

@@ -1,4 +1,4 @@
-"""Declares settings: frozen dataclasses that pydantic checks and of which cyclopts makes flags.
+"""Declares settings as frozen dataclasses, which pydantic validates and cyclopts turns into flags.
 
 A field is the only declaration of a setting: its type, its default, its choices (`Literal`), its limits (`Annotated`),
 what it needs (`Needs`, `Without`), and its help, the docstring under it. Settings are made by Python, by a command line
@@ -50,7 +50,7 @@ _CONFIG = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[type[T]], type[T]]:
-    """Makes a class, a subclass of `Settings`, a frozen dataclass of settings.
+    """Class decorator: makes a subclass of `Settings` a validated frozen dataclass.
 
     `panel` is its place in the help; `in_parlai` says that ParlAI's agents have its settings, too.
 
@@ -81,15 +81,15 @@ def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[
 
 @pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The base of all settings. Nested ones are given whole, as a mapping, or each of theirs by its flat name."""
+    """Base class of settings. Nested settings are passed whole, as a mapping, or one by one by flat name."""
 
     @model_validator(mode="wrap")
     @classmethod
     def _complete(cls, given: Any, handler: Callable[[Any], Any]) -> Any:
-        """Reads the file `config`, adds the defaults that depend on others, and refuses what nothing would read."""
+        """Reads the file `config`, adds dependent defaults, and rejects settings that nothing would read."""
         values = (given.kwargs or {}) if hasattr(given, "kwargs") else given  # ArgsKwargs, of a call in Python
         if isinstance(values, _Complete) or not isinstance(values, Mapping):
-            return handler(values)  # nested settings, an instance, or what is no settings at all
+            return handler(values)  # nested settings, an instance, or invalid
         known = leaves(cls)
         flat = _flat(known, values)
         file = flat.get("config") if "config" in known else None
@@ -118,17 +118,17 @@ class Settings:
 
     @property
     def given(self) -> frozenset[str]:
-        """The flat names of the settings that were given, whatever their values."""
+        """The flat names of the settings that were given explicitly."""
         names: frozenset[str] = getattr(self, "_names", frozenset())
         return names
 
     @classmethod
     def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The defaults that depend on other settings, by flat names: between a field's own and what is given."""
+        """Defaults that depend on other settings, by flat name: they override a field's own default."""
         return {}
 
     def changed(self: T, **values: Any) -> T:
-        """A copy with other values, by their flat names; they are not checked."""
+        """A copy with other values, by flat name, without validation."""
         made = copy.copy(self)
         for name, value in values.items():
             *groups, last = leaves(type(self))[name].path
@@ -141,7 +141,7 @@ class Settings:
 
     @classmethod
     def of(cls: type[T], values: Mapping[str, Any] | None = None, /, **given: Any) -> T:
-        """Settings of flat names, as flags have them, or of nested mappings; `given` take precedence.
+        """Makes settings of flat names, as flags have them, or nested mappings; `given` take precedence.
 
         Raises:
             ConfigError: a name is unknown, or a value is not of its type or within its limits.
@@ -150,11 +150,11 @@ class Settings:
 
 
 class _Complete(dict[str, Any]):
-    """Values of nested settings that `_complete` of the outer ones has seen."""
+    """Values of nested settings that the outer settings have completed."""
 
 
 class _Truth(NamedTuple):
-    """True or False in the place of a number or text, which pydantic would take for 1 or 0."""
+    """True or False instead of a number or text: pydantic would read 1 or 0."""
 
     value: bool
 
@@ -163,7 +163,7 @@ class _Truth(NamedTuple):
 
 
 def read_yaml(path: str) -> dict[str, Any]:
-    """The mapping that a YAML file holds. Raises InputError where it holds none."""
+    """Reads a mapping from a YAML file. Raises InputError for anything else."""
     try:
         with open(path, encoding="utf-8") as file:
             values = yaml.safe_load(file)
@@ -177,7 +177,7 @@ def read_yaml(path: str) -> dict[str, Any]:
 
 
 def flat_values(settings: Settings) -> dict[str, Any]:
-    """The values of settings that have a flag, by their flat names."""
+    """The values of settings with a flag, by flat name."""
     known = leaves(type(settings)).items()
     return {name: _value(vars(settings), leaf.path) for name, leaf in known if leaf.has_flag}
 
@@ -187,7 +187,7 @@ def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
 
 
 def _flat(known: Mapping[str, Leaf], given: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Values by flat names, those in a mapping for nested settings too."""
+    """Flattens values, including mappings of nested settings."""
     names = {leaf.path: name for name, leaf in known.items()}
     flat: dict[str, Any] = {}
     for key, value in given.items():
@@ -203,7 +203,7 @@ def _flat(known: Mapping[str, Leaf], given: Mapping[str, Any], path: tuple[str, 
 
 
 def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[str, Settings]) -> dict[str, Any]:
-    """Flat values as pydantic reads them: mappings for nested settings, beside those that are given whole."""
+    """Nests flat values for pydantic, beside nested settings that are given whole."""
     nested: dict[str, Any] = {**whole}
     for name, value in flat.items():
         *groups, last = known[name].path if name in known else name.split(".")
@@ -217,7 +217,7 @@ def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[s
 
 
 def _check_each(cls: type, values: Mapping[str, Any], *, origin: str) -> None:
-    """Raises ConfigError for a value of a file that cannot be, though a flag takes precedence."""
+    """Raises ConfigError for an invalid value in a file, even if a flag overrides it."""
     for name, value in values.items():
         leaf = leaves(cls)[name]
         try:
@@ -227,7 +227,7 @@ def _check_each(cls: type, values: Mapping[str, Any], *, origin: str) -> None:
 
 
 def _check_needs(known: Mapping[str, Leaf], given: Mapping[str, Any], presets: Mapping[str, Any]) -> None:
-    """Raises ConfigError for a setting with another value than its default that the other settings leave unread."""
+    """Raises ConfigError for a non-default setting that the other settings leave unread."""
     defaults = {name: leaf.default for name, leaf in known.items()}
     values = {**defaults, **presets, **given}
     used = {

@@ -1,4 +1,4 @@
-"""Settings that several commands have: the model and how it runs, the columns of a file of pairs."""
+"""Settings shared by several commands: the model and how it runs, the columns of a file of pairs."""
 
 from __future__ import annotations
 

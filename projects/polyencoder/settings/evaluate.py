@@ -65,7 +65,7 @@ class QrelsSettings(Settings):
 
 @settings()
 class EvaluateSettings(Settings):
-    """What is evaluated, and on what."""
+    """Settings of an evaluation: the ranker and the data."""
 
     model: RankerSettings
     data: Annotated[str | None, Parameter(alias="-d"), Without("qrels"), Without("beir")] = None

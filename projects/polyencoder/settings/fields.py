@@ -1,4 +1,4 @@
-"""The fields of settings: their types and limits, what they need, and where they are in nested settings."""
+"""Fields of settings: types, limits, metadata, and their paths in nested settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def commas(value: Any) -> Any:
-    """`"1,2"`, or a list of that, as a flag gives it, -> `("1", "2")`."""
+    """Splits the values of a flag at commas: `"1,2"`, or a list of such texts -> `("1", "2")`."""
     if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], str):
         value = value[0]
     return tuple(value.split(",")) if isinstance(value, str) else value
@@ -54,7 +54,7 @@ Hidden = Parameter(parse=False)
 
 
 class Needs(NamedTuple):
-    """Metadata of a setting that is read only with another one, or only where that has one of some values.
+    """Metadata: the setting is read only with another one, or only if that has one of these values.
 
     or_with: a third one, with which it is read, too.
     """
@@ -65,13 +65,13 @@ class Needs(NamedTuple):
 
 
 class Without(NamedTuple):
-    """Metadata of a setting that is not read where another one is given."""
+    """Metadata: the setting is not read if another one is given."""
 
     other: str
 
 
 class Parlai(NamedTuple):
-    """Metadata of a setting that ParlAI's agents have too, as an option; those of a class `in_parlai` need none.
+    """Metadata: the setting is also an option of ParlAI's agents. Classes that are `in_parlai` need none.
 
     name: the option's, if it differs; None for no option. theirs: whether ParlAI itself has it, so that no agent adds
     it. short: its short flag.
@@ -83,7 +83,7 @@ class Parlai(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A setting, wherever it is nested: the path of fields to it, its type with metadata, its field and class."""
+    """A setting at any depth: the path of fields to it, its type with metadata, its field and class."""
 
     path: tuple[str, ...]
     hint: Any
@@ -91,7 +91,7 @@ class Leaf(NamedTuple):
     owner: type
 
     def metadata(self, kind: type[T]) -> list[T]:
-        """The metadata of one kind, of the types in a union too."""
+        """The metadata of one class, including that of types in a union."""
         return [one for one in parts(self.hint) if isinstance(one, kind)]
 
     @property
@@ -106,17 +106,17 @@ class Leaf(NamedTuple):
 
     @property
     def help(self) -> str:
-        """The docstring under its field, in one line."""
+        """The docstring under the field, in one line."""
         return str(self.field.metadata.get("help") or _docstrings(self.owner).get(self.path[-1], ""))
 
     @property
     def panel(self) -> str:
-        """The panel of the help that its class has."""
+        """The class's panel in the help."""
         return str(getattr(self.owner, "__panel__", None) or "Settings")
 
     @property
     def parlai(self) -> Parlai | None:
-        """How ParlAI's agents have it: by a name of their own or that of the flag; None for those without it."""
+        """ParlAI's option for the setting, by its own name or the flag's; None without one."""
         found = next(iter(self.metadata(Parlai)), Parlai("" if getattr(self.owner, "__in_parlai__", False) else None))
         return None if found.name is None else found._replace(name=found.name or _flat_name(self))
 
@@ -126,7 +126,7 @@ class Leaf(NamedTuple):
 
     @property
     def default(self) -> Any:
-        """Its default value; `dataclasses.MISSING` for a setting that must be given."""
+        """The default value; `dataclasses.MISSING` for a required setting."""
         if self.field.default_factory is not dataclasses.MISSING:
             return self.field.default_factory()
         return self.field.default
@@ -140,7 +140,7 @@ def _flat_name(leaf: Leaf) -> str:
 
 
 def leaves(cls: type) -> Mapping[str, Leaf]:
-    """The settings of a class and those that are nested in it, by their flat names: those of their flags."""
+    """The settings of a class, nested ones included, by flat name, which is the flag's."""
     return _by_name(cls)
 
 
@@ -150,7 +150,7 @@ def _by_name(cls: type) -> Mapping[str, Leaf]:
 
 
 def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> Iterator[Leaf]:
-    """Its settings; those of a group need what the group needs."""
+    """The settings below a class; those of a group need what the group needs."""
     hints = get_type_hints(cls, include_extras=True)
     for one in dataclasses.fields(cls):
         hint = functools.reduce(lambda inner, need: Annotated[inner, need], needs, hints[one.name])
@@ -164,20 +164,20 @@ def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> It
 
 @functools.cache
 def _docstrings(cls: type) -> dict[str, str]:
-    """The docstrings under the fields of a dataclass that is not made by `settings`."""
+    """The docstrings under the fields of a plain dataclass."""
     found = docstring_parser.parse_from_object(cls).params
     return {one.arg_name: " ".join((one.description or "").split()) for one in found}
 
 
 def group_of(hint: Any) -> type | None:
-    """The class of nested settings that a type is, or another dataclass of them; None for a setting."""
+    """The class of a nested group of settings; None for the type of a single setting."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
 def parts(hint: Any) -> Iterator[Any]:
-    """The types in a type, and their metadata."""
+    """The types in an annotation, and their metadata."""
     if get_origin(hint) is Annotated:
         inner, *metadata = get_args(hint)
         yield from metadata

@@ -1,4 +1,4 @@
-"""Errors of pydantic in one line: the setting, its value and what it must be."""
+"""Formats pydantic's errors in one line: the setting, its value and what it must be."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _WORDS = {
     "less_than_equal": "at most {le:g}",
     "less_than": "below {lt:g}",
 }
-"""What a value must be, by the beginning of pydantic's type of the error."""
+"""The required values, by the prefix of pydantic's error type."""
 
 
 def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
-    """An error of pydantic as a ConfigError in one line: names, values, and what these must be.
+    """Converts an error of pydantic to a ConfigError in one line: names, values, and what they must be.
 
-    `path` leads to the setting that was checked, where it was checked alone.
+    `path`: that of the setting, if it was validated alone.
     """
     names = {leaf.path: name for name, leaf in leaves(of).items()}
     wanted: dict[str, dict[str, None]] = {}
@@ -63,7 +63,7 @@ def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()
 
 
 def _shown(value: Any) -> str:
-    """A value in a message; a number of a command line, which is a text there, as a number."""
+    """Formats a value for a message; numbers of a command line without quotes."""
     if type(value) is tuple:
         value = ",".join(map(str, value))
     try:

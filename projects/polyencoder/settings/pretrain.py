@@ -30,7 +30,7 @@ _NEW = Without("backbone")
 
 @settings(panel="Data")
 class CorpusSettings(Settings):
-    """What is read, and where the encoder goes."""
+    """The corpus, and the folder of the encoder."""
 
     corpus: Annotated[tuple[str, ...], Parameter(name="CORPUS", negative=""), Field(min_length=1)] = field(
         kw_only=False
@@ -95,8 +95,8 @@ class EncoderSettings(Settings):
 class ObjectiveSettings(Settings):
     """The objectives and how they are optimized. The defaults are the paper's (Section 4.1).
 
-    What the paper does not state: the warm-up, 6% of the steps, or of those that are expected in the time; `clip`,
-    which is XLM's, with which the paper trained.
+    The paper does not state two of them: the warm-up, here 6% of the expected steps; and `clip`, here that of XLM, with
+    which the paper trained.
     """
 
     mask_probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
@@ -170,7 +170,7 @@ class ObjectiveSettings(Settings):
 
 @settings(panel="Evaluation and checkpoints")
 class PretrainingEvaluation(Settings):
-    """When the encoder is evaluated and saved, and where it computes."""
+    """Evaluation, checkpoints and device."""
 
     evaluate_every: Count = 1_000
     """Updates between evaluations; the encoder is written after each."""

@@ -28,7 +28,7 @@ _NEW = Without("init")
 
 @settings(panel="Data")
 class DataSettings(Settings):
-    """What is trained and evaluated on, and where the model goes."""
+    """Training and validation data, and the folder of the model."""
 
     train: str
     """FILE or GLOB, comma-separated, or hf:NAME:SPLIT. JSON lines, CSV, TSV or Parquet."""
@@ -68,10 +68,10 @@ class DataSettings(Settings):
 
 @settings(panel="Model", in_parlai=True)
 class ModelSettings(Settings):
-    """What the run starts from, and the shape of the model around a backbone.
+    """The initial weights of a run, and the architecture around a backbone.
 
-    One of `backbone`, `init`, and for a ConveRT `vocabulary`. None is what suits the model: of a backbone that
-    is a ranker or a sentence encoder its own pooling and scaling, else the paper's.
+    One of `backbone`, `init`, and for a ConveRT `vocabulary`. None stands for the default: pooling and scaling of a
+    backbone that is a ranker or a sentence encoder, else the paper's.
     """
 
     backbone: str | None = None
@@ -179,7 +179,7 @@ NEW_RANKER_FIELDS = tuple(name for name, one in leaves(ModelSettings).items() if
 
 @settings(panel="Evaluation and checkpoints")
 class EvaluationSettings(Settings):
-    """When the run is evaluated and saved, and where it computes."""
+    """Evaluation, checkpoints and device."""
 
     evaluations: Positive = 2.0
     """Evaluations per epoch."""
@@ -205,7 +205,7 @@ class TrainSettings(Settings):
 
     @classmethod
     def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What suits the architecture, that of `init` where none is given."""
+        """The architecture's defaults; without one, those of the architecture of `init`."""
         init = given.get("init")
         architecture = given.get("architecture") or (stored_architecture(init) if init else None) or "poly"
         own = family(architecture)

@@ -37,7 +37,7 @@ DistillationKind = Literal["kl", "margin-mse"]
 
 @dataclass(frozen=True)
 class Families:
-    """The names of the architectures that a condition holds for, in `Needs`."""
+    """Architectures that satisfy a condition, for `Needs`."""
 
     holds: Callable[[Family], bool]
 
@@ -53,7 +53,7 @@ AtLeastZero = Annotated[int, Field(ge=0)]
 
 @settings(panel="Training", in_parlai=True)
 class OptimizerConfig(Settings):
-    """Which optimizer, and its numbers: the defaults are the paper's for BERT's weights (Section 5.1)."""
+    """The optimizer and its hyperparameters; the defaults are the paper's for BERT's weights (Section 5.1)."""
 
     name: Annotated[OptimizerName, Parameter(name="--optimizer"), Parlai(theirs=True)] = "adamw"
     """The optimizer (convert: adadelta)."""
@@ -107,7 +107,7 @@ class ScheduleConfig(Settings):
     """Updates after which "invsqrt" has divided the rate by the root of 2; None for those of the warm-up."""
 
     def check_peak(self, learning_rate: float) -> None:
-        """Raise ConfigError unless the last learning rate is at most the peak."""
+        """Raises ConfigError if the final learning rate exceeds the peak."""
         if self.final_learning_rate > learning_rate:
             raise ConfigError(
                 f"the final learning rate is {self.final_learning_rate / learning_rate:.4g} times the peak; it must be "
@@ -118,7 +118,7 @@ class ScheduleConfig(Settings):
 
 @settings(panel="Distillation and hard negatives", in_parlai=True)
 class DistillationConfig(Settings):
-    """From whom a run learns besides the labels, and how; see `polyencoder.training.distillation.Distillation`."""
+    """The teacher of a run, and how its scores are used; see `polyencoder.training.distillation.Distillation`."""
 
     teacher: Annotated[str | None, Parlai("teacher_model")] = None
     """Also learn the scores of this ranker, usually a cross-encoder: folder, model file or hub id."""
@@ -150,7 +150,7 @@ class DistillationConfig(Settings):
 
     @property
     def has_teacher(self) -> bool:
-        """Whether there is a teacher whose scores count."""
+        """Whether a teacher's scores are used."""
         return self.teacher is not None and self.weight > 0
 
 
@@ -175,7 +175,7 @@ Ranks = Annotated[tuple[int, int], BeforeValidator(parse_ranks), Parameter(n_tok
 
 @settings(panel="Distillation and hard negatives", in_parlai=True)
 class HardNegatives(Settings):
-    """Which wrong candidates are taken: the best `count` that pass; none where it is 0."""
+    """Which hard negatives are mined: the best `count` that pass; 0 turns mining off."""
 
     count: Annotated[int, Parameter(name="--hard-negatives")] = 0
     """With --candidates batch: how many hard negatives to add to the batch for each example, wrong responses that the
@@ -213,7 +213,7 @@ class HardNegatives(Settings):
 
 @settings(panel="Training", in_parlai=True)
 class TrainingConfig(Settings):
-    """How a ranker is trained. A run ends at whichever of `epochs`, `max_updates` and `max_seconds` comes first."""
+    """Training hyperparameters. A run ends at whichever of `epochs`, `max_updates` and `max_seconds` comes first."""
 
     candidates: Annotated[Literal["batch", "inline", "batch-all-cands"], Parlai(theirs=True)] = "batch"
     """batch: the responses of the batch; inline: each example's own, or sampled ones (cross); batch-all-cands: the
@@ -262,7 +262,7 @@ class TrainingConfig(Settings):
     distillation: DistillationConfig = field(default_factory=DistillationConfig)
     hard_negatives: HardNegatives = field(default_factory=HardNegatives)
     loss_scale: Annotated[Positive | None, Hidden, Parlai(None)] = None
-    """What the loss is multiplied by, and gradients are divided by again; see `Precision`."""
+    """A fixed loss scale; gradients are unscaled before the update. See `Precision`."""
 
     @classmethod
     def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -164,7 +164,7 @@ def read_folder_config(folder: str | os.PathLike[str]) -> RankerConfig:
 
 
 def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
-    """Read a model folder. CheckpointError if a file is missing or damaged, or they are not of one model."""
+    """Reads a model folder. CheckpointError if a file is missing or damaged, or they are not of one model."""
     source = Path(folder)
     config, tokenizer, digests = _read_folder(source)
     weights = _read_weights(source)
@@ -313,7 +313,7 @@ def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[st
 
 
 def load_model_file(path: str | os.PathLike[str]) -> tuple[RankerModel, TextEncoder]:
-    """Read a model file and its tokenizer."""
+    """Reads a model file and its tokenizer."""
     config, states = read_model_file(path)
     return _assemble(config, states["model"], Path(f"{os.fspath(path)}.{TOKENIZER}"), origin=os.fspath(path))
 

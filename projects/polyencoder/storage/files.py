@@ -56,7 +56,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def alone_in(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Makes others who write files that belong together into this folder wait until the block ends.
+    """Locks a folder while files that belong together are written into it.
 
     Without effect on a file system without locks.
     """
@@ -86,7 +86,7 @@ def reporting_write_errors(
 def check_writable(path: str | os.PathLike[str], *, argument: str, overwrite: bool) -> None:
     """Raises ConfigError if a file cannot be written or exists already, before work that would be lost.
 
-    `argument` is what is said to name it.
+    `argument` is named in errors.
     """
     check_place(argument, path)
     target = Path(path)

@@ -32,7 +32,7 @@ _lock = threading.RLock()  # what torch allows, it allows to all threads
 
 
 def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:
-    """The contents of a file of `torch.save`: tensors, on the CPU, and plain data, with Python's numbers for numpy's.
+    """Loads a `torch.save` file onto the CPU: tensors and plain data, with numpy's numbers as Python's.
 
     Raises what torch raises, UnpicklingError above all, if it is damaged or holds anything else.
     """

@@ -1,7 +1,7 @@
 """Temporary folders that are cleaned up even after a kill.
 
-A folder is removed when it is no longer used, and when SIGTERM ends its process. What a killed process left, the next
-temporary folder removes: the lock in it is free then.
+A folder is removed when it is no longer used, and when SIGTERM ends its process. Folders of killed
+processes, whose locks are free, are removed with the next temporary folder.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
             signal.signal(signal.SIGTERM, _end)
 
     def cleanup(self) -> None:
-        """Remove it, and all that is in it."""
+        """Removes the folder and its contents."""
         _live.pop(self.name, None)
         super().cleanup()
         self._lock.release()
@@ -50,7 +50,7 @@ def _discard_abandoned() -> None:
                 continue
             with FileLock(folder / _LOCK, timeout=0):  # its process is gone
                 shutil.rmtree(folder)
-        except (Timeout, OSError):  # it is in use, or somebody else's
+        except (Timeout, OSError):  # it is in use, or belongs to another user
             continue
 
 

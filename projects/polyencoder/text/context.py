@@ -70,7 +70,7 @@ def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
 
 
 def immediate_and_extra(turns: Sequence[str], *, size: int, numbered: bool = False) -> tuple[str, str]:
-    """ConveRT's two inputs (Section 2.2): the whole last turn; and of the `size` last ones, -1 for all, the others.
+    """Splits turns into ConveRT's inputs (Section 2.2): the last turn, and the others of the last `size` (-1: all).
 
     These are one text, joined by spaces, the most recent first and the persona lines, each of which is a turn here, at
     the end, since it is cut there. `numbered` puts `0: ` before the most recent, `1: ` before the one before it, and so
@@ -97,13 +97,13 @@ def join_turns(
     max_tokens: int,
     persona: Collection[int] = (),
 ) -> list[int]:
-    """Token ids of a context: `start turn separator turn ... end`, at most `max_tokens` long, of the `kept_turns`."""
+    """Joins the `kept_turns` of a context: `start turn separator turn ... end`, at most `max_tokens` long."""
     kept = kept_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona)
     return [start, *separated(kept.values(), separator=separator), end]
 
 
 def separated(turns: Iterable[Sequence[int]], *, separator: Sequence[int]) -> list[int]:
-    """Turns as one sequence, with the separator between them."""
+    """Joins turns with the separator between them."""
     ids: list[int] = []
     for position, turn in enumerate(turns):
         if position:
@@ -115,12 +115,12 @@ def separated(turns: Iterable[Sequence[int]], *, separator: Sequence[int]) -> li
 def kept_turns(
     turns: Sequence[Sequence[int]], *, separator: int, max_tokens: int, persona: Collection[int] = ()
 ) -> dict[int, Sequence[int]]:
-    """The turns, by their places and in their order, that fit into `max_tokens` with `separator` tokens between them.
+    """The indices of the turns, in order, that fit into `max_tokens` with `separator` tokens between them.
 
     The persona lines, those at the places `persona`, and the latest turns are kept. A turn that does not fit beside
-    the persona is left out whole, with all before it. The very last turn is always there: it is cut, and then its
-    latest tokens stay, only when it is too long by itself, or takes more than half of the tokens and the persona needs
-    these. A persona that does not fit into what the last turn leaves loses the lines that do not.
+    the persona is left out whole, with all earlier ones. The last turn is always kept; it is cut to its latest tokens
+    only if it alone is too long, or if it takes more than half of the tokens and the persona needs them. Persona lines
+    that do not fit beside the last turn are dropped.
     """
     if not turns:
         return {}
@@ -146,12 +146,12 @@ def kept_turns(
 def join_tokens(
     turns: Sequence[Sequence[int]], *, start: int, end: int, separator: Sequence[int], max_tokens: int
 ) -> list[int]:
-    """Token ids of a context, ParlAI's way: the last `max_tokens` tokens of all turns, between start and end."""
+    """Joins turns as ParlAI does: the last `max_tokens` tokens of all turns, between start and end."""
     return [start, *separated(turns, separator=separator)[-max_tokens:], end]
 
 
 def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> list[int]:
-    """Token ids of a candidate: `start words end`, its first words kept, at most `max_tokens` long."""
+    """Adds start and end to a candidate's tokens, whose first are kept: at most `max_tokens` in all."""
     return [start, *ids[: max_tokens - 2], end]
 
 

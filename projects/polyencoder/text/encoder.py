@@ -107,7 +107,7 @@ class TextEncoder:
         return self._seen(ids if self.config.surround else ids[1:-1])
 
     def lines_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
-        """Token ids of a context's lines, without prompt, of which the persona and the latest fit (`join_turns`)."""
+        """Token ids of a context without prompt: the persona and the latest lines that fit (`join_turns`)."""
         return join_turns(
             self.ids(lines),
             start=self.start_id,
@@ -118,10 +118,10 @@ class TextEncoder:
         )
 
     def _prompted_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
-        """Token ids of a context's lines as those of `lines_ids`, with the prompt before the first that is kept.
+        """Like `lines_ids`, with the prompt before the first line that is kept.
 
-        Prompt and line are tokenized as one text, as sentence-transformers does; apart only where they would not fit,
-        or the line was cut.
+        Prompt and line are tokenized as one text, as sentence-transformers does; separately only if they would not fit,
+        or if the line was cut.
         """
         prompt, turns = self._context_prompt_ids, self.ids(lines)
         kept = kept_turns(
@@ -139,7 +139,7 @@ class TextEncoder:
         return [self.start_id, *ids, self.end_id]
 
     def candidate_ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
-        """Token ids of each candidate behind its prompt, surrounded by the start and end tokens."""
+        """Token ids of each candidate after its prompt, between the start and end tokens."""
         limit = self.config.label_truncate
         if self.config.candidate_prompt:
             texts = [self.config.candidate_prompt + text for text in checked_texts("candidates", texts)]
@@ -191,7 +191,7 @@ class TextEncoder:
                 found = self.tokenizer.ids(texts)
             else:
                 found = _fast_ids(self.tokenizer, texts)
-        except (TypeError, AttributeError, UnicodeEncodeError):  # of what is no text, or half of a character
+        except (TypeError, AttributeError, UnicodeEncodeError):  # not a text, or a lone surrogate
             for place, text in enumerate(texts):
                 checked_text(f"text {place}", text)
             raise
@@ -210,7 +210,7 @@ class TextEncoder:
         return ids
 
     def _seen(self, ids: list[int]) -> list[int]:
-        """Without padding tokens, which a text may name: a model that ParlAI trained does not see these."""
+        """Removes padding tokens, which a text may spell out: models trained by ParlAI ignore them."""
         return [i for i in ids if i != self.pad_id] if self.pad_id in ids else ids
 
     def _special(self, name: str) -> int:
@@ -222,12 +222,12 @@ class TextEncoder:
 
 
 def _size(ids: list[int]) -> int:
-    """Bytes of token ids: of a list's places and the numbers in them."""
+    """The memory of token ids: a list and its numbers, in bytes."""
     return 40 * len(ids)
 
 
 def _plain(tokenizer: Tokenizer) -> Tokenizer:
-    """A copy without truncation and padding, which reads "[SEP]" in user text as text."""
+    """Copies a tokenizer without truncation and padding; "[SEP]" in user text is plain text."""
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()

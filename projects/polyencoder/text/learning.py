@@ -1,9 +1,8 @@
-"""Trains vocabularies of merged characters, BPE and word pieces, on a stream of texts with the `tokenizers` library.
+"""Trains BPE and WordPiece vocabularies on a stream of texts, with the `tokenizers` library.
 
 The paper's is "computed using BPE trained on lower-cased" text "with 30k merges. The resulting dictionary has 54,940
-terms" (Humeau et al., 2019, the first version): special tokens, what the merges make, and for all the rest single
-characters, those within a word and those at its end apart, as merges see them. A character that is rarer than these is
-unknown.
+terms" (Humeau et al., 2019, the first version): special tokens, the merges, and single characters; a character within a
+word and the same one at its end are different tokens. Rarer characters are unknown.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class _Marks(NamedTuple):
         return left + right.removeprefix(self.before)
 
     def names(self) -> dict[str, Any]:
-        """As the arguments of the library, which takes no None for the one that there is not."""
+        """The library's arguments, without the one that does not apply."""
         given = {"continuing_subword_prefix": self.before, "end_of_word_suffix": self.behind}
         return {name: mark for name, mark in given.items() if mark}
 
@@ -69,9 +68,9 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class PieceSettings:
-    """The vocabulary to train: at most `size` tokens, of which `merges` are merged from others.
+    """Settings of a vocabulary: at most `size` tokens, of which `merges` are merged from others.
 
-    Without `merges`: 30,000, or what special tokens and the 2,000 most frequent characters of a place leave of it.
+    Default of `merges`: 30,000, or fewer if special tokens and the 2,000 most frequent characters leave no room.
     """
 
     type: PieceType = "bpe"
@@ -95,13 +94,13 @@ class PieceSettings:
 
 @dataclass(frozen=True)
 class Characters:
-    """The characters of texts. `counts`: of each, with the mark of its place; `texts`: their number."""
+    """Character counts of texts. `counts`: by character with the mark of its position; `texts`: their number."""
 
     counts: Counter[str]
     texts: int
 
     def most_frequent(self) -> list[str]:
-        """By frequency, then by code point."""
+        """Sorted by frequency, then by code point."""
         return [form for form, _ in sorted(self.counts.items(), key=lambda item: (-item[1], item[0]))]
 
     def unknown(self, tokenizer: Tokenizer) -> float:
@@ -158,7 +157,7 @@ def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSe
 def _learn_merges(
     texts: Iterable[str], forms: list[str], settings: PieceSettings, *, count: int
 ) -> list[tuple[str, str]]:
-    """The first merges, of words whose other characters are left out."""
+    """Trains the first merges, without characters outside the vocabulary."""
     marks = _MARKS[settings.type]
     alphabet = sorted({marks.plain(form) for form in forms})
     # The library numbers marked characters as its table of words comes, and breaks ties by these numbers: here they

@@ -10,13 +10,13 @@ from typing import Any, Generic, TypeVar
 
 V = TypeVar("V")
 
-ENTRY = 200  # bytes of a dictionary's entry and of the objects in it, besides what they hold
+ENTRY = 200  # overhead of a dictionary entry and its objects, in bytes
 
 
 class TextMemory(Generic[V]):
     """A cache of values by text; beyond `limit` bytes the oldest half is evicted.
 
-    What would take a tenth of the limit by itself is not remembered. Threads may share one. Copies begin empty.
+    A value of more than a tenth of the limit is not cached. Thread-safe. Copies start empty.
 
     Args:
         size: how many bytes a value takes.

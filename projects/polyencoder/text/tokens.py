@@ -1,4 +1,4 @@
-"""Token sequences as tensors: padding, and which sequences go through a model together."""
+"""Token sequences as tensors: padding, batches by token budget, groups of similar length."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TokenBatch:
         return TokenBatch(self.ids.to(device, non_blocking=True), self.mask.to(device, non_blocking=True), segments)
 
     def select(self, rows: Tensor) -> TokenBatch:
-        """The sequences in these rows, no wider than the longest of them."""
+        """Selects rows, cut to the longest of them."""
         mask = self.mask[rows]
         width = max(int(mask.sum(1).max()), 1)
         segments = None if self.segments is None else self.segments[rows, :width]
@@ -48,7 +48,7 @@ class TokenBatch:
 def pad(
     sequences: Sequence[Sequence[int]], *, pad_id: int, segments: Sequence[Sequence[int]] | None = None
 ) -> TokenBatch:
-    """Stack sequences of token ids into a `TokenBatch` as long as the longest of them."""
+    """Stacks sequences of token ids into a `TokenBatch` as long as the longest of them."""
     lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
     width = max(int(lengths.max(initial=0)), 1)
     mask = np.arange(width) < lengths[:, None]
@@ -66,7 +66,7 @@ def pad(
 
 
 def token_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | None = None) -> list[list[int]]:
-    """Cut sequences of these lengths into batches of at most `max_tokens` tokens, padding included.
+    """Cuts sequences of these lengths into batches of at most `max_tokens` tokens, padding included.
 
     Gives the sequences' places, from the shortest to the longest, so that a batch is of like length and one long
     sequence does not widen a thousand short ones. A sequence of more than `max_tokens` is a batch of its own.
@@ -82,7 +82,7 @@ def token_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | 
 
 
 def length_groups(lengths: Sequence[int], *, pass_cost: int = PASS_COST) -> list[list[int]]:
-    """The places of sequences of these lengths, in groups that cost least to compute, each padded to its longest.
+    """Groups sequences of these lengths by index so that padded groups are cheapest to compute.
 
     A group costs its tokens, padding included, and `pass_cost`. Sorted by length the cheapest groups are neighbours, so
     that dynamic programming finds them: the best groups of the first k sequences are a last group and the best groups

@@ -1,4 +1,4 @@
-"""Trains a tokenizer on text, or takes that of a pre-trained model."""
+"""Tokenizers for models: trained on text, or a pre-trained model's."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lowe
 def special_tokens(tokenizer: Any) -> dict[str, str]:
     """The `TextConfig` fields of a transformers tokenizer: its padding, start, end and separator tokens.
 
-    Encoders name them differently: BERT has [CLS] and [SEP], RoBERTa <s> and </s>. Where one is missing its nearest
-    relative is used.
+    Encoders name them differently: BERT has [CLS] and [SEP], RoBERTa <s> and </s>. If one is missing, the nearest
+    equivalent is used.
     """
     start = tokenizer.cls_token or tokenizer.bos_token
     end = tokenizer.sep_token or tokenizer.eos_token
@@ -67,7 +67,7 @@ def special_tokens(tokenizer: Any) -> dict[str, str]:
 
 
 def separate_turns(tokenizer: Tokenizer, special: dict[str, str], how: TurnSeparator) -> dict[str, str]:
-    """The `TextConfig` fields with this between two turns; `newline` adds the token that the vocabulary may lack.
+    """Sets the separator of turns in `TextConfig` fields; `newline` adds its token to the vocabulary if missing.
 
     The papers' contexts are "the concatenation of the utterances in the dialogue history separated by a special token
     [NEW-LINE]" (Section 4.1 of the first version); a BERT has seen [SEP] between its two texts.
@@ -81,17 +81,17 @@ def separate_turns(tokenizer: Tokenizer, special: dict[str, str], how: TurnSepar
         return {**special, "separator": (known or NEWLINES)[0]}
     if how == "none":
         return {**special, "separator": ""}
-    # what is there is the tokenizer's own, or a delimiter, unless another model had it otherwise
+    # keep the tokenizer's own separator or a delimiter; replace only none and newlines
     return {**special, "separator": special["end_token"]} if special["separator"] in ("", *NEWLINES) else special
 
 
 def own_separator(tokenizer: Tokenizer) -> TurnSeparator:
-    """The separator of turns that an encoder was trained with: the papers' newline token if it has one."""
+    """The separator of turns that an encoder was trained with: its newline token, if any, as in the papers."""
     return "newline" if tokenizer.token_to_id(NEWLINES[0]) is not None else "sep"
 
 
 def turn_separator(config: TextConfig) -> TurnSeparator:
-    """The separator of turns of a model; a delimiter of its own counts as a separator."""
+    """The kind of turn separator of a model; a custom delimiter counts as `sep`."""
     if config.separator in NEWLINES:
         return "newline"
     return "sep" if config.separator else "none"

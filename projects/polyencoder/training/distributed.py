@@ -29,7 +29,7 @@ class Processes:
 
     @classmethod
     def of_this_group(cls) -> Processes:
-        """From the default process group; a single process without one."""
+        """Reads the default process group; without one, a single process."""
         return cls(dist.get_rank(), dist.get_world_size()) if _is_grouped() else cls()
 
     @property

@@ -203,7 +203,7 @@ class RankingObjective:
         return self.text.pad(self.text.candidate_ids(texts)).to(batch.contexts.ids.device)
 
     def _assist(self, step: GatheredStep) -> Outcome:
-        """Takes part in a step without examples of its own: collectives in the backward pass need every process."""
+        """Joins a step without own examples: collectives in the backward pass need every process."""
         device = next(self.model.parameters()).device
         ids = torch.zeros(0, 1, dtype=torch.long, device=device)
         nothing = torch.zeros((), device=device, requires_grad=True)

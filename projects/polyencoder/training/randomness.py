@@ -10,7 +10,7 @@ import torch
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's generators."""
+    """Seeds Python's, NumPy's and torch's generators."""
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002, the generator that others' code draws from
     torch.manual_seed(seed)

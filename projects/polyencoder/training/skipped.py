@@ -1,6 +1,6 @@
-"""Batches without an example to learn from are skipped; too many in a row end training.
+"""Skips batches without any negatives to train on; too many in a row end training.
 
-They make no update, so a run of a number of updates would never end.
+A skipped batch makes no update, so a run with a maximum number of updates might never end.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from polyencoder.settings.training import HardNegatives
 
 __all__ = ["SkippedBatches"]
 
-AT_FIRST = 100  # batches in a row, before the first that has an example to learn from
-LATER = 10_000  # of data in which a few of the batches have one
+AT_FIRST = 100  # batches in a row, before the first that can be trained on
+LATER = 10_000  # of data in which a few batches can
 
 
 class SkippedBatches:
-    """Counts the batches in a row that no process could learn from, and ends training when these are too many.
+    """Counts consecutive batches that no process could train on, and ends training after too many.
 
     Args:
         hard: the settings of hard negatives, which join the candidates once they have been mined.
@@ -27,7 +27,7 @@ class SkippedBatches:
         """Whether any batch was not skipped."""
 
     def count(self, *, is_skipped: bool) -> None:
-        """Count a batch, in all processes alike. Raises InputError where too many in a row were skipped."""
+        """Counts a batch, in all processes. Raises InputError after too many skipped ones in a row."""
         if not is_skipped:
             self.has_trained, self._in_a_row = True, 0
             return
@@ -36,7 +36,7 @@ class SkippedBatches:
             raise self.error(self._in_a_row)
 
     def error(self, batches: int) -> InputError:
-        """The error of a run, all or the last of whose batches were skipped."""
+        """The error for a run whose batches, all or the last ones, were skipped."""
         which = f"nothing more can be trained: in each of the last {batches} batches"
         if not self.has_trained:
             which = f"nothing was trained: in all of {batches} batches"

@@ -37,7 +37,7 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
 def untrained_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to evaluate before training.
 
-    A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone stands in. Not for a cross-encoder
+    A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone replaces it. Not for a cross-encoder
     with a pre-trained next-utterance head, nor for a late-interaction encoder, which starts as a bi-encoder. A new
     ConveRT is random.
     """

@@ -1,1 +1,1 @@
-"""What several commands share, and is no command."""
+"""Helpers shared by several commands."""

@@ -17,17 +17,17 @@ __all__ = ["left_out", "load", "load_encoder", "load_named", "load_reranker"]
 
 
 def load(settings: RankerSettings) -> Ranker:
-    """The model that the settings name."""
+    """Loads the model that the settings name."""
     return load_named(settings.model, settings)
 
 
 def load_reranker(name: str | None, running: RankerSettings) -> Ranker | None:
-    """The cross-encoder of this name, if there is one, run as the ranker but by torch."""
+    """Loads the cross-encoder for re-ranking, if one is named; it always runs with torch."""
     return None if name is None else load_named(name, replace(running, backend="torch"))
 
 
 def load_named(name: str, running: RunningSettings) -> Ranker:
-    """A model by its name; of processes that torchrun starts, each takes a GPU of its own."""
+    """Loads a model by name; each process under torchrun takes its own GPU."""
     device = running.device
     if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
         device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
@@ -35,7 +35,7 @@ def load_named(name: str, running: RunningSettings) -> Ranker:
 
 
 def load_encoder(settings: RankerOrBackbone) -> Ranker:
-    """The model that the settings name, or a bi-encoder of one tower around a pre-trained encoder."""
+    """Loads the model that the settings name, or builds a one-tower bi-encoder around a pre-trained encoder."""
     model, backbone = settings.model, settings.backbone
     if model is not None and backbone is None:
         return load_named(model, settings)
@@ -47,7 +47,7 @@ def load_encoder(settings: RankerOrBackbone) -> Ranker:
 
 
 def left_out(searcher: Searcher) -> str | None:
-    """Says how many candidates were left out as turns of their contexts; None if none were."""
+    """A message on how many candidates were left out as turns of their contexts; None if none were."""
     if searcher.left_out == 0:
         return None
     return f"left out {searcher.left_out:,} candidates that are turns of their own contexts (--keep-turns keeps them)"

@@ -1,4 +1,4 @@
-"""What commands write: lines on standard output and standard error, and progress bars."""
+"""Output of commands: lines on standard output and standard error, and progress bars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Writes a line, to standard error with `err`, and flushes it: another process may wait for it.
+    """Writes a line, with `err` to standard error, and flushes it, as another process may wait for it.
 
     Control characters of texts, which would steer a terminal, are written as JSON writes them.
     """
@@ -30,10 +30,10 @@ def say(line: str, *, err: bool = False) -> None:
 
 
 def shows_bars(progress: bool | None) -> bool:
-    """Whether bars are shown: in a terminal, as a log file would keep each of their states."""
+    """Whether to show progress bars: only in a terminal, as a log file would keep each of their states."""
     return sys.stderr.isatty() if progress is None else progress
 
 
 def bar(items: Iterable[Any] | None = None, *, step: str, unit: str, shown: bool, total: int | None = None) -> tqdm:
-    """A progress bar of a step over `items`, or one that is moved by its `update`."""
+    """A progress bar over `items`, or one that its `update` advances."""
     return tqdm(items, desc=step, unit=unit, unit_scale=True, total=total, disable=not shown, dynamic_ncols=True)

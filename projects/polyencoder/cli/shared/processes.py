@@ -1,4 +1,4 @@
-"""Commands that run in several processes, which torchrun starts."""
+"""Runs a command in several processes under torchrun."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Settings)
 
 @contextmanager
 def one_of_several(settings: T) -> Iterator[tuple[T, bool]]:
-    """The settings for this process, and whether it is the first, the only one that writes reports."""
+    """The settings for this process, and whether it is the first, which alone writes reports."""
     if not is_grouped():
         yield settings, True
         return

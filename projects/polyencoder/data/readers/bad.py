@@ -14,7 +14,7 @@ OnBad: TypeAlias = Callable[[InputError], None]
 
 
 def raise_it(error: InputError) -> None:
-    """The default of every reader: the first bad record ends the reading."""
+    """Raises the error: the default of every reader, which stops at the first bad record."""
     raise error from None
 
 
@@ -26,7 +26,7 @@ class BadExamples:
     Attributes:
         skip: continue with the next record; otherwise the first bad one raises its error.
         count: how many there were.
-        first: what was wrong with the first; None without any.
+        first: the first error; None without any.
     """
 
     def __init__(self, *, skip: bool = False) -> None:

@@ -28,10 +28,10 @@ DELIMITERS = {
 
 
 def rows(source: Source, *, delimiter: str = ",", bad: OnBad = raise_it) -> Iterator[tuple[str, dict[str, str]]]:
-    """The rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Empty lines are left out.
+    """Yields the rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Skips empty lines.
 
-    Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins. Behind a quote
-    that is closed nowhere, or only far away, the rows begin again with the next line.
+    Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins. After a quote
+    that is never closed, or only far away, reading continues with the next line.
 
     Args:
         source: a path or an open `DataFile`.
@@ -59,7 +59,7 @@ def rows(source: Source, *, delimiter: str = ",", bad: OnBad = raise_it) -> Iter
 
 
 def _header(text: _Lines, delimiter: str) -> tuple[str, list[str]]:
-    """The place of the first row, and the names of the columns that it gives."""
+    """The place of the header row, and its column names."""
     for where, names in _cells(text, delimiter, raise_it):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -69,7 +69,7 @@ def _header(text: _Lines, delimiter: str) -> tuple[str, list[str]]:
 
 
 def _cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str, list[str]]]:
-    """The rows of cells that are whole and not empty, with their places."""
+    """Yields the complete, non-empty rows of cells, with their places."""
     reader = csv.reader(text, delimiter=delimiter, strict=True)
     while True:
         text.begin_row()
@@ -82,7 +82,7 @@ def _cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str, list
             return
         except csv.Error as error:
             bad(text.error or InputError(f"{text.where}: not a row of cells ({error}); look for a quote out of place"))
-            # An open quote is only noticed at the next one, or where it has swallowed the rest of the file.
+            # An open quote is only noticed at the next quote, or at the end of the file.
             if text.ended or text.row_size > SWALLOWED:
                 text.back_behind_first()
                 reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -94,7 +94,7 @@ def _cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str, list
 
 
 class _Lines:
-    """The lines that csv asks for, with their numbers. One that cannot be decoded is empty, and spoils its row."""
+    """Feeds lines to csv and counts them. A line that cannot be decoded is empty and makes its row invalid."""
 
     def __init__(self, file: DataFile) -> None:
         self._numbered = zip(count(1), raw_lines(file))
@@ -118,7 +118,7 @@ class _Lines:
         return sum(len(line) for _, line in self._row)
 
     def back_behind_first(self) -> None:
-        """Give the lines of this row again, without its first one."""
+        """Gives the lines of this row again, without the first one."""
         self._again.extendleft(reversed(self._row[1:]))
         self.number = self._first
 

@@ -21,7 +21,7 @@ NEXT_OBJECT = re.compile(rb"\}[ \t\r]*\n\s*\{")  # nowhere in one JSON value, bu
 
 
 def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a top-level array, each with its place: (`file.json, example 12`, {...}); the first is example 1.
+    """Yields the objects of a top-level array with their places: (`file.json, example 12`, {...}), from 1.
 
     Numbers are int (64 bits) and float. Memory holds a few objects at a time, whatever the length of the array.
 
@@ -58,7 +58,7 @@ def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, 
 
 
 def holds_array(file: DataFile) -> bool:
-    """Whether a file, of which nothing has been read yet, begins as a JSON array does. Drops a mark of UTF-8."""
+    """Whether an unread file begins like a JSON array. Drops a byte order mark."""
     try:
         if file.peek().startswith(codecs.BOM_UTF8):
             file.read(len(codecs.BOM_UTF8))
@@ -79,7 +79,7 @@ def _what_it_is(head: bytes) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """ijson's message, in one line: the yajl library draws a picture, with the place behind its first line."""
+    """ijson's message in one line, without the position that the yajl library draws below it."""
     said = error.args[0] if error.args else ""
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     what, *picture = [line.strip() for line in text.splitlines()] or [type(error).__name__]

@@ -16,7 +16,7 @@ UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]:
-    r"""The lines of a file, each with its number from 1 on, without what ends it.
+    r"""Yields the lines of a file, without line ends, with their numbers from 1.
 
     Lines end with `\n`, `\r\n` or `\r`, as in Python's text files, and nowhere else: `\u2028` and its like stay in
     their line. A mark of UTF-8 at the beginning is dropped.
@@ -49,13 +49,13 @@ def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]
 
 
 def raw_lines(file: DataFile) -> Iterator[bytes]:
-    """The lines of a file as bytes, with what ends them; without a mark of UTF-8 at the beginning."""
+    """Yields the lines of a file as bytes, with line ends, without a byte order mark."""
     for block in _blocks(file):
         yield from block.splitlines(keepends=True)
 
 
 def _blocks(file: DataFile) -> Iterator[bytes]:
-    """The file in blocks of whole lines; without a mark of UTF-8 at the beginning."""
+    """Yields the file in blocks of whole lines, without a byte order mark."""
     mark = codecs.BOM_UTF8
     while block := file.read1(BLOCK):
         if not block.endswith(b"\n"):
@@ -70,7 +70,7 @@ def _blocks(file: DataFile) -> Iterator[bytes]:
 
 
 def _one_by_one(block: bytes, *, path: str, number: int, bad: OnBad) -> Iterator[tuple[int, str]]:
-    """The lines of a block of which some cannot be decoded."""
+    """Decodes a block with invalid lines, line by line."""
     for place, line in enumerate(block.split(b"\n"), start=number):
         try:
             text = line.decode()

@@ -25,15 +25,15 @@ ROWS_AT_ONCE = 1024  # of a Parquet file
 
 
 def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it) -> Iterator[tuple[str, Record]]:
-    """The records of a file in order, each with its place: (`file.csv, line 12`, {name: value}).
+    """Yields the records of a file in order, each with its place: (`file.csv, line 12`, {name: value}).
 
     Formats: `jsonl` (an object a line, or one array of objects; `.jsonl`, `.ndjson` and `.json`), `csv` and `tsv`
-    (with a header row), `parquet`, and `txt` (every other name: `{"text": line}`), behind `.gz`, `.bz2`, `.xz` or
-    `.zst` too. Empty lines are left out, except of `txt`.
+    (with a header row), `parquet`, and `txt` (every other name: `{"text": line}`), also with `.gz`, `.bz2`, `.xz` or
+    `.zst`. Empty lines are skipped, except in `txt`.
 
     Args:
         source: a path (`-` is standard input) or an open `DataFile`.
-        format: one of `FORMATS`; None: what the file's name says.
+        format: one of `FORMATS`; None: by the file's name.
         bad: gets the error of a record that cannot be used, and of a file that is damaged from some record on.
 
     Raises:
@@ -60,7 +60,7 @@ def _json(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
 
 
 def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
-    """The object of each line that is not empty."""
+    """Yields the JSON object of each line that is not empty."""
     for number, line in lines(file, bad=bad):
         if not line or line.isspace():
             continue
@@ -85,7 +85,7 @@ def _text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
 
 
 def _parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
-    """The rows of a Parquet file, a few at a time; the first is row 1."""
+    """Yields the rows of a Parquet file, read in small batches; the first is row 1."""
     parquet = require("pyarrow.parquet", extra="data")
     damage = (require("pyarrow", extra="data").ArrowException, OSError)
     row = 0

@@ -29,11 +29,11 @@ DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 class DamagedFile(InputError):
-    """A file that cannot be read to its end: its records up to there are good."""
+    """A file that cannot be read to its end; the records before are good."""
 
 
 class DataFile(io.BufferedReader):
-    """A file open for reading, as the bytes that it holds once decompressed; made by `open_bytes`.
+    """An open file of decompressed bytes, made by `open_bytes`.
 
     Every reader of this package takes one in the place of a path, and leaves it open. So the caller can see how far
     a reader has come, and estimate how many records there are from the first few:
@@ -61,12 +61,12 @@ class DataFile(io.BufferedReader):
             return self._fraction
         if not self.size or not self._source.given:
             return None
-        # Not all that came from the disk has reached the caller: what is in the buffers counts as not read.
+        # Bytes that are still in buffers count as unread.
         return self._source.taken() / self.size * self.tell() / self._source.given
 
     @fraction.setter
     def fraction(self, value: float) -> None:
-        """For readers that know better than the bytes do, such as Parquet's."""
+        """Sets the share, for readers that know it better, such as Parquet's."""
         self._fraction = value
 
 
@@ -74,10 +74,10 @@ Source: TypeAlias = "str | os.PathLike[str] | DataFile"
 
 
 def open_bytes(path: str | os.PathLike[str]) -> DataFile:
-    """Open a file for reading: a context manager. `.gz`, `.bz2`, `.xz`, `.zst` are decompressed; `-` is standard input.
+    """Opens a file for reading, as a context manager. Decompresses `.gz`, `.bz2`, `.xz`, `.zst`; `-` is standard input.
 
     Raises:
-        InputError: it cannot be opened. Reading it raises `DamagedFile`, an InputError, where it is damaged or cut off.
+        InputError: it cannot be opened. Reading a damaged or truncated file raises `DamagedFile`, an InputError.
     """
     name = os.fspath(path)
     if name == "-":
@@ -89,7 +89,7 @@ def open_bytes(path: str | os.PathLike[str]) -> DataFile:
     decompressor = DECOMPRESSORS.get(_suffix(name))
     if decompressor is None:
         return DataFile(_Source(disk.read, name=name, disk=disk), path=name, size=size)
-    if size == 0:  # gzip takes it for the end of a whole file
+    if size == 0:  # gzip would accept it
         disk.close()
         raise InputError(f"{name}: is empty, which no compressed file is: it was cut off")
     stream = decompressor(disk)
@@ -97,17 +97,17 @@ def open_bytes(path: str | os.PathLike[str]) -> DataFile:
 
 
 def opened(source: Source) -> AbstractContextManager[DataFile]:
-    """A source as an open file: closed at the end of the `with` block if it was opened for it."""
+    """Opens a source, and closes it at the end of the `with` block; an open file stays open."""
     return nullcontext(source) if isinstance(source, DataFile) else open_bytes(source)
 
 
 def is_compressed(path: str) -> bool:
-    """Whether `open_bytes` decompresses it: its name says so."""
+    """Whether `open_bytes` decompresses the file, by its name."""
     return _suffix(path) in DECOMPRESSORS
 
 
 def expand(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The files that are named: paths and glob patterns (`**` too), a comma between them, or a list of such.
+    """Expands paths and glob patterns (also `**`), comma-separated or as a list, to files.
 
     In the order given, the matches of a pattern sorted; a file that is named twice comes once. A name of
     an existing file is no pattern, whatever characters are in it, and neither is `-` (standard input).
@@ -154,14 +154,14 @@ def _open(path: str) -> io.FileIO:
 
 
 class _InPieces(io.FileIO):
-    """A file that gives little at a time."""
+    """A file that returns small pieces."""
 
     def read(self, size: int | None = -1, /) -> Any:
         return super().read(PIECE if size is None or size < 0 else min(size, PIECE))
 
 
 class _Source(io.RawIOBase):
-    """Bytes from a file, a decompressor or standard input, counted; what goes wrong there becomes a `DamagedFile`.
+    """Counted bytes from a file, a decompressor or standard input; read errors become `DamagedFile`.
 
     Args:
         read: gives at most that number of bytes, and none at the end. `read1` of a decompressor: its `read` would
@@ -217,10 +217,10 @@ class _Source(io.RawIOBase):
 
 
 def _unzstd(disk: Any) -> io.BufferedIOBase:
-    """The bytes of a file in one Zstandard frame or several.
+    """Decompresses a file of one or more Zstandard frames.
 
-    Reading raises OSError where it is damaged, EOFError where it is cut off. Raises ConfigError where the package is
-    not installed.
+    Reading raises OSError for damaged data, EOFError for a truncated file. Raises ConfigError if the package is not
+    installed.
     """
     zstandard = require("zstandard", extra="data")
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
@@ -228,7 +228,7 @@ def _unzstd(disk: Any) -> io.BufferedIOBase:
 
 
 class _Frames(io.BufferedIOBase):
-    """Zstandard frames, each by a decompressor of its own."""
+    """Decompresses consecutive Zstandard frames."""
 
     def __init__(self, disk: Any, new: Callable[[], Any], *, error: type[Exception]) -> None:
         self._disk, self._new, self._error = disk, new, error
@@ -246,7 +246,7 @@ class _Frames(io.BufferedIOBase):
         return data
 
     def _fill(self) -> bool:
-        """Decompress some more; whether there was any."""
+        """Decompresses more bytes; False at the end."""
         self._compressed = self._compressed or self._disk.read(PIECE)
         if not self._compressed:
             if self._frame is not None:

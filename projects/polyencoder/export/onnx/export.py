@@ -89,7 +89,7 @@ def export_onnx(
             write_graph(traced[name], _inputs(step, example), path)
             differences[name] = _check(step.eval(), batches, path, name=str(target / name))
             digests[name] = file_digest(path)
-        if not (target / WEIGHTS).is_file():  # which have digests of theirs
+        if not (target / WEIGHTS).is_file():  # else these exist, and the weights hold their digests
             for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
                 written.enter_context(atomic_write(target / name)).write_text(content, encoding="utf-8")
         candidates = candidate_fingerprint(model, text) if model.has_vectors else None
@@ -110,9 +110,9 @@ def _check_model_there(target: Path, model: RankerModel, text: TextEncoder, weig
 
 
 def _plain(model: RankerModel) -> RankerModel:
-    """The model on the CPU in float32, where graphs are made and compared."""
+    """A copy of the model on the CPU in float32, for tracing and comparison."""
     model.export_steps()  # raises InputError if it is one of graphs
-    model = model.as_kept()  # of a quantized one what it is rounded to
+    model = model.as_kept()  # of a quantized model the rounded weights
     for tower in model.backbones:
         if tower.rounded:
             raise InputError("these weights were loaded in low precision: load the ranker without dtype to export it")
@@ -126,7 +126,7 @@ def _plain(model: RankerModel) -> RankerModel:
 
 
 def _token_batches(steps: Sequence[Step], text: TextEncoder, texts: list[str]) -> tuple[TokenBatch, list[TokenBatch]]:
-    """A batch to trace on, and batches to check on: one short sequence, one long one, all together.
+    """A batch to trace with, and batches for checks: a short sequence, a long one, and all together.
 
     The trace must see the longest sequence that can come: of how many codes a context has, min(codes, length) for some
     kinds, it keeps the side that it saw.

@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 def write_graph(step: Step, inputs: tuple[Tensor, ...], path: Path) -> None:
-    """Write the graph of a step, whose `axes` may have any size.
+    """Writes the graph of a step, whose `axes` may have any size.
 
     Args:
         step: in evaluation mode.
@@ -133,7 +133,7 @@ def _attend(
 
 
 def _mask(**options: Any) -> Tensor | None:
-    """What is added to scores: 0 and the smallest number, [batch, 1, 1, length] where padding alone is not seen."""
+    """The attention bias: 0, and the smallest number at padding, [batch, 1, 1, length]."""
     seen: Tensor | None = options.get("attention_mask")
     if seen is None or seen.dim() != 2 or options["mask_function"] is not attention.PADDING_ALONE:
         seen = AttentionMaskInterface()["sdpa"](**options)

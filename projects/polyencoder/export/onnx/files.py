@@ -68,7 +68,7 @@ class Description:
 
 
 def read_description(folder: Path) -> Description:
-    """Read `onnx.json`; CheckpointError when it is missing, damaged or of another version."""
+    """Reads `onnx.json`; CheckpointError when it is missing, damaged or of another version."""
     path = folder / DESCRIPTION
     if not path.is_file():
         raise CheckpointError(f"{folder}: no {DESCRIPTION} in it: it has no exported graphs; {HOW_TO_EXPORT}")

@@ -72,7 +72,7 @@ def _read_graph(path: Path, onnx: Any) -> Any:
         graph = onnx.load(path)
     except Exception as error:  # protobuf's own, which is another in each of its implementations
         raise CheckpointError(f"{path}: not a readable ONNX graph ({first_line(error)}); export again") from None
-    del graph.graph.value_info[:]  # shapes that it may have written down, of what quantization makes others of
+    del graph.graph.value_info[:]  # recorded shapes, which quantization changes
     _unshare(graph)
     # The mark of a prepared graph. Without it onnxruntime advises to merge operators first, which it does by itself
     # when it opens the graph.
@@ -95,7 +95,7 @@ def _unshare(graph: Any) -> None:
 
 
 def _narrowing(graph: Any) -> list[str]:
-    """The linear layers that take more values than they give: of a transformer, the second of each feed-forward block.
+    """The linear layers with more inputs than outputs: in a transformer the second one of each feed-forward block.
 
     What comes out of the activation before them has outliers, for which one scale for all values is too coarse: they
     cause half of what int8 changes in a vector, and take a third of the products.
@@ -106,7 +106,7 @@ def _narrowing(graph: Any) -> list[str]:
 
 
 def _store_in_int8(graph: Any, layers: list[str], onnx: Any) -> None:
-    """Replace the embeddings, and the weights of these layers, by int8 ones that are made float32 again.
+    """Replaces embeddings, and the weights of these layers, by int8 ones that are dequantized at run time.
 
     Of embeddings only the rows that are looked up; of layers all weights, once, when onnxruntime opens the graph.
     """

@@ -66,7 +66,7 @@ class Graph:
         device: torch.device | str | None = None,
         separator: int | None = None,
     ) -> None:
-        """Open a graph.
+        """Opens a graph.
 
         Args:
             path: the file.
@@ -101,7 +101,7 @@ class Graph:
 
     @property
     def takes_both_texts(self) -> bool:
-        """Whether it takes the two texts of a context separately (multi-context ConveRT)."""
+        """Whether the graph takes the two texts of a context separately (multi-context ConveRT)."""
         return "extra_ids" in self._inputs
 
     def __call__(self, tokens: TokenBatch) -> list[Tensor]:
@@ -195,7 +195,7 @@ OnnxRanker = OnnxSeparable | OnnxCrossEncoder
 def find_onnx(
     name: str | os.PathLike[str], *, precision: Precision = "float32", device: torch.device | str | None = None
 ) -> tuple[Path, tuple[OnnxRanker, TextEncoder]]:
-    """The folder of a ranker's graphs, by path or hub id, and what `load_onnx` reads of it.
+    """Finds the folder of a ranker's graphs, by path or hub id, and the arguments of `load_onnx`.
 
     Raises:
         CheckpointError: there are none, or they are damaged.
@@ -214,7 +214,7 @@ def load_onnx(
     threads: int | None = None,
     device: torch.device | str | None = None,
 ) -> tuple[OnnxRanker, TextEncoder]:
-    """Read a folder of graphs: `Ranker(*load_onnx(folder, threads=4))`.
+    """Reads a folder of graphs: `Ranker(*load_onnx(folder, threads=4))`.
 
     Args:
         folder: what `export_onnx` wrote.
@@ -260,7 +260,7 @@ def _read(path: Path) -> bytes:
 
 
 def _providers(runtime: Any, device: torch.device | str | None) -> list[Any]:
-    """onnxruntime's name for a device, and the CPU for what that one cannot do."""
+    """onnxruntime's execution providers for a device, with the CPU as fallback."""
     has_cuda = "CUDAExecutionProvider" in runtime.get_available_providers()
     try:
         kind = torch.device(device).type if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
@@ -277,7 +277,7 @@ def _providers(runtime: Any, device: torch.device | str | None) -> list[Any]:
 
 
 def _stack(parts: tuple[Tensor, ...]) -> Tensor:
-    """One tensor of several [batch, ...]; where one has fewer codes than another it is filled up with zeros (False)."""
+    """Concatenates tensors [batch, ...]; those with fewer codes are padded with zeros (False)."""
     if parts[0].dim() == 1:
         return torch.cat(parts)
     width = max(part.size(1) for part in parts)

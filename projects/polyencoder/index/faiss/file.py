@@ -124,7 +124,7 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         vectors: the vectors to index.
         kind: "flat" (all are compared), "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of
             compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq, and no overrides.
-        overrides: of what the number of rows suggests.
+        overrides: parameters instead of those for the number of rows.
             hnsw: `m` (neighbours of a node), `ef_construction`, `ef_search` (nodes examined).
             ivf-flat and ivf-pq: `nlist`, `nprobe` (lists that a search reads), `training_rows`.
             ivf-pq: `pq_m` (numbers of each vector; divides dim), `pq_bits`.

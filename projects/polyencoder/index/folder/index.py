@@ -67,7 +67,7 @@ class FolderIndex(Index):
         *,
         attention: str = "basic",
     ) -> FolderIndex:
-        """Open an index for the model that made it.
+        """Opens an index for the model that made it.
 
         Reads neither texts nor vectors.
 

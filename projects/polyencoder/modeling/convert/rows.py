@@ -38,7 +38,7 @@ class PackedRows:
 
     @classmethod
     def grouped(cls, mask: Tensor) -> PackedRows:
-        """Grouped by length, on a CPU, where this saves attention over padding."""
+        """Groups by length on a CPU, which saves attention over padding."""
         if is_traced() or mask.device.type != "cpu":
             return cls.of(mask)
         lengths = mask.sum(1)

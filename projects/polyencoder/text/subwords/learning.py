@@ -1,4 +1,4 @@
-"""Trains a vocabulary of subwords on words and their counts, as tensor2tensor's `SubwordTextEncoder` does.
+"""Trains a subword vocabulary on word counts, like tensor2tensor's `SubwordTextEncoder`.
 
 Source: `build_from_token_counts` of Vaswani et al., "Tensor2Tensor for neural machine translation" (2018), as note 4 of
 ConveRT uses it: 4 iterations, subwords that occur at least 250 times, of at most 20 characters and at most 4 digits in
@@ -77,7 +77,7 @@ def learn_subwords_of_size(
     least_count: int = 1,
     said: Callable[[int, int], object] | None = None,
 ) -> tuple[SubwordTokenizer, int]:
-    """The vocabulary nearest to `size` subwords, and its minimum count, found by halving the interval of counts.
+    """Trains the vocabulary nearest to `size` subwords; returns it and its minimum count, found by bisection.
 
     The count is at least `least_count`, unless nothing occurs so often. `said` is called with each minimum
     count that was tried, and the number of subwords that it gave.
@@ -110,7 +110,7 @@ def learn_subwords_of_size(
 
 
 def _counts(words: Mapping[str, int], tokenizer: SubwordTokenizer, *, max_length: int) -> dict[str, int]:
-    """The number of times that each text which begins where a subword does occurs within words."""
+    """Counts each text that begins at a subword's start within words."""
     counts: dict[str, int] = {}
     get = counts.get
     for word, count in words.items():
@@ -124,7 +124,7 @@ def _counts(words: Mapping[str, int], tokenizer: SubwordTokenizer, *, max_length
 
 
 def _most_frequent(counts: dict[str, int], *, min_count: int, may_be: Callable[[str], bool]) -> list[str]:
-    """The subwords that are frequent enough when longer ones were taken first, and with them what they begin with."""
+    """The frequent subwords, longest first: a subword's count is subtracted from those of its prefixes."""
     by_length: dict[int, list[str]] = {}
     for subword, count in counts.items():
         if count >= min_count and may_be(subword):

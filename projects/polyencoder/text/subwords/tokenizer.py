@@ -54,7 +54,7 @@ class SubwordTokenizer:
         self._words = _Words(self)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text; none for a text that is empty."""
+        """Token ids of each text; empty for an empty text."""
         of_run = self._words.__getitem__
         rows = []
         for text in texts:
@@ -100,7 +100,7 @@ class SubwordTokenizer:
 
     @classmethod
     def from_str(cls, text: str | bytes, *, origin: str = "the tokenizer") -> SubwordTokenizer:
-        """Read what `to_str` wrote. ConfigError, which names the `origin`, for anything else."""
+        """Reads the output of `to_str`. Raises ConfigError, which names the `origin`, for anything else."""
         try:
             values = json.loads(text)
         except ValueError as error:
@@ -127,7 +127,7 @@ class SubwordTokenizer:
         return [self._id(piece) for piece in self.pieces(word)]
 
     def pieces(self, word: str) -> list[str]:
-        """The longest prefix that the vocabulary has, and so on with the rest; a character where there is none."""
+        """Splits a word greedily into the longest prefixes in the vocabulary, or single characters."""
         pieces, start, end = [], 0, len(word)
         while start < end:
             stop = min(end, start + self._longest)
@@ -146,7 +146,7 @@ class SubwordTokenizer:
 
 
 class _Words(dict[str, list[int]]):
-    """The ids of runs, each segmented when it is first asked for; a lone space between words has none."""
+    """A cache of the ids of runs, segmented on first use; a single space between words has no ids."""
 
     def __init__(self, tokenizer: SubwordTokenizer) -> None:
         super().__init__()
@@ -162,12 +162,12 @@ class _Words(dict[str, list[int]]):
 
 
 def is_subword_tokenizer(text: str) -> bool:
-    """Whether the text of a `tokenizer.json` says, with its first key, that it is one of ours, of whichever version."""
+    """Whether a `tokenizer.json` is a ConveRT subword vocabulary of any version, by its first key."""
     return re.match(rf'\s*{{\s*"format"\s*:\s*"{re.escape(FORMAT)}"', text) is not None
 
 
 def _joined(text: str) -> str:
-    """Marked words as text: the dropped space between two words of letters comes back."""
+    """Joins marked words, and restores the dropped space between two words of letters."""
     out = ""
     for word in text.split(MARKER):
         if out and word and not separates(out[-1]) and not separates(word[0]):
@@ -177,7 +177,7 @@ def _joined(text: str) -> str:
 
 
 def fingerprint64(character: str) -> int:
-    """FarmHash's `Fingerprint64` of the one to four bytes that a character has in UTF-8: 64 bits, unsigned.
+    """FarmHash's `Fingerprint64` of a character's one to four UTF-8 bytes: 64 bits, unsigned.
 
     TensorFlow's `StringToHashBucketFast` is this function, so unknown characters get the ids that the published graphs
     give them. Source: `HashLen0to16` in FarmHash's farmhash.cc (MIT licence), of which a character needs half.

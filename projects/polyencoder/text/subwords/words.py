@@ -1,8 +1,8 @@
-"""Text into words, as ConveRT's published graphs do it.
+"""Splits text into words like ConveRT's published graphs.
 
-A-Z become lower case, and nothing else does. A word is a run of characters of which either none or all are punctuation
-or separators (Unicode's P and Z); so `", "` is one, and so is `"..."`. A single space between two words of the first
-kind is dropped: it is what one expects there. A mark begins each word, so that words joined are the text.
+Only A-Z are lower-cased. A word is a run of characters of which either none or all are punctuation or separators
+(Unicode's P and Z), such as `", "` and `"..."`. A single space between two words of the first kind is dropped, as it
+is implied. Each word begins with a mark, so that words can be joined to the text.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _ASCII_RUNS = re.compile(rf"[^{_ASCII}]+|[{_ASCII}]+")
 
 
 def separates(character: str) -> bool:
-    """Whether this character is punctuation or a separator."""
+    """Whether a character is punctuation or a separator."""
     return _SEPARATES.match(character) is not None
 
 
 def runs(text: str) -> list[str]:
-    """The runs of a text, lower-cased: which all, joined, are the text; a single space between two is among them."""
+    """Lower-cases a text and splits it into runs, whose concatenation it is; a space between two words is a run."""
     if text.isascii():
         return _ASCII_RUNS.findall(text.lower())
     return list(_RUNS.findall(text.translate(_LOWER)))

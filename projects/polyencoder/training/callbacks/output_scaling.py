@@ -1,4 +1,4 @@
-"""Rescaling of a pre-trained encoder, by a run's first batch: outputs as large as BERT's.
+"""Measures `output_scaling` on a run's first batch, so that outputs are as large as BERT's.
 
 Weights of a pre-training without weight decay have grown, those of the last layer most, and the logits of an attention
 over outputs grow with the square of the outputs: the softmax of a poly-encoder then gives nearly everything to one
@@ -40,7 +40,7 @@ that the documentation of transformers prints for "Hello, my dog is cute" (36 nu
 
 
 class MeasuredScaling(Callback):
-    """Sets the model's `output_scaling` by the first batch of a run, in every process that of the first that has one.
+    """Measures the model's `output_scaling` on the first batch, in one process for all.
 
     `on_measured` is called with the number.
     """
