@@ -66,16 +66,16 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "n_decoder_layers": ((-1,), _TRANSFORMER),
     "embedding_type": (("random",), _TRANSFORMER),
     "embedding_projection": (("random",), _TRANSFORMER),
-    "share_word_embeddings": ((False,), "--share-encoders ties all of the two encoders, or they share nothing"),
+    "share_word_embeddings": ((False,), "--share-encoders shares the whole encoder; without it nothing is shared"),
     "history_reversed": ((False,), "contexts keep their latest turns"),
     "history_add_global_end_token": ((None,), "a context ends with the tokenizer's own token"),
     "rank_candidates": ((True,), "a ranker ranks"),
     "force_fp16_tokens": ((False,), "vocabularies are not padded"),
     "fp16_impl": (("safe",), "--fp16 keeps weights in float32, by autocast"),
     "model_parallel": ((False,), _GROUP),
-    "checkpoint_activations": ((False,), "--grad-cache, of a cross-encoder --pair-tokens, is what saves memory here"),
-    "interactive_candidates": (("fixed", "inline"), "a vocabulary is no list of replies"),
-    "eval_candidates": (("batch", "inline", "fixed", "batch-all-cands"), "a vocabulary is no list of replies"),
+    "checkpoint_activations": ((False,), "use --grad-cache or, for a cross-encoder, --pair-tokens to save memory"),
+    "interactive_candidates": (("fixed", "inline"), "words of a vocabulary are not replies"),
+    "eval_candidates": (("batch", "inline", "fixed", "batch-all-cands"), "words of a vocabulary are not replies"),
     "dict_initpath": ((None,), _MERGES),
     "dict_language": (("english",), _MERGES),
     "dict_max_ngram_size": ((-1,), _MERGES),
@@ -161,7 +161,7 @@ def check_origin(
         return
     stored = stored_options(origin)
     if named and origin.is_finetune:
-        raise CheckpointError(f"{flag(source)} {named} contradicts {origin}: both are where the encoder comes from")
+        raise CheckpointError(f"{flag(source)} {named} contradicts {origin}: both name the source of the encoder")
     if source in given and stored is not None and given[source] != stored.get(source):
         raise contradiction(source, given[source], str(origin), stored.get(source) or "none")
     _check_vocabulary(given, stored, origin=str(origin), learning=learning)

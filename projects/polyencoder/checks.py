@@ -104,7 +104,7 @@ def checked_candidate(name: str, value: Any) -> str:
     """Checks a text to rank: it can be encoded and has a word. Raises InputError that names it."""
     text = checked_text(name, value)
     if is_blank(text):
-        raise InputError(f"{name} is empty: leave it out, since a model scores nothing as it scores any text")
+        raise InputError(f"{name} is empty: leave it out, as a model would score it like any text")
     return text
 
 
@@ -192,12 +192,12 @@ def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> No
     except UnicodeEncodeError:
         too_long = True
     if too_long or "\0" in text:
-        raise ConfigError(f"{name} {text[:60]!a}... is no name that a file can have: give another", argument=name)
+        raise ConfigError(f"{name} {text[:60]!a}... is not a valid file name: give another", argument=name)
     scheme, shown_text = _ADDRESS.match(text), without_password(text)
     if scheme and scheme[1] not in addresses and not os.path.exists(text):
         known = f", or {', '.join(f'{one}:' for one in addresses)} and an address" if addresses else ""
         raise ConfigError(
-            f"{name} {shown_text[:60]!r} looks like an address, and {scheme[1]}: is none that is known: give the name "
+            f"{name} {shown_text[:60]!r} looks like an address, and {scheme[1]}: is not a known one: give the name "
             f"of a folder or a file{known}; one of this name is ./{shown_text[:60]}",
             argument=name,
         )

@@ -119,9 +119,9 @@ class TextConfig:
                     argument=name,
                 )
         if not self.surround and self.truncation == "turns":
-            raise ConfigError("surround is false, which the truncation `turns` does not know")
+            raise ConfigError("surround is false; the truncation `turns` needs it")
         if self.surround and self.truncation == "recent_first":
-            raise ConfigError("surround is true, which the truncation `recent_first` does not know")
+            raise ConfigError("surround is true; the truncation `recent_first` does not support it")
         for name in PROMPTS:
             if getattr(self, name) and self.truncation != "turns":
                 raise ConfigError(

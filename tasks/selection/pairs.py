@@ -42,7 +42,7 @@ class JsonlTeacher(SelectionTeacher):
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         super().add_cmdline_args(parser, partial_opt)
         add_file_argument(parser)
-        group = parser.add_argument_group("Selection tasks from one's own data")
+        group = parser.add_argument_group("Selection tasks on your own data")
         group.add_argument(
             "--selection-folder",
             type=str,

@@ -169,8 +169,8 @@ class SelectionTeacher(FixedDialogTeacher):
             _ = sampler.pool  # read now, so that a missing file is reported before the first example
         elif "num_negatives" in (self.opt.get("override") or {}):
             logging.warning(
-                f"--num-negatives: the {split} data of {self.opt['task']} has candidates, none are drawn but for "
-                "examples without"
+                f"--num-negatives: the {split} data of {self.opt['task']} has candidates; negatives are only sampled "
+                "for examples without any"
             )
         return sampler
 

@@ -131,7 +131,7 @@ def easy_task(tmp_path_factory: pytest.TempPathFactory, make_task: Callable[...,
 
 @pytest.fixture(scope="session")
 def dictionary(tmp_path_factory: pytest.TempPathFactory, task: dict[str, Any]) -> str:
-    """The path of the dictionary that is learnt from the task."""
+    """The path of the dictionary that is trained on the task."""
     path = str(tmp_path_factory.mktemp("dictionary") / "task.dict")
     BuildDict.main(model="biencoder", dict_file=path, dict_maxtokens=400, loglevel="error", **task)
     return path
@@ -147,7 +147,7 @@ def candidates_file(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def task_of(task: dict[str, Any], easy_task: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
-    """(model) -> options of the task that the trained model of this kind has learnt."""
+    """(model) -> options of the task that the trained model of this kind has learned."""
     return lambda model: easy_task if model == "crossencoder" else task
 
 

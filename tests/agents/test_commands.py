@@ -26,7 +26,7 @@ CHANCE = 1 / 8
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_a_learnable_task_is_learnt(model, trained):
+def test_a_learnable_task_is_learned(model, trained):
     path, report = trained(model)
     stats = json.loads(path.with_name("model.trainstats").read_text())
     validations = [report["loss"] for report in stats["valid_reports"]]

@@ -231,7 +231,7 @@ def test_display_model(trained, index_of, task, capsys):
 
 
 def test_re_ranking(trained, index_of, evaluate, chat, labels):
-    """The cross-encoder, which has learnt to prefer "here" to "gone", brings the answers to the front."""
+    """The cross-encoder, which has learned to prefer "here" to "gone", brings the answers to the front."""
     path, _ = trained("polyencoder")
     cross, _ = trained("crossencoder")
     folder = index_of("polyencoder")

@@ -246,7 +246,7 @@ def test_an_empty_candidate_is_named():
 def test_what_looks_like_an_address(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("postgres://host/db", "foo:bar//", "milvus:x", "s3:x"):
-        with pytest.raises(ConfigError, match="out '.*' looks like an address, and .*: is none that is known"):
+        with pytest.raises(ConfigError, match="out '.*' looks like an address, and .*: is not a known one"):
             check_place("out", name)
     with pytest.raises(ConfigError, match="a folder or a file, or milvus: and an address; one .* ./foo:bar"):
         check_place("out", "foo:bar", addresses=("milvus",))

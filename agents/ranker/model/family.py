@@ -123,7 +123,7 @@ class ModelFamily:
             special["end_token"] = special["start_token"]  # the paper's [S] on both sides
         delimiter, separator = given.get("delimiter"), given.get("turn_separator")
         if delimiter and separator:
-            raise ConfigError("--delimiter and --turn-separator both say what stands between two turns: give one")
+            raise ConfigError("--delimiter and --turn-separator both set the separator of turns: give one")
         words: Any = tokenizer
         if separator or is_new:  # a loaded model has its own
             special = separate_turns(words, special, separator or opt.get("turn_separator") or own_separator(words))

@@ -93,7 +93,7 @@ def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:
     found = name if name in report else current_name(name)
     if found not in report:
         there, meant = ", ".join(sorted(report)), did_you_mean(name, {one: one for one in report})
-        raise ConfigError(f"--validation-metric {name}: validation gives no such number; there are {there}{meant}")
+        raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {there}{meant}")
     return found
 
 
@@ -130,7 +130,7 @@ def _opened(opt: Opt, fold: str, agent: Agent) -> Iterator[World]:
     except Exception as error:  # a task's own code raises anything
         raise InputError(
             f"-t {task}: its data for {fold} cannot be opened: {type(error).__name__}: {first_line(error)}. Training "
-            "reads it, and is not begun without"
+            "needs it and was not started"
         ) from error
     finally:
         if world is not None:

@@ -25,9 +25,9 @@ ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.0
 # Optimizers of torch.optim that cannot train a ranker
 _UNUSABLE = {
     "lbfgs": "it computes the loss several times for each update, which ParlAI's training loop does not",
-    "muon": "it takes matrices alone, and a ranker has biases and layer norms too",
-    "optimizer": "it is what the others are made of, and none itself",
-    "sparseadam": "it takes sparse gradients alone, and a ranker's are dense",
+    "muon": "it only updates matrices, and a ranker also has biases and layer norms",
+    "optimizer": "it is only the base class of the others",
+    "sparseadam": "it needs sparse gradients, and a ranker's are dense",
 }
 
 
@@ -91,10 +91,10 @@ def limit_warmup(opt: Opt, *, updates: int | None) -> None:
     is_given = (opt.get("override") or {}).get("warmup_updates") is not None
     if not is_given and warmup > updates // 10:
         opt["warmup_updates"] = updates // 10
-        logging.info(f"warm-up: {updates // 10} of the run's {updates} updates (--warmup-updates to have others)")
+        logging.info(f"warm-up: {updates // 10} of the run's {updates} updates (--warmup-updates sets another number)")
     elif warmup >= updates:
         logging.warning(
-            f"--warmup-updates {warmup}: the run of {updates} updates is over before its learning rate is full"
+            f"--warmup-updates {warmup}: the run of {updates} updates ends before the learning rate reaches its peak"
         )
 
 
@@ -132,7 +132,7 @@ def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Sc
         end = updates or opt.get("max_train_steps") or -1
         if end <= 0:
             raise ConfigError(
-                f"--lr-scheduler {name} ends with the run, and how many updates that has cannot be known here: give "
+                f"--lr-scheduler {name} ends with the run, whose number of updates is unknown here: give "
                 "--max-train-steps, or --num-epochs of data whose size is known"
             )
         total = max(end, warmup + 1)  # a run shorter than its warm-up never decays

@@ -127,7 +127,7 @@ def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str
     found = fitted.calibration
     rows = [
         f"{len(examples):,} examples; the first candidate is right in {fitted.accuracy:.1%}",
-        f"each was asked with its right candidate and, with a weight of {unanswerable:g}, without it",
+        f"each counts with its right candidate and, with a weight of {unanswerable:g}, without it",
         f"temperature {found.temperature:.4g}, none {found.none:.4g}",
         "",
         "               before                 after",

@@ -45,7 +45,7 @@ class VocabSettings(Settings):
     """bpe, wordpiece: whether text is lower-cased."""
     subwords: Annotated[SubwordSettings, Needs("type", ("convert",))] = field(default_factory=SubwordSettings)
     sample: Count = 10_000_000
-    """Maximum number of sentences to learn from."""
+    """Maximum number of sentences to train on."""
     column: tuple[str, ...] = ()
     """A column with texts; repeatable."""
     seed: int = 0
@@ -56,7 +56,7 @@ class VocabSettings(Settings):
 
 
 def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
-    """Learn a vocabulary from texts, for `polyencoder train --architecture convert` or for pre-training.
+    """Train a vocabulary on texts, for `polyencoder train --architecture convert` or for pre-training.
 
     Args:
         corpus: FILE or GLOB: one text per line, or JSON lines, CSV, TSV or Parquet with text, turns, context or

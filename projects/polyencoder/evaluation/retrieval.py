@@ -124,7 +124,7 @@ def evaluate_retrieval(
     check_measures(measures)
     _check_qrels(qrels)
     if (unknown := next((query for query in qrels if query not in queries), None)) is not None:
-        raise InputError(f"the judged query {unknown!r} is none of the {len(queries):,} queries", argument="queries")
+        raise InputError(f"the judged query {unknown!r} is not among the {len(queries):,} queries", argument="queries")
     judged = {query: queries[query] for query in qrels}
     documents = sorted({document for labels in qrels.values() for document in labels})
     if index is not None:

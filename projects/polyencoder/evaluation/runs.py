@@ -87,7 +87,7 @@ def rerank_run(
     examples = []
     for id_, order in zip(ids, orders, strict=True):
         if (unknown := next((document for document, _ in order[:depth] if document not in texts), None)) is not None:
-            raise InputError(f"query {id_!r}: its result {unknown!r} is none of the documents whose texts are given")
+            raise InputError(f"query {id_!r}: its result {unknown!r} is not among the documents with texts")
         own = [texts[document] for document, _ in order[:depth]]
         examples.append(Example(checked_context(f"query {id_!r}", queries[id_]), own[0], own))
     reranked: dict[str, dict[str, float]] = {id_: {} for id_ in ids}

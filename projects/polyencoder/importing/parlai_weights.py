@@ -61,15 +61,15 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 # The supported values, and why others are not
 _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "variant": (tuple(VARIANTS), "no encoder of Hugging Face is equal to it"),
-    "activation": (("gelu", "relu"), "no other was there when this was written"),
-    "reduction_type": (("first", "mean", "max"), "no other was there when this was written"),
+    "activation": (("gelu", "relu"), "ParlAI has no other"),
+    "reduction_type": (("first", "mean", "max"), "ParlAI has no other"),
     "use_memories": (
         (False,),
         "a context's vector then depends on memories, which only its own agent finds",
     ),
-    "polyencoder_type": (("codes", "n_first"), "no other was there when this was written"),
-    "poly_attention_type": (("basic", "sqrt", "multihead"), "no other was there when this was written"),
-    "codes_attention_type": (("basic", "sqrt", "multihead"), "no other was there when this was written"),
+    "polyencoder_type": (("codes", "n_first"), "ParlAI has no other"),
+    "poly_attention_type": (("basic", "sqrt", "multihead"), "ParlAI has no other"),
+    "codes_attention_type": (("basic", "sqrt", "multihead"), "ParlAI has no other"),
 }
 
 

@@ -46,7 +46,7 @@ class Inspection:
         if self.weights:
             return None
         if self.has_vectors and self.reads_pairs:
-            return f"A {self.title} also compares tokens and turns: its scores are no weighted context vectors."
+            return f"A {self.title} also compares tokens and turns: its scores are not sums over context vectors."
         if self.has_vectors:
             return f"A {self.title} has one context vector: its weight is 1 for every candidate."
         return f"A {self.title} reads context and candidate together: it has no context vectors."

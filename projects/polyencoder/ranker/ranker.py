@@ -376,7 +376,7 @@ class Ranker(Scorer):
         contexts = checked_contexts(contexts)
         if not isinstance(index, (Index, str, os.PathLike)):
             raise InputError(
-                f"index is {index!r:.60}; give what `index` made, or where one is. To order a list of texts without an "
+                f"index is {index!r:.60}; give an index, or its path or address. To order a list of texts without an "
                 "index, call `rank(context, texts)`"
             )
         searcher = Searcher(

@@ -192,7 +192,7 @@ class PretrainingSettings(Settings):
     def __post_init__(self) -> None:
         if bool(self.encoder.vocabulary) == bool(self.encoder.backbone):
             raise ConfigError(
-                "give one of vocabulary, which `polyencoder vocab` learns, for a new encoder, and backbone, "
+                "give one of vocabulary, which `polyencoder vocab` trains, for a new encoder, and backbone, "
                 "an encoder to train further",
                 argument="vocabulary",
             )

@@ -61,9 +61,7 @@ class DataSettings(Settings):
                 argument="out" if self.train else "train",
             )
         if self.streaming and not self.valid:
-            raise ConfigError(
-                "of data that is streamed nothing can be held out: give validation data (valid)", argument="valid"
-            )
+            raise ConfigError("streamed data cannot be split: give validation data (valid)", argument="valid")
 
 
 @settings(panel="Model", in_parlai=True)
@@ -156,7 +154,7 @@ class ConvertSettings(Settings):
     attention_heads: Annotated[Count | None, _CONVERT, _NEW] = None
     """Attention heads of the blocks (default: 1)."""
     relative_bias: Annotated[bool | None, _CONVERT, _NEW] = None
-    """Learn an attention bias for each relative position (default: on)."""
+    """Train an attention bias for each relative position (default: on)."""
     reduction_heads: Annotated[Count | None, _CONVERT, _NEW] = None
     """Attention heads of the reduction (default: 2)."""
     head_sizes: Annotated[Numbers | None, _CONVERT, _NEW] = None
@@ -219,7 +217,7 @@ class TrainSettings(Settings):
         if not family(model.architecture).has_backbone:
             if model.backbone or bool(vocabulary) == bool(model.init):
                 raise ConfigError(
-                    "a convert model starts from a vocabulary, which `polyencoder vocab` learns, or from init, a "
+                    "a convert model starts from a vocabulary, which `polyencoder vocab` trains, or from init, a "
                     "convert model to train further: give one of them",
                     argument="vocabulary",
                 )
@@ -234,5 +232,5 @@ class TrainSettings(Settings):
             )
         if self.training.hard_negatives.count and not family(model.architecture).model.has_vectors:
             raise ConfigError(
-                "hard_negatives are mined in an index, which a cross-encoder has none of", argument="hard_negatives"
+                "hard_negatives are mined in an index, and a cross-encoder has none", argument="hard_negatives"
             )

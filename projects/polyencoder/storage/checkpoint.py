@@ -260,7 +260,7 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
         )
     if weights_fingerprint(_read_weights(source), progress=progress) != expected:
         raise CheckpointError(
-            f"{source / WEIGHTS}: damaged, its checksum is another than when it was written; copy or export it again"
+            f"{source / WEIGHTS}: damaged, its checksum has changed since it was written; copy or export it again"
         )
 
 
@@ -332,12 +332,12 @@ def _check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor],
     problems = [f"{name} is missing" for name in expected if name not in weights]
     problems += [f"{name} is not part of this model" for name in weights if name not in expected]
     problems += [
-        f"{name} has shape {list(weights[name].shape)}, the model wants {list(tensor.shape)}"
+        f"{name} has shape {list(weights[name].shape)}, the model needs {list(tensor.shape)}"
         for name, tensor in expected.items()
         if name in weights and weights[name].shape != tensor.shape
     ]
     problems += [
-        f"{name} has numbers of the type {str(weights[name].dtype)[6:]}, the model wants {str(tensor.dtype)[6:]}"
+        f"{name} has numbers of the type {str(weights[name].dtype)[6:]}, the model needs {str(tensor.dtype)[6:]}"
         for name, tensor in expected.items()
         if name in weights and weights[name].is_floating_point() != tensor.is_floating_point()
     ]

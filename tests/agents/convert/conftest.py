@@ -26,7 +26,7 @@ LEARNING |= {"final_learning_rate": 0.0, "lr_scheduler": "reduceonplateau"}
 
 @pytest.fixture(scope="session")
 def vocabulary_of_the_task(task: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a vocabulary that is learnt from the task's texts."""
+    """The folder of a vocabulary that is trained on the task's texts."""
     texts = Path(f"{task['fromfile_datapath']}_train.txt").read_text().replace("\t", "\n").splitlines()
     tokenizer = learn_subwords(count_words(text.partition(":")[2] for text in texts), SubwordSettings(min_count=3))
     folder = tmp_path_factory.mktemp("vocabulary")
@@ -64,10 +64,10 @@ def learn(task: dict[str, Any]) -> Callable[..., dict[str, float]]:
 
 
 @pytest.fixture(scope="session")
-def learnt(
+def fitted(
     learn: Callable[..., dict[str, float]], small: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, float]]:
-    """The file of a multi-context model that has learnt the task, not to be written to; its last validation."""
+    """The file of a multi-context model that has learned the task, not to be written to; its last validation."""
     path = tmp_path_factory.mktemp("convert") / "model"
     return path, learn(path, init_model=str(small(extra_contexts=3)))
 

@@ -27,10 +27,10 @@ CONVERSATION = "\n[DONE]\nwhere is the owl ?\n[DONE]\nwhere is the cat ?\n"
 
 
 @pytest.fixture
-def copied(learnt, tmp_path):
-    """A copy of the model that has learnt, in the test's own folder."""
+def copied(fitted, tmp_path):
+    """A copy of the model that has learned, in the test's own folder."""
     for suffix in ("", ".opt", ".dict", ".tokenizer.json"):
-        shutil.copy(f"{learnt[0]}{suffix}", tmp_path / f"model{suffix}")
+        shutil.copy(f"{fitted[0]}{suffix}", tmp_path / f"model{suffix}")
     return tmp_path / "model"
 
 
@@ -38,8 +38,8 @@ def plain(shown: str) -> str:
     return re.sub(r"\x1b\[[\d;]*m", "", shown)
 
 
-def test_a_learnable_task_is_learnt(learnt):
-    path, report = learnt
+def test_a_learnable_task_is_learned(fitted):
+    path, report = fitted
     validations = [
         report["loss"] for report in json.loads(path.with_name("model.trainstats").read_text())["valid_reports"]
     ]
@@ -47,16 +47,16 @@ def test_a_learnable_task_is_learnt(learnt):
     assert report["accuracy"] == report["hits@1"] == report["R8@1"] > 5 * CHANCE
 
 
-def test_eval_model_repeats_the_last_validation(learnt, evaluate):
-    path, report = learnt
+def test_eval_model_repeats_the_last_validation(fitted, evaluate):
+    path, report = fitted
     again = evaluate(path)
     names = ["accuracy", "hits@1", "hits@5", "R8@1", "R8@5", "rank", "mrr"]
     assert {name: again[name] for name in names} == {name: report[name] for name in names}
     assert again["loss"] == pytest.approx(report["loss"], rel=1e-4)
 
 
-def test_display_model_shows_the_answers(learnt, task, capsys):
-    path, report = learnt
+def test_display_model_shows_the_answers(fitted, task, capsys):
+    path, report = fitted
     DisplayModel.main(model_file=str(path), num_examples=24, loglevel="error", **task)
     pairs = re.findall(r"labels: (.*)\n\s*model: (.*)", plain(capsys.readouterr().out))
     assert len(pairs) == 24
@@ -87,21 +87,21 @@ def test_it_talks_to_itself(copied, candidates_file, labels, tmp_path):
     assert {turn["text"] for episode in episodes for pair in episode["dialog"] for turn in pair} <= {*labels, "Hi!"}
 
 
-def test_vacuum_leaves_what_answers(copied, evaluate, learnt):
+def test_vacuum_leaves_what_answers(copied, evaluate, fitted):
     before = copied.stat().st_size
     Vacuum.main(model_file=str(copied), no_backup=True)
     assert copied.stat().st_size < 0.6 * before
-    assert evaluate(copied)["accuracy"] == learnt[1]["accuracy"]
+    assert evaluate(copied)["accuracy"] == fitted[1]["accuracy"]
 
 
-def test_parlais_model_card(learnt, task, tmp_path):
-    card = {"model_file": str(learnt[0]), "folder_to_save": str(tmp_path), "mode": "gen:sample", "evaltask": "fromfile"}
+def test_parlais_model_card(fitted, task, tmp_path):
+    card = {"model_file": str(fitted[0]), "folder_to_save": str(tmp_path), "mode": "gen:sample", "evaltask": "fromfile"}
     GenerateModelCard.main(**card, **{name: value for name, value in task.items() if name != "task"})
     assert json.loads((tmp_path / "sample.json").read_text())["text"]
 
 
-def test_candidates_that_an_index_finds_are_reranked(learnt, evaluate, trained, labels, tmp_path):
-    path, report = learnt
+def test_candidates_that_an_index_finds_are_reranked(fitted, evaluate, trained, labels, tmp_path):
+    path, report = fitted
     Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "index")
     found = evaluate(path, index=str(tmp_path / "index"), index_top_k=8)
     assert (found["R8@1"], found["mrr@8"]) == (report["R8@1"], report["mrr"])
@@ -113,9 +113,9 @@ def test_candidates_that_an_index_finds_are_reranked(learnt, evaluate, trained, 
 # ---- what is read of a dialogue
 
 
-def test_turns_stand_where_the_library_puts_them(learnt, respond):
+def test_turns_stand_where_the_library_puts_them(fitted, respond):
     """The last turn; behind a separator those before it, most recent first, and the persona."""
-    agent = create_agent_from_model_file(str(learnt[0]))
+    agent = create_agent_from_model_file(str(fitted[0]))
     seen = []
     text = agent.dict.text
     pad = text.pad
@@ -132,8 +132,8 @@ def test_turns_stand_where_the_library_puts_them(learnt, respond):
     assert seen[0] == [*last, *text.separator_ids, *extra]
 
 
-def test_a_multi_context_model_is_evaluated_with_less(learnt, evaluate):
-    path, report = learnt
+def test_a_multi_context_model_is_evaluated_with_less(fitted, evaluate):
+    path, report = fitted
     assert evaluate(path, extra_contexts=3, context_vector="combined")["loss"] == pytest.approx(report["loss"])
     losses = [
         evaluate(path, **options)["loss"]
@@ -142,22 +142,22 @@ def test_a_multi_context_model_is_evaluated_with_less(learnt, evaluate):
     assert len({round(loss, 5) for loss in (report["loss"], *losses)}) == 4
 
 
-def test_eval_model_in_a_shell(learnt, task, copied):
+def test_eval_model_in_a_shell(fitted, task, copied):
     """There ParlAI's evaluation has the options of training, of a model file without what trains it too."""
     Vacuum.main(model_file=str(copied), no_backup=True)
     flags = [part for name, value in task.items() for part in (f"--{name.replace('_', '-')}", str(value))]
-    for path, options in ((learnt[0], ["--context-vector", "immediate"]), (copied, [])):
+    for path, options in ((fitted[0], ["--context-vector", "immediate"]), (copied, [])):
         report = EvalModel.main("-mf", str(path), *flags, *options)
         assert report["exs"].value() == 24
 
 
-def test_contexts_are_chosen_of_models_that_have_them(small, make, learn, learnt, tmp_path):
+def test_contexts_are_chosen_of_models_that_have_them(small, make, learn, fitted, tmp_path):
     with pytest.raises(ConfigError, match="only a multi-context convert model has contexts to choose from"):
         make(init_model=str(small()), context_vector="extra", datatype="valid")
     with pytest.raises(CheckpointError, match="--extra-contexts 2 contradicts --init-model .* trained with 0"):
         make(init_model=str(small()), extra_contexts=2)
     with pytest.raises(ConfigError, match="--context-vector extra: is for evaluation; leave it out in training"):
-        learn(tmp_path / "model", init_model=str(learnt[0]), context_vector="extra")
+        learn(tmp_path / "model", init_model=str(fitted[0]), context_vector="extra")
 
 
 def test_turns_are_numbered(small, make, vocabulary):

@@ -1,4 +1,4 @@
-"""The vocabulary of `-m convert`: learnt from the task by ParlAI's commands, or named by `--vocabulary`."""
+"""The vocabulary of `-m convert`: trained on the task by ParlAI's commands, or named by `--vocabulary`."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def examples(task, labels, tmp_path):
     return path
 
 
-def test_a_model_of_parlai_in_the_commands(learnt, examples, labels, run, tmp_path):
-    path, report = learnt
+def test_a_model_of_parlai_in_the_commands(fitted, examples, labels, run, tmp_path):
+    path, report = fitted
     measured = json.loads(run("evaluate", "--model", path, "--data", examples, "--json"))
     assert (measured["hits@1"], measured["loss"]) == (
         pytest.approx(report["hits@1"]),

@@ -13,7 +13,7 @@ from tests.agents.ranker.model.killing import (
     assert_same_run,
     batches,
     finish,
-    kill_once_learnt,
+    kill_once_trained,
     start,
     write_conversations,
 )
@@ -27,11 +27,11 @@ def test_a_killed_run_goes_on(small, tmp_path):
     options += "--quantization-aware true --quantization-update 7 --final-learning-rate 0.001"
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     finish(start(unbroken, tmp_path, options), unbroken)
-    kill_once_learnt(killed, tmp_path, options, 12, 41)
+    kill_once_trained(killed, tmp_path, options, 12, 41)
 
     count = EPISODES * TURNS * 2 // 4
-    learnt = batches(killed)
-    assert len(learnt) == count < sum(map(len, learnt.values())), "nothing was done twice: no kill has cost anything"
+    fitted = batches(killed)
+    assert len(fitted) == count < sum(map(len, fitted.values())), "nothing was done twice: no kill has cost anything"
     assert_same_run(unbroken, killed, "valid_reports", "final_valid_report", "final_test_report")
     states = read_states(f"{killed}.checkpoint")  # of the last validation
     assert int(states["model"]["scale.batches"]) == 45

@@ -1,4 +1,4 @@
-"""What the tests of `-m pretrain_ranker` share: a vocabulary of the task's texts, and a tiny encoder that learnt."""
+"""What the tests of `-m pretrain_ranker` share: a vocabulary of the task's texts, and a tiny encoder that trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEARNING |= {"validation_every_n_epochs": 20.0, "validation_cutoff": 0.0, "log_e
 
 @pytest.fixture(scope="session")
 def save_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Iterable[str]], str]:
-    """(texts) -> the folder of a vocabulary that is learnt from them."""
+    """(texts) -> the folder of a vocabulary that is trained on them."""
 
     def save(texts: Iterable[str]) -> str:
         folder, settings = tmp_path_factory.mktemp("pieces") / "pieces", PieceSettings(size=200)
@@ -57,10 +57,10 @@ def learn(task: dict[str, Any], vocabulary: str) -> Callable[..., tuple[dict[str
 
 
 @pytest.fixture(scope="session")
-def learnt(
+def fitted(
     learn: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory, undrawn_curves: Callable[..., None]
 ) -> tuple[Path, dict[str, float]]:
-    """The file of an encoder that has learnt the task and its curve, not to be written to; and its last validation."""
+    """The file of an encoder that has learned the task and its curve, not to be written to; and its last validation."""
     path = tmp_path_factory.mktemp("pretrained") / "model"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LearningCurve, "draw", undrawn_curves)

@@ -35,8 +35,8 @@ def evaluated(path, task, **options) -> dict[str, float]:
     return {name: float(value) for name, value in report.items()}
 
 
-def test_a_learnable_task_is_learnt(learnt):
-    path, report = learnt
+def test_a_learnable_task_is_learned(fitted):
+    path, report = fitted
     first, *_ = json.loads(path.with_name("model.trainstats").read_text())["valid_reports"]
     assert report["ppl"] < 2.5 < first["ppl"]
     assert report["masked_accuracy"] > 0.6
@@ -45,8 +45,8 @@ def test_a_learnable_task_is_learnt(learnt):
     assert path.with_name("model.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_eval_model_repeats_the_last_validation_in_batches_of_any_size(learnt, task):
-    path, report = learnt
+def test_eval_model_repeats_the_last_validation_in_batches_of_any_size(fitted, task):
+    path, report = fitted
     again = evaluated(path, task)
     assert {name: again[name] for name in MEASURES} == pytest.approx(
         {name: report[name] for name in MEASURES}, rel=1e-4
@@ -71,15 +71,15 @@ def test_a_choice_from_one_response_is_not_measured(learn, task, tmp_path, capsy
     assert "follows" not in shown
 
 
-def test_several_tasks_each_have_their_measures(learnt, task):
-    path, report = learnt
+def test_several_tasks_each_have_their_measures(fitted, task):
+    path, report = fitted
     found = evaluated(path, {**task, "task": f"{task['task']},integration_tests:nocandidate"})
     assert found["fromfile/ppl"] == pytest.approx(report["ppl"], rel=1e-4)
     assert found["integration_tests:nocandidate/ppl"] > found["fromfile/ppl"]
 
 
-def test_display_model_shows_words_and_how_likely_responses_follow(learnt, task, capsys):
-    path, _ = learnt
+def test_display_model_shows_words_and_how_likely_responses_follow(fitted, task, capsys):
+    path, _ = fitted
     DisplayModel.main(model_file=str(path), num_examples=6, loglevel="error", **task)
     shown = re.findall(r"labels: (.*)\n\s*model: (.*)", plain(capsys.readouterr().out))
     assert len(shown) == 6
@@ -88,16 +88,16 @@ def test_display_model_shows_words_and_how_likely_responses_follow(learnt, task,
         assert repr(label) in said
 
 
-def test_it_has_no_answers(learnt):
+def test_it_has_no_answers(fitted):
     with pytest.raises(ConfigError, match=r"gives no answers: train a ranker from it, with --backbone"):
-        Interactive.main(model_file=str(learnt[0]), loglevel="error")
+        Interactive.main(model_file=str(fitted[0]), loglevel="error")
 
 
 # ---- what rankers begin with
 
 
-def test_the_folder_beside_the_model_is_its_encoder(learnt):
-    path, report = learnt
+def test_the_folder_beside_the_model_is_its_encoder(fitted):
+    path, report = fitted
     folder = path.with_name("model.encoder")
     encoder, heads, states = load_pretrained(folder), load_file(folder / "heads.safetensors"), read_states(path)
     for name, tensor in encoder.state_dict().items():
@@ -130,8 +130,8 @@ def test_the_command_at_its_end_makes_a_ranker_of_it(make, vocabulary, train, tm
     assert config.output_scaling == pytest.approx(SIZES["embedding_size"] ** -0.25, rel=1e-3)
 
 
-def test_rankers_begin_with_the_folder(learnt, train, tmp_path):
-    folder = str(learnt[0].with_name("model.encoder"))
+def test_rankers_begin_with_the_folder(fitted, train, tmp_path):
+    folder = str(fitted[0].with_name("model.encoder"))
     lengths = {"text_truncate": 30, "label_truncate": 16, "reduction_type": "first", "num_epochs": 1.1}
     report = train("polyencoder", tmp_path / "poly", backbone=folder, validation_every_n_epochs=1.0, **lengths)
     assert 0 < report["hits@1"] <= 1
@@ -139,8 +139,8 @@ def test_rankers_begin_with_the_folder(learnt, train, tmp_path):
     assert cross.model.linear.weight.equal(load_file(f"{folder}/heads.safetensors")["next_utterance.weight"])
 
 
-def test_rankers_begin_with_the_model_file_too(learnt, make_agent, task):
-    path = str(learnt[0])
+def test_rankers_begin_with_the_model_file_too(fitted, make_agent, task):
+    path = str(fitted[0])
     ranker = make_agent(
         "biencoder", init_model=path, text_truncate=30, label_truncate=16, dict_file=None, **task
     ).ranker
@@ -152,26 +152,26 @@ def test_rankers_begin_with_the_model_file_too(learnt, make_agent, task):
 # ---- what goes on
 
 
-def test_a_backbone_goes_on_with_its_heads(learnt, learn, task, tmp_path):
-    folder = str(learnt[0].with_name("model.encoder"))
+def test_a_backbone_goes_on_with_its_heads(fitted, learn, task, tmp_path):
+    folder = str(fitted[0].with_name("model.encoder"))
     path = tmp_path / "more"
     report, _ = learn(path, backbone=folder, num_epochs=0.2, learningrate=1e-12, validation_every_n_epochs=0.2)
     for name in MEASURES:
-        assert report[name] == pytest.approx(learnt[1][name], rel=1e-3), name
+        assert report[name] == pytest.approx(fitted[1][name], rel=1e-3), name
     assert "| began as | model.encoder |" in (tmp_path / "more.encoder" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("start", ["its own", "a ranker"])
-def test_an_initial_model_goes_on(start, learnt, learn, make_agent, tmp_path):
+def test_an_initial_model_goes_on(start, fitted, learn, make_agent, tmp_path):
     """Of a pre-training with both heads; of a ranker, whose vocabulary may have no mask token, with new ones."""
-    origin = learnt[0]
+    origin = fitted[0]
     if start == "a ranker":
         origin = tmp_path / "ranker"
         make_agent("biencoder", n_positions=48, text_truncate=30).save(str(origin))
     options = {"init_model": str(origin), "num_epochs": 0.2, "learningrate": 1e-12, "validation_every_n_epochs": 0.2}
     report, _ = learn(tmp_path / "more", **options)
     if start == "its own":
-        assert report["loss"] == pytest.approx(learnt[1]["loss"], rel=1e-3)
+        assert report["loss"] == pytest.approx(fitted[1]["loss"], rel=1e-3)
     else:
         assert report["masked_accuracy"] < 0.3
     assert load_pretrained(tmp_path / "more.encoder").dim == 32
@@ -213,7 +213,7 @@ def test_it_learns_as_other_agents_do(options, learn, tmp_path):
 
 
 def test_a_metric_that_is_none(learn, tmp_path):
-    with pytest.raises(ConfigError, match=r"--validation-metric hits@1: validation gives no such number; there are"):
+    with pytest.raises(ConfigError, match=r"--validation-metric hits@1: validations report no such metric; there are"):
         learn(tmp_path / "model", validation_metric="hits@1", num_epochs=1.1, validation_every_n_epochs=0.5)
 
 
@@ -232,13 +232,13 @@ def test_a_folder_that_cannot_be_written(learn, tmp_path):
         learn(tmp_path / "model", num_epochs=1.0, validation_every_n_epochs=-1)
 
 
-def test_the_same_command_has_nothing_more_to_do(learnt, learn, tmp_path):
-    for file in learnt[0].parent.iterdir():
+def test_the_same_command_has_nothing_more_to_do(fitted, learn, tmp_path):
+    for file in fitted[0].parent.iterdir():
         copy = shutil.copytree if file.is_dir() else shutil.copy
         copy(file, tmp_path / file.name)
     before = (tmp_path / "model").read_bytes()
     report, _ = learn(tmp_path / "model")
-    assert report["loss"] == pytest.approx(learnt[1]["loss"], rel=1e-6)
+    assert report["loss"] == pytest.approx(fitted[1]["loss"], rel=1e-6)
     assert (tmp_path / "model").read_bytes() == before
 
 

@@ -56,16 +56,16 @@ def examples(monkeypatch):
 
 
 @pytest.mark.parametrize("length", [None, 20])
-def test_both_learn_the_same(learnt, task, tmp_path, steps, examples, length):
-    """From the encoder that has learnt, with rates at which it learns other things: twelve updates of one seed."""
-    backbone = str(learnt[0].with_name("model.encoder"))
+def test_both_learn_the_same(fitted, task, tmp_path, steps, examples, length):
+    """From the encoder that has learned, with rates at which it learns other things: twelve updates of one seed."""
+    backbone = str(fitted[0].with_name("model.encoder"))
     rates = {"dropout": 0.0, "attention_dropout": 0.0, "mask_probability": 0.3, "history_size": 2}
     options = {"batchsize": SIZE, "max_train_steps": UPDATES, "learningrate": 3e-3, "seed": 7, "loglevel": "error"}
     options |= {"validation_every_n_epochs": -1, "lr_scheduler": "none", "warmup_updates": -1}
     options |= {"text_truncate": length} if length else {}
     theirs_at = str(tmp_path / "theirs")
     TrainModel.main(**task, **options, **rates, model="pretrain_ranker", backbone=backbone, model_file=theirs_at)
-    theirs, learnt_from = list(steps), examples[: UPDATES * SIZE]
+    theirs, trained_on = list(steps), examples[: UPDATES * SIZE]
     steps.clear()
 
     numbers = {"max_steps": UPDATES, "learning_rate": 3e-3, "schedule": "constant", "warmup_steps": 0, "seed": 7}
@@ -76,9 +76,9 @@ def test_both_learn_the_same(learnt, task, tmp_path, steps, examples, length):
     inputs = PairInputs(pretrained.text, longest=pretrained.longest, masking=pretrained.masking)
 
     def batches() -> Iterator[Batch]:
-        for place in range(0, len(learnt_from), SIZE):
+        for place in range(0, len(trained_on), SIZE):
             make = inputs.masked if place // SIZE % 2 == 0 else inputs.next
-            pairs = learnt_from[place : place + SIZE]
+            pairs = trained_on[place : place + SIZE]
             made = [make(pair, np.random.default_rng(pair.key)) for pair in pairs]
             yield pair_batch(made, pad_id=pretrained.text.pad_id)
 
@@ -90,8 +90,8 @@ def test_both_learn_the_same(learnt, task, tmp_path, steps, examples, length):
         assert ours == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
-def test_both_evaluate_the_same(learnt, evaluate, task, examples):
-    path, _ = learnt
+def test_both_evaluate_the_same(fitted, evaluate, task, examples):
+    path, _ = fitted
     report = evaluate(path)
     pretrained = starting_model(
         PretrainingSettings(corpus=("no file",), out="nowhere", backbone=f"{path}.encoder", max_steps=1, device="cpu")
@@ -104,8 +104,8 @@ def test_both_evaluate_the_same(learnt, evaluate, task, examples):
         assert report["ppl" if name == "perplexity" else name] == pytest.approx(value, rel=1e-4), name
 
 
-def test_what_does_not_follow_is_of_another_conversation(learnt, evaluate, examples):
-    evaluate(learnt[0])
+def test_what_does_not_follow_is_of_another_conversation(fitted, evaluate, examples):
+    evaluate(fitted[0])
     others = [example for example in examples if example.other is not None]
     assert len(others) > 0.9 * len(examples)
     said = {example.label for example in examples}

@@ -12,7 +12,7 @@ from tests.agents.ranker.model.killing import (
     assert_same_run,
     batches,
     finish,
-    kill_once_learnt,
+    kill_once_trained,
     start,
     write_conversations,
 )
@@ -28,9 +28,9 @@ def test_a_killed_run_goes_on(save_vocabulary, tmp_path):
     learning = LEARNING.replace("--eval-candidates batch", "")
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     finish(start(unbroken, tmp_path, options, learning=learning), unbroken)
-    kill_once_learnt(killed, tmp_path, options, 11, 42, learning=learning)
+    kill_once_trained(killed, tmp_path, options, 11, 42, learning=learning)
     count = EPISODES * TURNS * 2 // 4
-    learnt = batches(killed)
-    assert len(learnt) == count < sum(map(len, learnt.values())), "nothing was done twice: no kill has cost anything"
-    assert all(one == repeated[0] for repeated in learnt.values() for one in repeated)
+    fitted = batches(killed)
+    assert len(fitted) == count < sum(map(len, fitted.values())), "nothing was done twice: no kill has cost anything"
+    assert all(one == repeated[0] for repeated in fitted.values() for one in repeated)
     assert_same_run(unbroken, killed, "valid_reports", "final_valid_report", "final_test_report")

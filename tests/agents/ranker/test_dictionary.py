@@ -1,4 +1,4 @@
-"""ParlAI's dictionary around a tokenizer: learnt once, saved beside the model, shared by clones."""
+"""ParlAI's dictionary around a tokenizer: trained once, saved beside the model, shared by clones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_tokenizer_stands_beside_the_dictionary(task, tmp_path):
     assert all(len(line.split("\t")) == 2 and int(line.split("\t")[1]) >= 0 for line in lines)
 
 
-def test_tokens_are_counted_in_what_the_vocabulary_was_learnt_from(words, dictionary):
+def test_tokens_are_counted_in_what_the_vocabulary_was_trained_on(words, dictionary):
     """For ParlAI's word statistics: every second of the 24 training episodes asks again, "is it really the ... ?"."""
     for there in (words, RankerDictionary({"dict_file": dictionary})):
         assert there.freq[words.tokenize("really")[0]] == 8
@@ -185,7 +185,7 @@ def test_person_tokens_say_who_spoke(make_agent):
 
 @pytest.mark.parametrize("flag", ["model_file", "init_model"])
 def test_tokens_may_be_added_to_a_trained_model(flag, copy_of, make_agent, respond, task, labels, tmp_path):
-    """Its embeddings grow; what it has learnt stays."""
+    """Its embeddings grow; what it has learned stays."""
     path = copy_of("biencoder")
     old = make_agent("biencoder", model_file=path, **task)
     options = {**task, flag: str(path), "special_tok_lst": "[NEW]", "reduction_type": "mean", "dict_file": None}

@@ -213,7 +213,7 @@ def test_an_initial_model_that_is_not_there(make_agent, tmp_path):
 
 def test_an_encoder_comes_from_one_place(another, make_agent, backbone_folder, task):
     backbone = str(backbone_folder("bert"))
-    with pytest.raises(CheckpointError, match="--backbone .* contradicts --init-model .*another: both are where"):
+    with pytest.raises(CheckpointError, match="--backbone .* contradicts --init-model .*another: both name the source"):
         make_agent("polyencoder", init_model=str(another), backbone=backbone)
     with pytest.raises(CheckpointError, match="--backbone .* contradicts --model-file .* was trained with none"):
         make_agent("biencoder", model_file=str(another), backbone=backbone, **task)
@@ -265,7 +265,7 @@ def test_special_tokens_are_the_tokenizers(make_agent, tmp_path, task):
         make_agent("biencoder", dict_nulltoken="<pad>")
 
 
-def test_a_vocabulary_that_is_learnt_is_byte_level_bpe(make_agent, tmp_path):
+def test_a_vocabulary_that_is_trained_is_byte_level_bpe(make_agent, tmp_path):
     with pytest.raises(ConfigError, match="--dict-tokenizer gpt2: a vocabulary trained on a task is byte-level BPE"):
         make_agent("biencoder", dict_tokenizer="gpt2")
 

@@ -22,7 +22,7 @@ def test_two_processes_have_the_curve_of_one(options, launched, losses, tmp_path
     reports = launched("train_model", half, half)
     curve = losses(one)
     assert len(curve) >= 12
-    assert sum(curve[-3:]) < 0.9 * sum(curve[:3]), "the last epoch is learnt better than the first"
+    assert sum(curve[-3:]) < 0.9 * sum(curve[:3]), "the last epoch is fitted better than the first"
     assert losses(two) == pytest.approx(curve, rel=1e-3)
     for valid, test in reports:
         for report in (valid, test):
@@ -61,7 +61,7 @@ def test_two_processes_have_the_curve_of_one_with_several_objectives(make_conver
         assert float(valid["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-4)
 
 
-def test_a_vocabulary_is_learnt_before_the_processes_part(options, launched, tmp_path):
+def test_a_vocabulary_is_trained_before_the_processes_part(options, launched, tmp_path):
     fresh = {**options, "batchsize": 4, "num_epochs": 1.0, "model_file": str(tmp_path / "new"), "loglevel": "error"}
     del fresh["init_model"]
     fresh |= {"embedding_size": 16, "ffn_size": 32, "n_layers": 1, "n_heads": 2, "poly_n_codes": 2}

@@ -82,7 +82,7 @@ def evaluate_tfidf() -> Callable[..., dict[str, float]]:
 
 
 def examples(count: int) -> list[dict[str, Any]]:
-    """Contexts with 2 to 9 candidates, the label anywhere among them, a word that is not learnt here and there."""
+    """Contexts with 2 to 9 candidates, the label anywhere among them, a word that is not trained here and there."""
     found = []
     for number in range(count):
         candidates = DICE.sample(RESPONSES, DICE.randint(2, 9))
@@ -259,7 +259,7 @@ def test_another_file_is_no_model(content, make_tfidf, tmp_path):
         make_tfidf(model_file=str(tmp_path / "model"))
 
 
-def test_labels_without_a_word_cannot_be_learnt_from(make_task, make_tfidf, tmp_path):
+def test_labels_without_a_word_cannot_be_trained_on(make_task, make_tfidf, tmp_path):
     options = make_task(tmp_path, train=[[{"text": "hello", "labels": "? !"}]])
     with pytest.raises(InputError, match="no words in its 1 training labels"):
         make_tfidf(**options)

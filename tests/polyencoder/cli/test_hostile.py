@@ -288,5 +288,5 @@ def test_an_index_whose_description_was_edited(field, value, refused, place):
 def test_addresses_of_a_kind_that_is_not_known(command, out, where, refused, place):
     before = sorted(path.name for path in place.iterdir())
     said = refused(instead(command, out, where))
-    assert f"looks like an address, and {where.partition(':')[0]}: is none that is known" in said
+    assert f"looks like an address, and {where.partition(':')[0]}: is not a known one" in said
     assert sorted(path.name for path in place.iterdir()) == before

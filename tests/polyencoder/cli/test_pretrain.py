@@ -28,8 +28,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "talks.jsonl").write_text("".join(json.dumps({"turns": talk}) + "\n" for talk in talks))
     pairs = [{"context": talk[:1], "response": talk[1]} for talk in talks]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    learnt = invoke("vocab", "--type", "bpe", "talks.jsonl", "--out", "pieces", "--size", "90")
-    assert learnt.exit_code == 0, learnt.output
+    fitted = invoke("vocab", "--type", "bpe", "talks.jsonl", "--out", "pieces", "--size", "90")
+    assert fitted.exit_code == 0, fitted.output
     return tmp_path
 
 

@@ -68,7 +68,7 @@ def test_two_processes_learn_what_one_does(folder):
     said, expected = ([row for row in one.stdout.splitlines() if " R20@1 " in row] for one in (done, alone))
     assert said == expected  # by the first of them alone
     before, after = (float(row.split()[-1]) for row in said[1:])
-    assert after > 2 * before  # it learnt: of scores that are nearly equal, rounding would decide
+    assert after > 2 * before  # it has learned: of scores that are nearly equal, rounding would decide
     one, two = (load_file(folder / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys()
     for name, weights in one.items():

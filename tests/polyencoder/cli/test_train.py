@@ -269,7 +269,7 @@ def test_what_is_streamed_is_read_again_and_not_held_out(run, arguments, pairs):
     with pytest.raises(InputError, match="pipe: cannot be read again in each epoch"):
         run(*arguments, "--streaming", "--train", pairs / "pipe")
     valid = arguments.index("--valid")
-    with pytest.raises(ConfigError, match=r"nothing can be held out: give validation data \(valid\)"):
+    with pytest.raises(ConfigError, match=r"streamed data cannot be split: give validation data \(valid\)"):
         run(*arguments[:valid], *arguments[valid + 2 :], "--streaming")
 
 
@@ -341,14 +341,14 @@ def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_le
 
 
 def test_a_cross_encoder_starts_from_a_bi_encoder(run, arguments, pairs):
-    """With its encoder, pooling and lengths; before training stands the bi-encoder, which has learnt."""
-    learnt = run(*arguments, "--architecture", "bi", "--epochs", 10)
+    """With its encoder, pooling and lengths; before training stands the bi-encoder, which has learned."""
+    fitted = run(*arguments, "--architecture", "bi", "--epochs", 10)
     start = ["--train", pairs / "train.jsonl", "--valid", pairs / "valid.jsonl", "--device", "cpu", "--epochs", 1]
     flags = ["--architecture", "cross", "--batch-size", 10, "--out", pairs / "cross"]
     output = run("train", "--backbone", pairs / "out", *start, *flags)
     (trained,), (before,) = (
         re.findall(rf"^{name} +R20@1 ([.\d]+)", printed, re.M)
-        for printed, name in ((learnt, "trained"), (output, "before training"))
+        for printed, name in ((fitted, "trained"), (output, "before training"))
     )
     assert before == trained
     ranker = Ranker.from_pretrained(pairs / "cross", device="cpu")

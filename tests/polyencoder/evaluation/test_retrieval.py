@@ -96,7 +96,7 @@ def test_what_is_behind_the_depth_stays_behind(make_ranker, queries, texts):
     order = sorted(reranked["q1"], key=lambda id_: -reranked["q1"][id_])
     assert set(order[:3]) == {"d0", "d1", "d2"}
     assert order[3:] == list(texts)[3:]
-    with pytest.raises(InputError, match="query 'q1': its result 'd0' is none of the documents"):
+    with pytest.raises(InputError, match="query 'q1': its result 'd0' is not among the documents"):
         rerank_run(make_ranker("cross"), run, queries, {})
 
 
@@ -134,7 +134,7 @@ def test_the_report(make_ranker, queries, texts):
 def test_what_does_not_fit_is_refused(make_ranker, queries, texts):
     ranker = make_ranker("bi")
     index = ranker.index(list(texts.values()))  # ids of their own
-    with pytest.raises(InputError, match="the judged query 'q9' is none of the 3 queries"):
+    with pytest.raises(InputError, match="the judged query 'q9' is not among the 3 queries"):
         evaluate_retrieval(ranker, queries, {"q9": {"d0": 1}}, index=index)
     with pytest.raises(InputError, match="none of the 4 judged documents is in the index"):
         evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, index=index)

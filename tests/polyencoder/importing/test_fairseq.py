@@ -49,7 +49,7 @@ WITH_MASK = 1
 
 @pytest.fixture(scope="module")
 def bpe(tokenizer) -> tuple[dict[str, int], list[list[str]]]:
-    """A small `encoder.json` and the merges of a `vocab.bpe`: a byte-level encoding learnt from the sentences."""
+    """A small `encoder.json` and the merges of a `vocab.bpe`: a byte-level encoding trained on the sentences."""
     model = json.loads(tokenizer.to_str())["model"]
     tokens = [token for token in model["vocab"] if token not in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")]
     return {token: number for number, token in enumerate(tokens)}, model["merges"]

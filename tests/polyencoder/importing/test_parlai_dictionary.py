@@ -89,7 +89,7 @@ def learn_bytes(folder, path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """(kind, **options) -> a small dictionary of this kind, with codes learnt by subword-nmt."""
+    """(kind, **options) -> a small dictionary of this kind, with codes trained by subword-nmt."""
     folder = tmp_path_factory.mktemp("dictionaries")
 
     def make(kind, **options):
@@ -165,10 +165,10 @@ def test_byte_level_options(kind, options, made):
 def test_the_merges_of_gpt2_come_from_its_vocabulary(made):
     """Without the files in ParlAI's data folder, which other machines have not."""
     both = made("gpt2")
-    learnt = (both.path.parent / "gpt2" / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
+    fitted = (both.path.parent / "gpt2" / "vocab.bpe").read_text(encoding="utf-8").splitlines()[1:]
     merges = json.loads(both.tokenizer.to_str())["model"]["merges"]
-    assert [" ".join(pair) for pair in merges] == learnt
-    assert len(learnt) > 50
+    assert [" ".join(pair) for pair in merges] == fitted
+    assert len(fitted) > 50
 
 
 @pytest.mark.parametrize("file", ["vocab.json", "merges.txt"])

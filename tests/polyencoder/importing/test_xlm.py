@@ -51,7 +51,7 @@ def fast_bpe(word: str, merges: list[tuple[str, str]]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def merges(sentences) -> list[tuple[str, str]]:
-    """What fastBPE might have learnt from the sentences."""
+    """What fastBPE might have learned from the sentences."""
     learner = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = trainers.BpeTrainer(vocab_size=110, end_of_word_suffix="</w>", show_progress=False)

@@ -117,7 +117,7 @@ def test_a_head_of_a_rounded_encoder_goes_with_every_form_of_it(classifier, dtyp
     [
         ({"format_version": 2}, "format version 2, but this version"),
         ({"labels": []}, "damaged"),
-        ({"labels": ["a"]}, r"layers.3.weight has shape \[4, 8\], the model wants \[1, 8\]"),
+        ({"labels": ["a"]}, r"layers.3.weight has shape \[4, 8\], the model needs \[1, 8\]"),
         ({"head": {"layers": 1}}, "damaged"),
         ({"temperature": 0}, "its temperature is 0.0"),
         ({"source": {"path": "x"}}, "damaged"),

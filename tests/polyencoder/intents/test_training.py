@@ -89,7 +89,7 @@ GRID_SEARCH = module.grid_search
         ([("x", "a"), ("y", "a"), ("z", "b")], [("w", "c")], "'w': the label 'c' is that of no training text"),
     ],
 )
-def test_what_cannot_be_learnt(make_ranker, train, test, message):
+def test_what_cannot_be_trained(make_ranker, train, test, message):
     with pytest.raises(InputError, match=message):
         train_intents(make_ranker("bi"), [Labelled(*one) for one in train], [Labelled(*one) for one in test])
 

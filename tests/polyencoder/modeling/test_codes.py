@@ -85,7 +85,7 @@ def test_codes_of_a_context_without_any_token_are_finite(attention):
     assert not outputs.grad[0].any()
 
 
-def test_codes_are_learnt_and_the_rest_is_not():
+def test_codes_are_trained_and_the_rest_is_not():
     assert [name for name, _ in TrainedCodes(4, DIM).named_parameters()] == ["codes"]
     for kind in KINDS[1:]:
         assert not list(build_codes(kind, 4, DIM, attention="basic").parameters())

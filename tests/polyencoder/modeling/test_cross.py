@@ -109,7 +109,7 @@ def test_a_budget_changes_the_memory_not_the_scores(monkeypatch, model, sequence
     assert len(batches) > 1
 
 
-def test_what_is_learnt_from_goes_through_in_one_piece(monkeypatch, model, sequences, padded, seen):
+def test_what_is_trained_on_goes_through_in_one_piece(monkeypatch, model, sequences, padded, seen):
     """Without a limit: to compute activations again costs time."""
     monkeypatch.setattr(cross, "PAIR_TOKENS", 1)
     batches = seen(model)

@@ -1,4 +1,4 @@
-"""The heads and losses: against a plain reference, of a uniform model, packed, in halves, and what is learnt."""
+"""The heads and losses: against a plain reference, of a uniform model, packed, in halves, and what is trained."""
 
 from __future__ import annotations
 

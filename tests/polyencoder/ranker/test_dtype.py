@@ -75,7 +75,7 @@ def test_rounded_weights_are_not_saved(folder, tmp_path):
 
 
 def test_rounded_weights_are_not_trained(folder):
-    """Updates would be lost in their rounding, and what was learnt could not be saved."""
+    """Updates would be lost in their rounding, and what was trained could not be saved."""
     with pytest.raises(ConfigError, match="loaded in low precision: load the ranker without dtype to train it"):
         Trainer(Ranker.from_pretrained(folder, dtype="bfloat16"))
 

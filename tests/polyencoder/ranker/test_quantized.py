@@ -124,7 +124,7 @@ def test_what_cannot_be(ranker, make_ranker, tmp_path):
     weights = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
     weights["skip.weight"] = weights["skip.weight"].to(torch.uint8)
     safetensors.torch.save_file(weights, tmp_path / "model" / "model.safetensors")
-    with pytest.raises(CheckpointError, match=r"skip.weight has numbers of the type uint8, the model wants float32"):
+    with pytest.raises(CheckpointError, match=r"skip.weight has numbers of the type uint8, the model needs float32"):
         Ranker.from_pretrained(tmp_path / "model")
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     del config["convert"]["quantized"]

@@ -189,7 +189,7 @@ def test_a_missing_file_is_named(folder, name):
         (lambda w: w.update({"linear.bias": torch.zeros(1)}), "linear.bias is not part of this model$"),
         (
             lambda w: w.update({"codes.codes": torch.zeros(5, 16)}),
-            r"codes.codes has shape \[5, 16\], the model wants \[4, 16\]$",
+            r"codes.codes has shape \[5, 16\], the model needs \[4, 16\]$",
         ),
         (
             lambda w: [w.pop("codes.codes"), w.update({"linear.bias": torch.zeros(1), "more": torch.zeros(1)})],

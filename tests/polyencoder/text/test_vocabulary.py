@@ -92,7 +92,7 @@ def test_a_tokenizer_without_special_tokens_is_no_encoders(make_hf_tokenizer, mi
         special_tokens(tokenizer)
 
 
-def test_a_learnt_vocabulary_has_its_special_tokens(tokenizer):
+def test_a_trained_vocabulary_has_its_special_tokens(tokenizer):
     assert TRAINED_SPECIAL_TOKENS == BERT
     assert all(tokenizer.token_to_id(token) is not None for token in TRAINED_SPECIAL_TOKENS.values())
 

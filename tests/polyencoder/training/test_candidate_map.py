@@ -1,4 +1,4 @@
-"""MAP: a map that undoes a rotation is learnt, L2 holds it back, and a ranker with a map is like any other."""
+"""MAP: a map that undoes a rotation is trained, L2 holds it back, and a ranker with a map is like any other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantization-aware training: the ranges are part of a run, and what was learnt is what is kept."""
+"""Quantization-aware training: the ranges are part of a run, and what was trained is what is kept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def assert_same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) ->
         assert torch.equal(tensor, other[name]), name
 
 
-def test_the_range_grows_with_what_is_learnt(make_quantized):
+def test_the_range_grows_with_what_is_trained(make_quantized):
     ranker = make_quantized()
     words = ranker.model.encoder.embeddings.words
     assert isinstance(words, QuantizationAwareEmbedding)

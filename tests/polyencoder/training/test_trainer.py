@@ -201,7 +201,7 @@ def test_a_checkpoint_of_another_version_is_one_clear_error(make_ranker, tmp_pat
             Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
 
 
-def test_what_is_not_finite_is_not_learnt(make_ranker):
+def test_what_is_not_finite_is_not_trained(make_ranker):
     ranker = make_ranker("bi")
     config = replace(ranker.model.config)
     object.__setattr__(config, "output_scaling", 1e30)  # scores overflow; a configuration would refuse it
@@ -359,7 +359,7 @@ def test_no_thread_makes_batches_behind_an_error(make_ranker):
     assert threading.active_count() == before
 
 
-def test_a_run_that_learnt_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):
+def test_a_run_that_trained_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):
     same = [Example(one.turns, "i like them .") for one in EXAMPLES]
     config = replace(CONFIG, epochs=3.0, max_updates=None)
     for _ in range(2):
@@ -396,7 +396,7 @@ def test_a_run_that_ends_before_its_first_update_is_an_error(make_ranker, tmp_pa
     assert not (tmp_path / "best").exists()
 
 
-def test_a_run_that_goes_on_remembers_that_it_has_learnt(make_ranker, tmp_path):
+def test_a_run_that_goes_on_remembers_that_it_has_trained(make_ranker, tmp_path):
     """What is left of it may be batches with one label."""
     ranker, config = make_ranker("bi"), replace(CONFIG, max_updates=7)
     with pytest.raises(KeyboardInterrupt):

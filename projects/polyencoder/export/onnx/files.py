@@ -100,7 +100,7 @@ def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = Non
             raise CheckpointError(f"{folder / name}: cannot be read ({error.strerror}); export again") from None
         if found != digest:
             raise CheckpointError(
-                f"{folder / name}: damaged, its checksum is another than when it was written; copy or export it again"
+                f"{folder / name}: damaged, its checksum has changed since it was written; copy or export it again"
             )
     return sorted(expected)
 

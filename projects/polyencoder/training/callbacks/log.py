@@ -120,7 +120,7 @@ class Log(Callback):
         _log.info("expected%s: %d updates, %d of them warm-up", by_time, expected, warmup)
         if warmup > expected / 2:
             _log.warning(
-                "most of about %d updates are warm-up, %d: the learning rate is small in all of the run; lower "
+                "most of about %d updates are warm-up, %d: the learning rate stays small throughout the run; lower "
                 "warmup_updates, or train longer",
                 expected,
                 warmup,

@@ -219,7 +219,7 @@ def test_batch_sizes_of_training_alone_have_a_default(model, size):
 
 
 def test_a_run_of_batches_without_negatives_is_an_error(make_task, train, tmp_path):
-    """All labels are one: there is no flag to blame, and nothing is learnt all the same."""
+    """All labels are one: there is no flag to blame, and nothing is learned all the same."""
     same = [[{"text": f"hello {i}", "labels": "hi .", "label_candidates": ["hi .", "no ."]}] for i in range(4)]
     task = make_task(tmp_path, train=same)
     options = {"candidates": "batch", "batchsize": 2, "max_train_steps": 3}
@@ -251,6 +251,6 @@ def test_hard_negatives_come_to_batches_of_one_as_well(make_agent, respond, labe
 @pytest.mark.parametrize("name", ["eval_candidates", "interactive_candidates"])
 def test_words_are_no_replies(make_agent, name):
     with pytest.raises(
-        ConfigError, match=f"--{name.replace('_', '-')} vocab is not supported: .* no list of replies; use "
+        ConfigError, match=f"--{name.replace('_', '-')} vocab is not supported: .* are not replies; use "
     ):
         make_agent("biencoder", **{name: "vocab"})

@@ -164,7 +164,7 @@ def test_one_of_several_labels_is_chosen_among_the_candidates():
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["inline", "batch", "batch-all-cands", "fixed"])
 @pytest.mark.parametrize("labels", [[], [" "]])
-def test_nothing_can_be_learnt_without_a_label(source, labels, agent_for, respond, candidates_file):
+def test_nothing_can_be_trained_without_a_label(source, labels, agent_for, respond, candidates_file):
     agent = agent_for(source=source, fixed_candidates_path=str(candidates_file))
     with pytest.raises(InputError, match="has no label to train on"):
         respond(agent, {**GOOD, "labels": labels})

@@ -176,7 +176,7 @@ def test_a_pretrained_encoder_gets_it_in_the_library_as_in_training(how, backbon
 
 
 def test_a_delimiter_and_a_separator_exclude_each_other(make_agent):
-    with pytest.raises(ConfigError, match="--delimiter and --turn-separator both say what stands between two turns"):
+    with pytest.raises(ConfigError, match="--delimiter and --turn-separator both set the separator of turns"):
         make_agent("biencoder", delimiter=" || ", turn_separator="newline")
 
 

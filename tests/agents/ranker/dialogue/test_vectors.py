@@ -96,7 +96,7 @@ def test_after_a_training_step_candidates_are_encoded_anew(
 
 
 @pytest.mark.parametrize("source", ["inline", "fixed"])
-def test_a_clone_that_validates_sees_what_the_agent_has_learnt(source, make_agent, respond, candidates_file, labels):
+def test_a_clone_that_validates_sees_what_the_agent_has_trained(source, make_agent, respond, candidates_file, labels):
     """`--validation-share-agent true` evaluates with a clone that lives through the whole training."""
     options = {"eval_candidates": source, "fixed_candidates_path": str(candidates_file), "return_cand_scores": True}
     agent = make_agent("biencoder", learningrate=1e-2, warmup_updates=-1, **options)

@@ -78,16 +78,16 @@ def log_of(model: Path) -> str:
 
 
 def batches(model: Path) -> dict[str, list[Any]]:
-    """What was learnt from at each place of the run: several times, if it was killed after it."""
+    """What was trained on at each place of the run: several times, if it was killed after it."""
     found: dict[str, list[Any]] = {}
     for line in Path(f"{model}.batches").read_text().splitlines():
-        place, *learnt = json.loads(line)
-        found.setdefault(str(place), []).append(learnt)
+        place, *fitted = json.loads(line)
+        found.setdefault(str(place), []).append(fitted)
     return found
 
 
 def wait_for_batches(model: Path, count: int) -> None:
-    """Until so many batches, or more, have been learnt from, counting those that were repeated."""
+    """Until so many batches, or more, have been trained on, counting those that were repeated."""
     path, end = Path(f"{model}.batches"), time.monotonic() + 60
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert time.monotonic() < end, log_of(model)
@@ -99,8 +99,8 @@ def kill(child: int) -> None:
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "it was over before it was killed"
 
 
-def kill_once_learnt(model: Path, data: Path, options: str, *counts: int, learning: str = LEARNING) -> None:
-    """Run the command to its end, killed each time that so many batches in all have been learnt from."""
+def kill_once_trained(model: Path, data: Path, options: str, *counts: int, learning: str = LEARNING) -> None:
+    """Run the command to its end, killed each time that so many batches in all have been trained on."""
     for count in counts:
         child = start(model, data, options, learning=learning)
         wait_for_batches(model, count)

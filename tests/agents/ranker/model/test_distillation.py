@@ -1,4 +1,4 @@
-"""`--teacher-model` through ParlAI: what is learnt, that the teacher is asked once, and what cannot be."""
+"""`--teacher-model` through ParlAI: what is trained, that the teacher is asked once, and what cannot be."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def teacher_file(trained):
 
 
 @pytest.fixture
-def learnt(monkeypatch):
+def fitted(monkeypatch):
     """What each step gave: [(scores, pool, losses)]."""
     calls = []
     step = RankingObjective.__call__
@@ -70,7 +70,7 @@ def asked(monkeypatch):
 @pytest.mark.parametrize("loss", ["kl", "margin-mse"])
 @pytest.mark.parametrize("source", ["batch", "inline"])
 @pytest.mark.parametrize("student", STUDENTS)
-def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_agent, respond, learnt, labels):
+def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_agent, respond, fitted, labels):
     agent = make_agent(
         student,
         candidates=source,
@@ -81,7 +81,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
     )
     turns = list(with_candidates(TURNS, labels)) if source == "inline" else TURNS
     respond(agent, *turns)
-    ((scores, pool, losses),) = learnt
+    ((scores, pool, losses),) = fitted
     teacher = Ranker.from_pretrained(teacher_file, device="cpu")
     contexts = [["hello", "my cat is here .", "where is the dog ?"], TURNS[1]["text"], TURNS[2]["text"]]
     for i, context in enumerate(contexts):
@@ -99,7 +99,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
     assert report["mean_loss"].value() == pytest.approx(losses.mean().item(), rel=1e-4)
 
 
-def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond, learnt):
+def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond, fitted):
     agent = make_agent(
         "biencoder",
         candidates="batch",
@@ -109,7 +109,7 @@ def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond,
         distillation_loss="margin-mse",
     )
     respond(agent, *TURNS)
-    ((scores, pool, losses),) = learnt
+    ((scores, pool, losses),) = fitted
     teacher = Ranker.from_pretrained(teacher_file, device="cpu")
     context, label = TURNS[1]["text"], int(pool.labels[1])
     rival = max((j for j in range(3) if j != label), key=lambda j: scores[1, j])
@@ -119,7 +119,7 @@ def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond,
     assert agent.global_metrics.report()["teacher_pairs"].value() == 6
 
 
-def test_the_teachers_order_is_learnt_where_the_labels_say_nothing(trained, make_agent, respond, labels):
+def test_the_teachers_order_is_trained_where_the_labels_say_nothing(trained, make_agent, respond, labels):
     """One agent's labels are all wrong; with the weight 1 it learns the teacher's answers all the same."""
     agent = make_agent(
         "biencoder",
@@ -167,10 +167,10 @@ def test_scores_are_kept_beside_the_model(teacher_file, train, evaluate, easy_ta
     assert not (tmp_path / "unused").exists()  # evaluation needs no teacher
 
 
-def test_weight_0_needs_no_teacher(make_agent, respond, learnt):
+def test_weight_0_needs_no_teacher(make_agent, respond, fitted):
     agent = make_agent("biencoder", candidates="batch", teacher_model="no/such/teacher", distillation_weight=0.0)
     respond(agent, *TURNS)
-    ((scores, pool, losses),) = learnt
+    ((scores, pool, losses),) = fitted
     torch.testing.assert_close(losses, F.cross_entropy(scores, pool.labels, reduction="none"))
 
 
@@ -218,10 +218,10 @@ def test_an_encoder_teaches_as_a_bi_encoder_without_training(make_agent, backbon
     assert "is an encoder: it ranks as a bi-encoder without training" in caplog.text
 
 
-def test_an_exported_folder_teaches_as_its_file_does(teacher_file, make_agent, respond, learnt, tmp_path):
+def test_an_exported_folder_teaches_as_its_file_does(teacher_file, make_agent, respond, fitted, tmp_path):
     Ranker.from_pretrained(teacher_file, device="cpu").save_pretrained(tmp_path / "folder")
     for teacher in (teacher_file, str(tmp_path / "folder")):
         torch.manual_seed(0)
         respond(make_agent("biencoder", candidates="batch", teacher_model=teacher), *TURNS)
-    torch.testing.assert_close(learnt[0][2], learnt[1][2])
+    torch.testing.assert_close(fitted[0][2], fitted[1][2])
     shutil.rmtree(tmp_path / "folder")

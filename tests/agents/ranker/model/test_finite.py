@@ -1,4 +1,4 @@
-"""A loss that is nan or infinite: nothing is learnt from it, it is counted, and too many in a row end training."""
+"""A loss that is nan or infinite: nothing is trained on it, it is counted, and too many in a row end training."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def same(one, other) -> bool:
 
 
 @pytest.mark.parametrize("value", [NAN, INF])
-def test_nothing_is_learnt_from_it(make_learner, value):
+def test_nothing_is_trained_on_it(make_learner, value):
     agent, learn = make_learner()
     learn()
     before = state_of(agent)

@@ -24,7 +24,7 @@ UNUSABLE = [{"text": "who ?", "labels": ["me"], "label_candidates": ["you"]}]
 
 
 @pytest.fixture
-def learnt(make_agent, respond):
+def fitted(make_agent, respond):
     """(model, batches, **options) -> the sum of losses and ranks, and the gradients, of the steps before an update."""
 
     def run(model: str, batches: list[list[dict[str, Any]]], **options: Any) -> dict[str, Any]:
@@ -78,36 +78,36 @@ def assert_like_one(results: list[dict[str, Any]], one: dict[str, Any]) -> None:
         ("crossencoder", {"pair_tokens": 60}),
     ],
 )
-def test_two_processes_learn_what_one_does(model, options, candidates, learnt, in_processes):
+def test_two_processes_learn_what_one_does(model, options, candidates, fitted, in_processes):
     options = {**options, "candidates": candidates}
-    results = in_processes(lambda rank: learnt(model, [[FIRST, SECOND][rank]], **options))
-    assert_like_one(results, learnt(model, [FIRST + SECOND], **options))
+    results = in_processes(lambda rank: fitted(model, [[FIRST, SECOND][rank]], **options))
+    assert_like_one(results, fitted(model, [FIRST + SECOND], **options))
 
 
 @pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
 @pytest.mark.parametrize("candidates", ["batch", "inline"])
-def test_steps_before_an_update_and_batches_of_which_nothing_can_be_used(model, candidates, learnt, in_processes):
+def test_steps_before_an_update_and_batches_of_which_nothing_can_be_used(model, candidates, fitted, in_processes):
     """The first process has nothing in the second step, nobody has anything in the third."""
     bad = UNUSABLE if candidates == "inline" else [{"text": "", "labels": [""]}]
     batches = [[FIRST, bad, bad, SECOND], [SECOND, FIRST, bad, FIRST[:1]]]
     options = {"candidates": candidates, "update_freq": 3}
-    results = in_processes(lambda rank: learnt(model, batches[rank], **options))
+    results = in_processes(lambda rank: fitted(model, batches[rank], **options))
     joint = [FIRST + SECOND, FIRST, SECOND + FIRST[:1]]
-    assert_like_one(results, learnt(model, joint, **options))
+    assert_like_one(results, fitted(model, joint, **options))
 
 
-def test_three_processes_of_which_one_owns_no_text(learnt, in_processes):
+def test_three_processes_of_which_one_owns_no_text(fitted, in_processes):
     parts = [FIRST, [turn("dog", length=2), turn("cow")], SECOND]
-    results = in_processes(lambda rank: learnt("biencoder", [parts[rank]], candidates="batch"), count=3)
-    assert_like_one(results, learnt("biencoder", [[t for part in parts for t in part]], candidates="batch"))
+    results = in_processes(lambda rank: fitted("biencoder", [parts[rank]], candidates="batch"), count=3)
+    assert_like_one(results, fitted("biencoder", [[t for part in parts for t in part]], candidates="batch"))
 
 
-def test_without_gathering_each_process_has_negatives_of_its_own(learnt, in_processes):
+def test_without_gathering_each_process_has_negatives_of_its_own(fitted, in_processes):
     """And the loss is still the mean over all examples."""
     results = in_processes(
-        lambda rank: learnt("biencoder", [[FIRST, SECOND][rank]], candidates="batch", gather_negatives=False)
+        lambda rank: fitted("biencoder", [[FIRST, SECOND][rank]], candidates="batch", gather_negatives=False)
     )
-    alone = [learnt("biencoder", [part], candidates="batch") for part in (FIRST, SECOND)]
+    alone = [fitted("biencoder", [part], candidates="batch") for part in (FIRST, SECOND)]
     for result, one in zip(results, alone, strict=True):
         assert result["loss"] == pytest.approx(one["loss"], rel=1e-5)
         assert result["rank"] == one["rank"]

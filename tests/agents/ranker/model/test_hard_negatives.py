@@ -17,7 +17,7 @@ def turns_of(animals) -> list[dict]:
 
 @pytest.fixture
 def pools(monkeypatch):
-    """The pool of each batch that was learnt."""
+    """The pool of each batch that was trained."""
     made = []
     step = RankingObjective.__call__
 

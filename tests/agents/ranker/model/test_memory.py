@@ -1,4 +1,4 @@
-"""`--grad-cache` and `--pair-tokens`: what is learnt stays the same."""
+"""`--grad-cache` and `--pair-tokens`: what is trained stays the same."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def train_on(pairs, tmp_path) -> Callable[..., None]:
 
 
 @pytest.fixture
-def nothing_is_learnt(monkeypatch):
+def nothing_is_trained(monkeypatch):
     def fail(self, batch):
         raise AssertionError("training had begun")
 
@@ -54,14 +54,14 @@ def nothing_is_learnt(monkeypatch):
 
 @pytest.mark.parametrize("split", ["valid", "test"])
 @pytest.mark.parametrize("stream", ["", ":stream"])
-def test_a_file_that_is_missing(split, stream, pairs, train_on, nothing_is_learnt, tmp_path):
+def test_a_file_that_is_missing(split, stream, pairs, train_on, nothing_is_trained, tmp_path):
     (pairs / f"{split}.jsonl").unlink()
     with pytest.raises(InputError, match=rf"has no {split}\.jsonl"):
         train_on(datatype=f"train{stream}")
     assert not (tmp_path / "model").exists()
 
 
-def test_a_file_that_is_broken(pairs, train_on, nothing_is_learnt):
+def test_a_file_that_is_broken(pairs, train_on, nothing_is_trained):
     with open(pairs / "test.jsonl", "a") as file:
         file.write('{"context": ["hello"], "resp\n')
     with pytest.raises(InputError, match=r"test\.jsonl, line 9"):
@@ -80,7 +80,7 @@ def test_a_file_that_is_broken(pairs, train_on, nothing_is_learnt):
         ({"num_negatives": 19}, "num_negatives is 19, but .* has only 7 labels"),
     ],
 )
-def test_what_an_evaluation_will_not_find(options, problem, train_on, nothing_is_learnt, tmp_path):
+def test_what_an_evaluation_will_not_find(options, problem, train_on, nothing_is_trained, tmp_path):
     (tmp_path / "some.txt").write_text("".join(f"bye {n}\n" for n in range(7)))  # all but one
     options = {name: str(tmp_path / "some.txt") if value == "FILE" else value for name, value in options.items()}
     with pytest.raises((ConfigError, InputError), match=problem):
@@ -88,7 +88,7 @@ def test_what_an_evaluation_will_not_find(options, problem, train_on, nothing_is
     assert not (tmp_path / "model").exists()
 
 
-def test_data_without_candidates(nothing_is_learnt, make_task, train, tmp_path):
+def test_data_without_candidates(nothing_is_trained, make_task, train, tmp_path):
     """An evaluation with inline candidates would stop at its first example, after half of the training."""
     folder = tmp_path / "task"
     folder.mkdir()
@@ -101,7 +101,7 @@ def test_data_without_candidates(nothing_is_learnt, make_task, train, tmp_path):
         train("biencoder", tmp_path / "model", **task, eval_candidates="batch", validation_metric="mrr")
 
 
-def test_a_metric_of_candidates_that_parlai_collects(nothing_is_learnt, train, tmp_path):
+def test_a_metric_of_candidates_that_parlai_collects(nothing_is_trained, train, tmp_path):
     """Their number is not known before: the name of the metric is not an error yet."""
     with pytest.raises(AssertionError, match="training had begun"):
         train("biencoder", tmp_path / "model", eval_candidates="fixed", validation_metric="R8@1")
@@ -117,7 +117,7 @@ def test_a_process_without_validation_examples(in_processes, make_task, make_age
     assert in_processes(lambda rank: make_agent("biencoder", **options)._run.is_in_loop) == [True, True]
 
 
-def test_a_task_of_parlais(make_task, train, nothing_is_learnt, tmp_path):
+def test_a_task_of_parlais(make_task, train, nothing_is_trained, tmp_path):
     folder = tmp_path / "task"
     folder.mkdir()
     task = make_task(folder, train=[[{"text": "hello", "labels": "bye", "label_candidates": ["bye", "no"]}]])
@@ -126,7 +126,7 @@ def test_a_task_of_parlais(make_task, train, nothing_is_learnt, tmp_path):
         train("biencoder", tmp_path / "model", **task)
 
 
-def test_the_task_of_evaluation(pairs, task, train_on, nothing_is_learnt):
+def test_the_task_of_evaluation(pairs, task, train_on, nothing_is_trained):
     """`--evaltask`: the training task's own validation and test data are not read."""
     for split in ("valid", "test"):
         (pairs / f"{split}.jsonl").unlink()
@@ -212,4 +212,4 @@ def test_a_warm_up_that_is_given_is_followed(make_agent, monkeypatch):
     for schedule in ("reduceonplateau", "linear"):
         agent = make_agent("biencoder", num_epochs=1.0, batchsize=8, warmup_updates=60, lr_scheduler=schedule)
         assert agent.updates.schedule.warmup_updates == 60
-        assert "--warmup-updates 60: the run of 4 updates is over before" in said.pop()
+        assert "--warmup-updates 60: the run of 4 updates ends before" in said.pop()

@@ -19,7 +19,7 @@ TURNS = [
 
 
 @pytest.mark.parametrize("model", ["biencoder", "polyencoder", "crossencoder"])
-def test_it_is_measured_before_anything_is_learnt(model, make_agent, respond):
+def test_it_is_measured_before_anything_is_trained(model, make_agent, respond):
     agent = make_agent(model, output_scaling="auto", learningrate=1e-2, warmup_updates=-1)
     assert agent.ranker.config.output_scaling == 1.0
     text = agent.dict.text

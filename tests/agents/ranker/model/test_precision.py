@@ -76,7 +76,7 @@ def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, rea
 
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX") or "g++") is None, reason="no C++ compiler")
-def test_what_was_learnt_compiled_is_there_without(train, evaluate, losses, tmp_path):
+def test_what_was_trained_compiled_is_there_without(train, evaluate, losses, tmp_path):
     """The same losses as without, and a model that evaluates, where nothing is compiled, to what its training says."""
     torch._dynamo.reset()
     options = {"max_train_steps": 6, "num_epochs": -1, "validation_every_n_epochs": -1, "warmup_updates": -1}

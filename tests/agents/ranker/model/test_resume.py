@@ -71,31 +71,31 @@ def test_a_run_that_is_killed_time_and_again_ends_as_if_it_had_not_been(undistur
     expected = undisturbed(options)
     model = tmp_path / "model"
     rng = random.Random(0)
-    learnt_from = 0
+    trained_on = 0
     for number in range(KILLS):
         child = start(model, data, options)
         if number % 5 == 4:
             time.sleep(rng.uniform(0, 0.5))
         else:
-            learnt_from += rng.randrange(1, 7)
-            wait_for_batches(model, learnt_from)
+            trained_on += rng.randrange(1, 7)
+            wait_for_batches(model, trained_on)
             time.sleep(rng.uniform(0, 0.05))
         kill(child)
-        learnt_from = Path(f"{model}.batches").read_bytes().count(b"\n")
+        trained_on = Path(f"{model}.batches").read_bytes().count(b"\n")
     finish(start(model, data, options), model)
 
-    learnt = batches(model)
-    assert sum(map(len, learnt.values())) > len(learnt), "nothing was done twice: no kill has cost anything"
-    assert len(learnt) == EPISODES * TURNS * 4 / 4
+    fitted = batches(model)
+    assert sum(map(len, fitted.values())) > len(fitted), "nothing was done twice: no kill has cost anything"
+    assert len(fitted) == EPISODES * TURNS * 4 / 4
     for place, [once] in batches(expected).items():
-        assert all(again == once for again in learnt[place]), place
+        assert all(again == once for again in fitted[place]), place
     assert_same_run(expected, model, *METRICS)
 
 
 def test_a_killed_run_mines_what_a_whole_one_does(undisturbed, data, tmp_path):
     options = "--num-epochs 2 --hard-negatives 2 --hard-negatives-every 5"
     expected, model = undisturbed(options), tmp_path / "model"
-    killing.kill_once_learnt(model, data, f"{TINY} {options}", 25, 45)
+    killing.kill_once_trained(model, data, f"{TINY} {options}", 25, 45)
     for place, [once] in batches(expected).items():
         assert all(again == once for again in batches(model)[place]), place
     assert_same_run(expected, model, *METRICS)
@@ -105,7 +105,7 @@ def test_resumed_after_a_validation_its_training_reports_are_the_same_too(undist
     options = "--num-epochs 2"
     expected = undisturbed(options)
     model = tmp_path / "model"
-    killing.kill_once_learnt(model, data, f"{TINY} {options}", 40)  # of 60
+    killing.kill_once_trained(model, data, f"{TINY} {options}", 40)  # of 60
     assert_same_run(expected, model, "train_reports", *METRICS)
 
 

@@ -128,7 +128,7 @@ def test_a_user_of_the_library_gets_the_same_ranks(theirs, both, respond, labels
 
 @pytest.mark.parametrize(("model", "options"), [("biencoder", DEFAULTS), ("ranker", DEFAULTS), ("polyencoder", GPT2)])
 def test_every_door(model, options, theirs, both, respond, labels, tmp_path):
-    """The library, an imported folder, and training that starts from it: the same scores, but for what is learnt."""
+    """The library, an imported folder, and training that starts from it: the same scores, but for what is trained."""
     path = theirs(model, **options)
     candidates = [*labels, *(one for one in ODD if one.strip())]  # the library refuses empty ones
     expected = scores(respond(both(model, options)[0], episode("is it\nthe owl ?", candidates=candidates)))[0]

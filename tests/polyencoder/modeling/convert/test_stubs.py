@@ -86,7 +86,7 @@ def test_vectors_are_the_graphs(stubs, module, text):
     torch.testing.assert_close(outputs, expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(model.encoder(tokens), torch.tensor(module["reduced"]), rtol=0, atol=1e-5)
 
-    scale = 5**0.5  # of a model that has learnt for long enough
+    scale = 5**0.5  # of a model that has trained for long enough
     vectors = model.encode_context(tokens).vectors.squeeze(1) / scale
     torch.testing.assert_close(vectors, torch.tensor(module["context"]), rtol=0, atol=1e-5)
     torch.testing.assert_close(model.encode_candidates(candidates), torch.tensor(module["response"]), rtol=0, atol=1e-5)
