@@ -14,14 +14,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyencoder.serving.config import LOOPBACK, ServerConfig
+from polyencoder.serving.page import PATHS
 from polyencoder.serving.problems import problem
 
 __all__ = ["Access"]
 
 _PROBES = frozenset({"/health", "/ready"})
 """Paths for load balancers, which send no key and any Host."""
-_PAGE = frozenset({"/", "/page/page.css", "/page/page.js"})
-"""The page asks its user for the key."""
 
 
 class Access:
@@ -48,7 +47,7 @@ class Access:
         origin = headers.get("origin")
         if origin is not None and _name(origin) not in (self._hosts or (host,)):
             return problem(403, f"Origin is {origin:.100}: pages of other sites may not use this server")
-        if self._key is None or path in _PROBES | _PAGE:
+        if self._key is None or path in _PROBES | PATHS:  # the page asks its user for the key
             return None
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if hmac.compare_digest(shown.strip().encode("latin-1"), self._key) and kind.lower() == "bearer":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.data.pairs import read_all_pairs
 from polyencoder.index.base import Candidate
+from polyencoder.serving.config import Limits
 from polyencoder.storage.checkpoint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS
 
@@ -53,6 +55,46 @@ def all_of(browser):
 
 
 @pytest.fixture
+def violations(browser):
+    """() -> what axe finds serious or critical in the page as it is, each rule with the elements."""
+    axe = pytest.importorskip("axe_core_python", reason="no axe: pip install axe-core-python")
+    source = (Path(axe.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
+
+    def found() -> dict[str, list[str]]:
+        browser.execute_script(source)
+        report = browser.execute_async_script("axe.run().then(arguments[arguments.length - 1])")
+        assert report["passes"]
+        bad = [one for one in report["violations"] if one["impact"] in ("serious", "critical")]
+        return {one["id"]: [node["html"] for node in one["nodes"]] for one in bad}
+
+    return found
+
+
+@pytest.fixture
+def drop(browser):
+    """(selector, name, text): drops a file on an element."""
+    script = """
+        const data = new DataTransfer();
+        data.items.add(new File([arguments[2]], arguments[1]));
+        const event = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
+        document.querySelector(arguments[0]).dispatchEvent(event);
+    """
+    return lambda *words: browser.execute_script(script, *words)
+
+
+@pytest.fixture
+def scheme(browser):
+    """(light or dark): what the system prefers."""
+
+    def prefer(value: str) -> None:
+        features = [{"name": "prefers-color-scheme", "value": value}] if value else []
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+    yield prefer
+    prefer("")
+
+
+@pytest.fixture
 def calibrated(make_ranker):
     ranker = make_ranker("poly")
     fingerprint = model_fingerprint(ranker.model, ranker.text)
@@ -89,7 +131,9 @@ def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wa
 
 
 @pytest.mark.parametrize("records", [REPLIES, None])
-def test_candidates_of_ones_own_are_ranked_also_without_an_index(serve, browser, wait, all_of, calibrated, records):
+def test_candidates_of_ones_own_are_ranked_also_without_an_index(
+    serve, browser, wait, all_of, drop, calibrated, records
+):
     from selenium.webdriver.common.keys import Keys
 
     client = serve(calibrated, records=records)
@@ -100,12 +144,7 @@ def test_candidates_of_ones_own_are_ranked_also_without_an_index(serve, browser,
         assert "Give your own candidates above" in all_of("#welcome")[0].text
     else:
         all_of("#own-part summary")[0].send_keys(Keys.ENTER)
-    drop = """
-        const data = new DataTransfer();
-        data.items.add(new File([arguments[0]], "own.jsonl"));
-        document.getElementById("own").dispatchEvent(new DragEvent("drop", { dataTransfer: data, bubbles: true }));
-    """
-    browser.execute_script(drop, 'i ski .\n\n{"text": "i have a cat ."}\n')
+    drop("#own", "own.jsonl", 'i ski .\n\n{"text": "i have a cat ."}\n')
     wait(lambda: all_of("#own")[0].get_attribute("value"))
     all_of("#message")[0].send_keys("any pets ?", Keys.ENTER)
     wait(lambda: all_of(".reply"))
@@ -118,19 +157,110 @@ def test_candidates_of_ones_own_are_ranked_also_without_an_index(serve, browser,
     assert shown == [f"{100 * one:.1f} %" for one in (*wanted, 1 - sum(wanted))]
 
 
-def test_it_is_dark_where_the_system_is(serve, browser, wait, all_of):
+def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, browser, wait, all_of, calibrated):
+    client = serve(calibrated)
+    browser.set_window_size(1000, 1200)
+    browser.get(f"{client.base_url}#search")
+    wait(lambda: "5 candidates" in all_of("#about")[0].text)
+    assert "lists the 10 that answer it best" in all_of("#search .welcome")[0].text
+    assert not all_of("#chat")[0].is_displayed()
+    example = all_of("#search .examples button")[0]
+    query = example.text
+    example.click()
+    wait(lambda: all_of("#search li"))
+    expected = client.post("/v1/search", json={"query": query}).json()
+    assert all(step in all_of("#search .results h2")[0].text for step in (*expected["milliseconds"], "5 candidates"))
+    *shown, none = all_of("#search li")
+    assert [one.find_element("css selector", ".text").text for one in shown] == [
+        one["text"] for one in expected["results"]
+    ]
+    for item, one in zip(shown, expected["results"], strict=True):
+        known = {"probability": f"{100 * one['probability']:.1f} %", "score": f"{one['score']:.3f}"}
+        assert figures(item) == {**known, "found": one["found"], "id": one["id"], **one["metadata"]}
+    left = 1 - sum(one["probability"] for one in expected["results"])
+    assert figures(none) == {"probability": f"{100 * left:.1f} %"}
+    assert "every candidate of the index was compared" in all_of("#search .note")[0].text
+
+
+def test_a_dropped_file_is_searched_in_place_of_the_index_as_far_as_the_limits_reach(
+    serve, browser, wait, all_of, drop
+):
+    client = serve("bi", limits=Limits(documents=2))
+    browser.set_window_size(1000, 1200)
+    browser.get(f"{client.base_url}#search")
+    wait(lambda: "5 candidates" in all_of("#about")[0].text)
+    record = {"id": "parrot", "text": "i have a parrot .", "metadata": {"page": 7}}
+    drop("h1", "mine.jsonl", f"i ski .\n{json.dumps(record)}\nno .\nhi .\n")
+    said = wait(lambda: all_of("#own-note")[0].text)
+    assert said.startswith("mine.jsonl: 2 candidates, ranked with each question, in place of the index's")
+    assert said.endswith("this server ranks no more in a request; 2 are left out.")
+    all_of("#query")[0].send_keys("any pets ?\n")
+    wait(lambda: all_of("#search li"))
+    asked = {"query": "any pets ?", "documents": ["i ski .", "i have a parrot ."]}
+    expected = client.post("/v1/rerank", json=asked).json()["results"]
+    shown = {one.find_element("css selector", ".text").text: figures(one) for one in all_of("#search li")}
+    assert [*shown] == [asked["documents"][one["index"]] for one in expected]
+    relevance = {asked["documents"][one["index"]]: f"{one['relevance_score']:.3f}" for one in expected}
+    assert shown["i have a parrot ."] == {"relevance": relevance["i have a parrot ."], "id": "parrot", "page": "7"}
+
+
+def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of):
+    from selenium.webdriver.common.keys import Keys
+
+    client = serve("cross", records=None)
+    browser.set_window_size(1000, 1200)
+    browser.get(str(client.base_url))
+    wait(lambda: "no index" in all_of("#about")[0].text)
+    active = lambda: browser.switch_to.active_element  # noqa: E731
+    all_of("#chat-tab")[0].send_keys(Keys.ARROW_LEFT)  # from the first to the last
+    assert active().get_attribute("id") == "rerank-tab"
+    assert active().get_attribute("aria-selected") == "true"
+    assert not all_of("#own-part")[0].is_displayed()
+    assert browser.current_url.endswith("#rerank")
+    all_of("#sorted-example")[0].send_keys(Keys.ENTER)
+    wait(lambda: all_of("#rerank li"))
+    documents = all_of("#documents")[0].get_attribute("value").split("\n")
+    asked = {"query": all_of("#question")[0].get_attribute("value"), "documents": documents}
+    expected = client.post("/v1/rerank", json=asked).json()["results"]
+    assert [figures(one)["relevance"] for one in all_of("#rerank li")] == [
+        f"{one['relevance_score']:.3f}" for one in expected
+    ]
+    all_of("#rerank-tab")[0].send_keys(Keys.HOME)
+    assert active().get_attribute("id") == "chat-tab"
+    assert all_of("#chat")[0].is_displayed()
+
+
+def test_it_is_accessible_in_light_and_dark_also_on_a_phone(
+    serve, browser, wait, all_of, violations, scheme, calibrated, tmp_path
+):
+    client = serve(calibrated, feedback=str(tmp_path / "feedback.jsonl"))
+    browser.set_window_size(360, 740)
+    for preferred in ("light", "dark"):
+        scheme(preferred)
+        for part in ("chat", "search", "rerank"):
+            browser.get(f"{client.base_url}?{preferred}{part}#{part}")
+            wait(lambda: "5 candidates" in all_of("#about")[0].text)
+            assert violations() == {}
+            all_of(f"#{part} .examples button")[0].click()
+            wait(lambda part=part: all_of(f"#{part} li"))
+            for one in all_of(".reply summary"):
+                one.click()
+            assert violations() == {}
+            width, inner = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+            assert width <= inner
+
+
+def test_it_is_dark_where_the_system_is(serve, browser, wait, all_of, scheme):
     client = serve("bi")
     levels = []
-    for scheme in ("light", "dark"):
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    for preferred in ("light", "dark"):
+        scheme(preferred)
         browser.get(str(client.base_url))
         for selector in ("#say", "#welcome"):
             script = "return getComputedStyle(document.querySelector(arguments[0]))"
             background = browser.execute_script(f"{script}.backgroundColor", selector)
             text = browser.execute_script(f"{script}.color", selector)
             levels.append((luminance(background), luminance(text)))
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert all(background - text > 0.6 for background, text in levels[:2])
     assert all(text - background > 0.6 for background, text in levels[2:])
 

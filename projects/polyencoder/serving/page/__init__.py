@@ -6,12 +6,15 @@ from importlib.resources import files
 
 from fastapi import APIRouter, HTTPException, Response
 
-__all__ = ["router"]
+__all__ = ["PATHS", "router"]
 
 router = APIRouter(include_in_schema=False)
 
 _PAGE = files("polyencoder.serving.page")
-_KINDS = {"index.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
+_SCRIPTS = ("page.js", "server.js", "results.js", "candidates.js")
+_KINDS = {"index.html": "text/html", "page.css": "text/css", **dict.fromkeys(_SCRIPTS, "text/javascript")}
+PATHS = frozenset({"/", *(f"/page/{name}" for name in _KINDS)})
+"""The paths of the page and its parts."""
 _HEADERS = {
     # Only our own scripts and styles: markup in a text can neither run nor load anything.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

@@ -1,57 +1,64 @@
-// The page's side of /v1/chat. All that is shown is set as text, never as markup.
-"use strict";
+// The page: a chat, a search and a reranking, each with a form, words for who comes first, and results.
+
+import { candidatesOf, takeFiles } from "./candidates.js";
+import { fill, summary } from "./results.js";
+import { best, introduced, onKey } from "./server.js";
 
 const at = (id) => document.getElementById(id);
-const SHOWN = 10; // candidates of a reply, all that a probability takes into account
-const HOW = {
-  exact: "every candidate of the index was compared",
-  certified: "lists were compared, and it is proved that none is better",
-  approximate: "lists were compared; a better candidate may be missing",
+const copyOf = (id) => at(id).content.cloneNode(true).firstElementChild;
+const tabs = [...at("tabs").children];
+const EXAMPLE = {
+  question: "do you have any pets ?",
+  documents: ["i am a teacher .", "i have two dogs and a cat .", "yes , a parrot .", "it rains a lot here ."],
 };
 
 let messages = [];
 let persona = [];
-let feedback = false;
-let calibrated = false;
-
-at("key").value = sessionStorage.getItem("key") || "";
-at("key").addEventListener("change", () => {
-  sessionStorage.setItem("key", at("key").value);
-  introduce();
-});
-
-async function ask(path, body) {
-  const headers = { "Content-Type": "application/json" };
-  if (at("key").value) headers.Authorization = `Bearer ${at("key").value}`;
-  const options = body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) };
-  const answer = await fetch(path, options);
-  if (answer.status === 401) {
-    at("key-part").hidden = false;
-    at("key-part").open = true;
-  }
-  const said = await answer.json();
-  if (!answer.ok) throw new Error(said.message);
-  return said;
-}
 
 async function introduce() {
   try {
-    const info = await ask("info");
-    feedback = info.feedback;
-    calibrated = info.calibrated;
+    const info = await introduced();
     const candidates = info.candidates === null ? "no index" : `${info.candidates} candidates`;
-    const probable = calibrated ? "calibrated" : "not calibrated: scores without probabilities";
+    const probable = info.calibrated ? "calibrated" : "not calibrated: scores without probabilities";
     at("about").textContent = `${info.model} (${info.architecture} model), ${candidates}, ${probable}`;
     if (info.candidates === null) {
       at("what").textContent = "This server has no index to choose replies from. Give your own candidates above.";
+      at("searched").textContent = "This server has no index to search. Give your own candidates above.";
       at("try").textContent = "Its other routes are listed at /docs. With an index: polyencoder serve --index INDEX.";
-      at("examples").hidden = true;
+      for (const examples of document.querySelectorAll("#chat .examples, #search .examples")) examples.hidden = true;
       at("own-part").open = true;
     }
   } catch (error) {
     at("about").textContent = error.message;
   }
 }
+
+// Shows one part, which is in the address, so that it can be linked to.
+function open(name, { focus = false } = {}) {
+  for (const tab of tabs) {
+    const chosen = tab.getAttribute("aria-controls") === name;
+    tab.setAttribute("aria-selected", String(chosen));
+    tab.tabIndex = chosen ? 0 : -1;
+    at(tab.getAttribute("aria-controls")).hidden = !chosen;
+    if (chosen && focus) tab.focus();
+  }
+  at("own-part").hidden = name === "rerank";
+  history.replaceState(null, "", name === "chat" ? location.pathname : `#${name}`);
+}
+
+const named = () => tabs.map((tab) => tab.getAttribute("aria-controls")).find((name) => `#${name}` === location.hash);
+const opened = () => tabs.findIndex((tab) => tab.tabIndex === 0);
+
+tabs.forEach((tab, place) => {
+  tab.addEventListener("click", () => open(tab.getAttribute("aria-controls")));
+  tab.addEventListener("keydown", (event) => {
+    const steps = { ArrowLeft: place - 1, ArrowRight: place + 1, Home: 0, End: tabs.length - 1 };
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    const next = tabs[(steps[event.key] + tabs.length) % tabs.length];
+    open(next.getAttribute("aria-controls"), { focus: true });
+  });
+});
 
 function turn(kind, text) {
   const shown = document.createElement("p");
@@ -63,105 +70,13 @@ function turn(kind, text) {
 }
 
 function showReply(answer, asked) {
-  const shown = at("reply").content.cloneNode(true).firstElementChild;
-  const results = answer.results;
+  const shown = copyOf("reply");
   shown.querySelector(".text").textContent = answer.reply;
-  const steps = Object.entries(answer.milliseconds);
-  const total = steps.reduce((sum, [, value]) => sum + value, 0).toFixed(1);
-  const each = steps.map(([step, value]) => `${step} ${value.toFixed(1)}`).join(", ");
   const what = answer.answered ? "Why this reply?" : "No candidate was good enough.";
-  shown.querySelector("summary").textContent = `${what} ${results.length} candidates in ${total} ms (${each})`;
-  const scores = results.map((one) => one.rerank_score ?? one.score ?? one.relevance);
-  const [low, high] = [Math.min(...scores), Math.max(...scores)];
-  const list = shown.querySelector("ol");
-  results.forEach((one, place) => {
-    const width = one.probability ?? (high > low ? (scores[place] - low) / (high - low) : 1);
-    list.append(candidate(one, width, answer, asked));
-  });
-  if (calibrated) list.append(noneOf(results));
-  shown.querySelector(".note").textContent = calibrated
-    ? "Probability: that a candidate is the right reply, among all that there are."
-    : "The model is not calibrated: bars show scores, from the lowest shown to the highest.";
+  shown.querySelector("summary").textContent = `${what} ${summary(answer)}`;
+  fill(shown, answer, asked, (why) => turn("problem", why));
   at("dialogue").append(shown);
   shown.scrollIntoView({ block: "nearest" });
-}
-
-function figures(shown, values) {
-  for (const [label, value, title] of values) {
-    if (value === undefined) continue;
-    const pair = document.createElement("div");
-    const [term, text] = [document.createElement("dt"), document.createElement("dd")];
-    [term.textContent, text.textContent] = [label, value];
-    if (title) pair.title = title;
-    pair.append(term, text);
-    shown.querySelector(".numbers").append(pair);
-  }
-}
-
-const percent = (probability) => `${(100 * probability).toFixed(1)} %`;
-
-function noneOf(results) {
-  const known = new Map(results.map((one) => [one.text, one.probability ?? 0])); // equal texts are one candidate
-  const left = Math.max(0, 1 - [...known.values()].reduce((sum, one) => sum + one, 0));
-  const shown = row("None of these", left, "probability");
-  shown.className = "none";
-  figures(shown, [["probability", percent(left)]]);
-  return shown;
-}
-
-function row(text, width, measure) {
-  const shown = at("candidate").content.cloneNode(true).firstElementChild;
-  shown.querySelector(".text").textContent = text;
-  const meter = shown.querySelector("meter");
-  meter.value = width;
-  meter.setAttribute("aria-label", measure);
-  return shown;
-}
-
-function candidate(one, width, answer, asked) {
-  const shown = row(one.text, width, one.probability === undefined ? "score" : "probability");
-  figures(shown, [
-    ["probability", one.probability === undefined ? undefined : percent(one.probability)],
-    ["relevance", one.relevance?.toFixed(3), "from 0 to 1, in the order of the model's scores"],
-    ["reranked", one.rerank_score?.toFixed(3), "the cross-encoder's score"],
-    ["score", one.score?.toFixed(3), "the model's score of this candidate for the dialogue"],
-    ["found", one.found, HOW[one.found]],
-    ["id", one.id],
-    ...Object.entries(one.metadata ?? {}).map(([key, value]) => [
-      key,
-      typeof value === "string" ? value : JSON.stringify(value),
-    ]),
-  ]);
-  shown.querySelector(".thumbs").hidden = !feedback;
-  for (const [kind, good] of [["up", true], ["down", false]]) {
-    const button = shown.querySelector(`.${kind}`);
-    button.title = good ? "a good reply" : "not a good reply";
-    button.setAttribute("aria-label", `${good ? "A good" : "Not a good"} reply: ${one.text}`);
-    button.addEventListener("click", async () => {
-      try {
-        const others = answer.results.map((other) => other.text);
-        await ask("v1/feedback", { ...asked, response: one.text, candidates: others, good });
-        for (const each of shown.querySelectorAll(".thumbs button")) {
-          each.setAttribute("aria-pressed", String(each === button));
-        }
-      } catch (error) {
-        turn("problem", error.message);
-      }
-    });
-  }
-  return shown;
-}
-
-at("say").addEventListener("submit", (event) => {
-  event.preventDefault();
-  say(at("message").value);
-});
-
-for (const example of at("examples").children) {
-  example.addEventListener("click", () => {
-    at("message").value = example.textContent;
-    say(example.textContent);
-  });
 }
 
 async function say(text) {
@@ -176,8 +91,7 @@ async function say(text) {
   const said = turn("said", text);
   const asked = { messages: [...messages, { role: "user", content: text }], persona };
   try {
-    const own = candidatesOf(at("own").value);
-    const answer = await (own.length ? ranked(asked, own) : ask("v1/chat", { ...asked, top_k: SHOWN }));
+    const answer = await best("chat", asked, candidatesOf("own"));
     messages = [...asked.messages, { role: "assistant", content: answer.reply }];
     at("message").value = "";
     showReply(answer, asked);
@@ -189,32 +103,15 @@ async function say(text) {
   at("message").focus();
 }
 
-// The lines of a text; of JSON lines their "text".
-function candidatesOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter((line) => line);
-  return lines.map((line) => {
-    try {
-      return JSON.parse(line).text ?? line;
-    } catch {
-      return line;
-    }
-  });
-}
+at("say").addEventListener("submit", (event) => {
+  event.preventDefault();
+  say(at("message").value);
+});
 
-// Candidates of one's own, ranked as /v1/chat does those of the index.
-async function ranked({ messages: dialogue, persona: lines }, documents) {
-  const system = lines.length ? [{ role: "system", content: lines.join("\n") }] : [];
-  const start = performance.now();
-  const found = await ask("v1/rerank", { messages: [...system, ...dialogue], documents, top_n: SHOWN });
-  const measure = calibrated ? "probability" : "relevance";
-  const results = found.results.map((one) => ({ text: documents[one.index], [measure]: one.relevance_score }));
-  return { reply: results[0].text, answered: true, results, milliseconds: { request: performance.now() - start } };
-}
-
-for (const kind of ["dragover", "drop"]) {
-  at("own-part").addEventListener(kind, async (event) => {
-    event.preventDefault();
-    if (kind === "drop" && event.dataTransfer.files.length) at("own").value = await event.dataTransfer.files[0].text();
+for (const example of at("examples").children) {
+  example.addEventListener("click", () => {
+    at("message").value = example.textContent;
+    say(example.textContent);
   });
 }
 
@@ -226,4 +123,54 @@ at("again").addEventListener("click", () => {
   at("message").focus();
 });
 
+// A form whose results replace the words for who comes first: `find` gives an answer for messages.
+function answers(part, form, input, find) {
+  const [welcome, results] = [at(part).querySelector(".welcome"), at(part).querySelector(".results")];
+  at(form).addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const [send, text] = [at(form).querySelector("[type=submit]"), at(input).value];
+    if (send.disabled || !text.trim()) return;
+    send.disabled = true;
+    const failed = (why) => {
+      const shown = document.createElement("p");
+      shown.className = "turn problem";
+      shown.textContent = why;
+      results.append(shown);
+    };
+    const asked = { messages: [{ role: "user", content: text }] };
+    results.replaceChildren();
+    welcome.hidden = true;
+    try {
+      const answer = await find(asked);
+      const shown = copyOf("found");
+      shown.querySelector("h2").textContent = answer.results.length ? summary(answer) : "No candidate was good enough.";
+      fill(shown, answer, asked, failed);
+      results.append(shown);
+    } catch (error) {
+      failed(error.message);
+    }
+    send.disabled = false;
+    at(input).focus();
+  });
+}
+
+answers("search", "find", "query", (asked) => best("search", asked, candidatesOf("own")));
+answers("rerank", "sort", "question", (asked) => best("rerank", asked, candidatesOf("documents")));
+
+for (const example of at("search").querySelectorAll(".examples button")) {
+  example.addEventListener("click", () => {
+    at("query").value = example.textContent;
+    at("find").requestSubmit();
+  });
+}
+
+at("sorted-example").addEventListener("click", () => {
+  [at("question").value, at("documents").value] = [EXAMPLE.question, EXAMPLE.documents.join("\n")];
+  at("sort").requestSubmit();
+});
+
+takeFiles(() => (tabs[opened()].id === "rerank-tab" ? "documents" : "own"));
+onKey(introduce);
+open(named() ?? "chat");
+at("message").focus({ preventScroll: true }); // without effect on a part that is hidden
 introduce();
