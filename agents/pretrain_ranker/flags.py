@@ -9,7 +9,9 @@ from parlai.agents.ranker.model.loop import trains
 from parlai.agents.ranker.model.source import LoadedModel
 from parlai.core.opt import Opt
 
+from polyencoder.config import PROMPTS
 from polyencoder.errors import ConfigError
+from polyencoder.pretraining.start import check_without
 from polyencoder.settings.pretrain import EncoderSettings
 
 __all__ = ["OF_THE_ENCODER", "OF_THE_OBJECTIVE", "UNSUPPORTED", "check_flags", "check_start", "encoder_settings"]
@@ -82,8 +84,13 @@ def encoder_settings(opt: Opt) -> EncoderSettings:
 
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
-    """Raises CheckpointError if the objective differs from that of the resumed model `start`."""
+    """Raises CheckpointError if the objective differs from that of the resumed model `start`.
+
+    ConfigError for a ranker with layers or prompts that pre-training would drop.
+    """
     if start.origin.is_finetune:
+        prompts = [getattr(start.config.text, name) for name in PROMPTS]
+        check_without(start.config.dense, prompts, origin=str(start.origin))
         return
     given, own = flags.given_flags(opt), {"reduction_type": start.config.reduction}
     stored = flags.stored_options(start.origin) or {}

@@ -170,7 +170,7 @@ class ModelFamily:
         if start is not None and not start.origin.is_finetune:
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
-            text.config = fitting(text.config, backbone, architecture, given=given_lengths(opt))
+            text.lay_out(fitting(text.config, backbone, architecture, given=given_lengths(opt)))
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
             config = family(architecture).model.completed(config, text)
         self.describe_in_opt(opt, config)

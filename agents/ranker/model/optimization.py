@@ -31,13 +31,37 @@ _UNUSABLE = {
 }
 
 
+# ParlAI's flags of single optimizers: their defaults, and the optimizers that read them
+_ADAMS = ("adam", "adamw", "adamax", "qhadam", "sparseadam", "fused_adam", "fused_lamb", "mem_eff_adam")
+_OF_SOME = {
+    "betas": ((0.9, 0.999), (*_ADAMS, "adafactor")),
+    "adam_eps": (1e-8, _ADAMS),
+    "adafactor_eps": ((1e-30, 1e-3), ("adafactor",)),
+    "momentum": (0, ("sgd", "rmsprop", "qhm")),
+    "nesterov": (True, ("sgd",)),
+    "nus": ((0.7,), ("qhm", "qhadam")),
+}
+
+
 def check_optimizer(opt: Opt) -> None:
-    """Raises ConfigError for an optimizer, or a learning rate, that cannot train a ranker."""
+    """Raises ConfigError for an optimizer, or a learning rate, that cannot train a ranker.
+
+    So does a flag that this optimizer does not read, except with its default, which an option file has.
+    """
     name, rate = opt["optimizer"], opt["learningrate"]
     if not 0 < rate < math.inf:
         raise ConfigError(f"--learningrate {rate}: give one above 0")
     if name in _UNUSABLE:
         raise ConfigError(f"--optimizer {name} cannot train a ranker: {_UNUSABLE[name]}. Use adamw, adamax or sgd")
+    given = opt.get("override") or {}
+    for one, (default, optimizers) in _OF_SOME.items():
+        value = given.get(one)
+        value = tuple(value) if isinstance(value, list) else value
+        if value not in (None, default) and name not in optimizers:
+            raise ConfigError(
+                f"--{one.replace('_', '-')} {given[one]} is not read by --optimizer {name}, but by "
+                f"{', '.join(optimizers)}: leave it out"
+            )
 
 
 def parameter_groups(model: nn.Module, opt: Opt) -> list[dict[str, Any]]:

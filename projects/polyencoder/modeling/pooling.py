@@ -17,6 +17,7 @@ def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int 
     "SGPT", 2022). The first `skip` tokens, those of a prompt, are left out. Padding never counts; the result of an
     empty sequence is 0.
     """
+    skip = max(skip, 1) if reduction == "mean_except_first" else skip
     outputs, mask = outputs[:, skip:], mask[:, skip:]
     if reduction == "first":
         return outputs[:, 0].masked_fill(~mask[:, :1], 0)
@@ -28,8 +29,6 @@ def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int 
         return outputs.gather(1, last).squeeze(1).masked_fill(~mask[:, :1], 0)
     if reduction == "mean_first":
         outputs, mask = outputs[:, :first_m], mask[:, :first_m]
-    if reduction == "mean_except_first":
-        outputs, mask = outputs[:, 1:], mask[:, 1:]
     weights = mask.to(outputs.dtype)
     if reduction == "weighted_mean":
         weights = weights * torch.arange(skip + 1, skip + 1 + mask.size(1), device=mask.device)

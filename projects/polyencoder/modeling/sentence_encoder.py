@@ -183,8 +183,8 @@ def own_prompts(name: str | os.PathLike[str], *, given: Collection[str] = ()) ->
     """
     config = _json(name, CONFIG, dict) or {}
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
-    texts = [*prompts.values()] if isinstance(prompts, dict) else [prompts]
-    if not all(isinstance(one, str) for one in texts) or (default is not None and default not in prompts):
+    is_valid = isinstance(prompts, dict) and all(isinstance(one, str) for one in prompts.values())
+    if not is_valid or (default is not None and default not in [*prompts]):
         raise ConfigError(f"{name}: {CONFIG} has no valid prompts: texts by their names, one of them the default")
     found: dict[str, str] = {}
     for field, names in _PROMPT_NAMES.items():

@@ -33,7 +33,7 @@ from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.record import Record
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.distributed import Processes
-from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, run_folder
+from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, RESUME_IGNORES, run_folder
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trainer import Trainer
 
@@ -44,7 +44,6 @@ _log = logging.getLogger(__name__)
 NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it shows anyway
 COUNTED = 10_000  # examples whose words are counted
 SPREAD = 20  # held-out examples are drawn from this many times as many, so that they come from more documents
-RESUME_IGNORES = {"out", "device"}  # settings that may change when it resumes, or in another process
 ENDS = {"max_steps", "max_seconds", "warmup_steps"}  # too, if the learning rates are unchanged
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from polyencoder.importing.parlai_dictionary import is_merge_vocabulary, read_me
 from polyencoder.modeling.encoder_config import max_length, scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import HEADS, read_heads
-from polyencoder.modeling.sentence_encoder import sentence_vectors
+from polyencoder.modeling.sentence_encoder import own_prompts, sentence_vectors
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
@@ -30,6 +31,7 @@ __all__ = [
     "POSITIONS",
     "Pretrained",
     "add_mask",
+    "check_without",
     "longest_sequence",
     "masking_of",
     "new_encoder_config",
@@ -198,11 +200,31 @@ def take_heads(model: PretrainingModel, folder: str) -> None:
 
 
 def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str, Any]:
-    """Pooling and normalization of text vectors: as given, or a sentence encoder's."""
+    """Pooling and normalization of text vectors: as given, or a sentence encoder's.
+
+    Raises:
+        ConfigError: the sentence encoder has prompts, or modules behind its pooling.
+    """
     given = {} if reduction is None else {"reduction": reduction}
     own = sentence_vectors(backbone) if backbone else None
-    fields = own.fields("bi", given=("output_scaling", *given)) if own else {}
+    if backbone:
+        check_without(own and (own.unknown or own.dense), own_prompts(backbone).values(), origin=backbone)
+    fields = own.fields("bi", given=("output_scaling", "prompt_tokens", *given)) if own else {}
     return {**fields, **given}
+
+
+def check_without(modules: Any, prompts: Collection[str], *, origin: str) -> None:
+    """Raises ConfigError for what pre-training would drop: modules behind an encoder's pooling, and prompts."""
+    for found, what, file in (
+        (modules, "Dense or other modules behind its pooling", "modules.json"),
+        (any(prompts), "prompts", "config_sentence_transformers.json"),
+    ):
+        if found:
+            raise ConfigError(
+                f"{origin} has {what}, and is pre-trained without: take the transformer of a sentence encoder alone, "
+                f"a copy of its folder without {file}",
+                argument="backbone",
+            )
 
 
 def _known(tokenizer: Tokenizer, tokens: tuple[str, ...]) -> str | None:

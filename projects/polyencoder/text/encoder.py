@@ -55,12 +55,21 @@ class TextEncoder:
         separator = self.tokenizer.token_to_id(config.separator)
         self.separator_ids = self._encode([config.separator])[0] if separator is None else [separator]
         self._memory = TextMemory(_size, limit=MEMORY)
-        self._context_prompt_ids = self._prompt("context_prompt", longest=config.text_truncate)
-        self._prompt("candidate_prompt", longest=config.label_truncate)
+        self.lay_out(config)
 
     def __len__(self) -> int:
         """The number of tokens in the vocabulary."""
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def lay_out(self, config: TextConfig) -> None:
+        """Takes over a configuration with other lengths or prompts.
+
+        Raises:
+            ConfigError: a prompt leaves no room for a text.
+        """
+        self._context_prompt_ids = self._prompt(config, "context_prompt", longest=config.text_truncate)
+        self._prompt(config, "candidate_prompt", longest=config.label_truncate)
+        self.config = config
 
     def ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
         """Token ids of each text, without special tokens. The lists are shared: do not change them.
@@ -197,9 +206,9 @@ class TextEncoder:
             raise
         return [ids or self.empty_ids for ids in found]
 
-    def _prompt(self, name: str, *, longest: int) -> list[int]:
+    def _prompt(self, config: TextConfig, name: str, *, longest: int) -> list[int]:
         """The token ids of a prompt, which must leave room for a text."""
-        text = getattr(self.config, name).rstrip(" ")  # a space belongs to the word behind it
+        text = getattr(config, name).rstrip(" ")  # a space belongs to the word behind it
         ids = self._encode([text])[0] if text else []
         if len(ids) + 3 > longest:
             raise ConfigError(

@@ -39,7 +39,7 @@ from polyencoder.training.callbacks.record import Record
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import RunData, open_data
 from polyencoder.training.distributed import Processes
-from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, TEACHER_SCORES, run_folder
+from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, RESUME_IGNORES, TEACHER_SCORES, run_folder
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.trainer import Trainer
@@ -51,7 +51,6 @@ _log = logging.getLogger(__name__)
 
 METRIC = "hits@1"
 SAMPLE = 100  # pairs whose tokens are counted
-RESUME_IGNORES = {"out", "device", "config"}  # settings that may change when it resumes, or in another process
 
 # Settings of the model, by their place in its configuration; defaults are the initial model's
 RANKER_FIELDS = tuple(name for name in NEW_RANKER_FIELDS if name != "turn_separator")

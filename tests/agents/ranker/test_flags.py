@@ -243,6 +243,10 @@ def test_prompts_are_the_encoders_or_the_flags(backbone_folder, make_agent, tmp_
     assert text.context_ids(["is it"]) == [2, *text.ids(["where is it"])[0], 3]
     with pytest.raises(CheckpointError, match="--context-prompt what contradicts .*new, which was trained with where "):
         make_agent("biencoder", model_file=str(tmp_path / "new"), context_prompt="what")
+    del options["text_truncate"]  # as long as the encoder takes
+    long = {"model": "biencoder", "context_prompt": "where is it ? " * 12, "dict_file": str(tmp_path / "other.dict")}
+    with pytest.raises(ConfigError, match="context_prompt has .* tokens, which leaves no room for a text in 40"):
+        create_agent(TrainModel.setup_args().parse_kwargs(**{**options, **long, "loglevel": "error"}))
 
 
 def test_a_dictionary_of_another_model(another, make_agent, backbone_folder, tmp_path):

@@ -137,7 +137,14 @@ def test_prompts_are_those_of_encode_query_and_encode_document(sentence_encoder,
 
 
 @pytest.mark.parametrize(
-    "config", [{"prompts": ["a"]}, {"prompts": {"query": 3}}, {"prompts": {}, "default_prompt_name": "query"}]
+    "config",
+    [
+        {"prompts": ["a"]},
+        {"prompts": "query"},
+        {"prompts": {"query": 3}},
+        {"prompts": {}, "default_prompt_name": "query"},
+        {"prompts": {"query": "a"}, "default_prompt_name": ["query"]},
+    ],
 )
 def test_prompts_that_are_none(sentence_encoder, config):
     with pytest.raises(ConfigError, match="has no valid prompts: texts by their names"):

@@ -105,7 +105,9 @@ class TestTurnsOfTheContext:
 
     @pytest.fixture
     def index(self, ranker, sentences):
-        again = [Candidate(f"twin {i}", self.SAID[0].upper() + " " * i, {"said": True}) for i in range(30)]
+        gaps = [" " * (1 + i % 6) for i in range(30)]  # no two have the same tokens: rounding would order these
+        texts = [f"DO{gap}YOU{' ' * (1 + i // 6)}SKI ?" for i, gap in enumerate(gaps)]
+        again = [Candidate(f"twin {i}", text, {"said": True}) for i, text in enumerate(texts)]
         fresh = [Candidate(str(i), text, {"said": False}) for i, text in enumerate(sentences)]
         said = [Candidate(f"said {i}", text, {"said": True}) for i, text in enumerate(self.SAID)]
         return ranker.index([*again, *fresh, *said])

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parlai.agents.ranker.model.optimization import build_schedule
+from parlai.agents.ranker.model.optimization import build_schedule, check_optimizer
+from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.scripts.train_model import TrainLoop, TrainModel
 
@@ -97,3 +98,14 @@ def test_one_that_cannot_train_a_ranker_is_an_error_at_the_start(name, make_agen
     with pytest.raises(ConfigError, match=rf"--optimizer {name} cannot train a ranker: .*\. Use adamw"):
         make_agent("biencoder", optimizer=name)
     make_agent("biencoder", optimizer=name, datatype="valid")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "given", "readers"),
+    [("sgd", {"betas": "0.8,0.9"}, "adam, "), ("adamw", {"momentum": 0.9}, "sgd, "), ("adam", {"nus": "0.8"}, "qhm, ")],
+)
+def test_a_flag_of_other_optimizers_is_an_error(make_agent, optimizer, given, readers):
+    (name,) = given
+    with pytest.raises(ConfigError, match=rf"--{name} .* is not read by --optimizer {optimizer}, but by {readers}"):
+        make_agent("biencoder", optimizer=optimizer, **given)
+    check_optimizer(Opt(optimizer="sgd", learningrate=1.0, override={"betas": [0.9, 0.999], "momentum": 0.5}))

@@ -33,7 +33,16 @@ KINDS = {
 }
 # By torch's current exporter, which takes seconds for a graph: each operator once. The others are traced, as are the
 # candidates of poly-encoders, which are those of a bi-encoder.
-BY_CURRENT_EXPORTER = {"bi", "bi-first-shared", "bi-max", "poly-n_last", "poly-multihead", "poly-many_codes", "cross"}
+BY_CURRENT_EXPORTER = {
+    "bi",
+    "bi-first-shared",
+    "bi-max",
+    "poly-n_last",
+    "poly-turns",
+    "poly-multihead",
+    "poly-many_codes",
+    "cross",
+}
 
 
 @pytest.fixture(params=KINDS)
