@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -103,6 +104,15 @@ def test_a_convert_learns_from_nothing(shown, tmp_path):
     before, after = (float(word) for word in re.findall(r"\d\.\d+", first))
     assert after > before
     assert len(hits) == 3
+
+
+@pytest.mark.slow
+def test_a_parlai_task_and_agent(shown, tiny, tmp_path):
+    lines = shown("parlai_task", str(tmp_path / "model"), encoder=tiny, max_updates=2)
+    replies = (EXAMPLES / "support" / "replies.jsonl").read_text(encoding="utf-8").splitlines()
+    known = {f"[{reply['metadata']['topic']}] {reply['text']}" for reply in map(json.loads, replies)}
+    assert len(lines) >= 2
+    assert set(lines[-2:]) <= known
 
 
 def test_an_architecture_of_ones_own(shown, tiny, tmp_path, monkeypatch):
