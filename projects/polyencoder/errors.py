@@ -8,6 +8,7 @@ __all__ = [
     "InputError",
     "PolyencoderError",
     "TrainingError",
+    "UsageError",
     "first_line",
     "one_line",
 ]
@@ -36,6 +37,10 @@ class InputError(PolyencoderError, ValueError):
 
 class ConfigError(PolyencoderError, ValueError):
     """Settings that contradict each other, are unknown, or name something that does not exist."""
+
+
+class UsageError(ConfigError):
+    """A command line that cannot be read: an unknown command or flag, a missing one, one without its value."""
 
 
 class CheckpointError(PolyencoderError):

@@ -68,6 +68,10 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
         batch_size=settings.batch_size,
         progress=settings.progress,
     )
-    with reporting_write_errors(out), atomic_write(out) as temporary, temporary.open("wb") as file:
+    with (
+        reporting_write_errors(out),
+        atomic_write(out, overwrite=settings.overwrite) as temporary,
+        temporary.open("wb") as file,
+    ):
         np.save(file, vectors)
     say(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers")

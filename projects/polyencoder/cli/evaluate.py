@@ -11,13 +11,28 @@ from polyencoder.cli.shared.output import say
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import examples_to_rank, read_all_pairs
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.data.readers import BadExamples
+from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.evaluation import evaluate as evaluated
 from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
 from polyencoder.evaluation.names import main_measures, parse_hits_at
-from polyencoder.evaluation.retrieval import RetrievalReport, check_measures, evaluate_retrieval
+from polyencoder.evaluation.retrieval import (
+    RetrievalReport,
+    check_measures,
+    documents_to_rerank,
+    evaluate_retrieval,
+)
 from polyencoder.evaluation.tfidf import evaluate_tfidf
-from polyencoder.evaluation.trec import Qrels, Run, judgements, read_qrels, read_run, results, write_run
+from polyencoder.evaluation.trec import (
+    Qrels,
+    Run,
+    judgements,
+    read_qrels,
+    read_run,
+    results,
+    without_identical_ids,
+    write_run,
+)
 from polyencoder.index.candidates import candidates_from
 from polyencoder.index.open import open_index
 from polyencoder.ranker.protocol import TextRanker
@@ -38,7 +53,7 @@ def evaluate(settings: EvaluateSettings) -> None:
     elif settings.retrieval.qrels is not None or settings.retrieval.beir is not None:
         _evaluate_retrieval(settings, settings.retrieval)
     else:
-        raise ConfigError("give --data, examples to rank, or --qrels or --beir, judgements of retrieval")
+        raise UsageError("give --data, examples to rank, or --qrels or --beir, judgements of retrieval")
 
 
 def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
@@ -102,19 +117,20 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
         if of.rerank_run is not None and of.index is None and corpus is None:
             corpus = os.path.join(of.beir, "corpus.jsonl")
     if qrels_file is None or queries_file is None:
-        raise ConfigError("give --queries, the texts of the judged queries", argument="queries")
+        raise UsageError("give --queries, the texts of the judged queries")
     if of.index is None and (of.rerank_run is None or corpus is None):
-        raise ConfigError("give --index, or --rerank-run with --corpus or --index", argument="index")
+        raise UsageError("give --index, or --rerank-run with --corpus or --index")
     queries, qrels = read_queries(queries_file), read_qrels(qrels_file)
-    for where, query, *_ in judgements(qrels_file):
-        if query not in queries:
-            raise InputError(f"{where}: the query {query!r} is not in {queries_file}")
+    if not qrels.keys() <= queries.keys():
+        for where, query, *_ in judgements(qrels_file):
+            if query not in queries:
+                raise InputError(f"{where}: the query {query!r} is not in {queries_file}")
     rerank, compare = (None if one is None else read_run(one) for one in (of.rerank_run, of.compare))
     ranker, index, texts = load(settings.model), None, None
     if of.rerank_run is None:
         index = open_index(of.index or "", ranker)
     elif rerank is not None:
-        texts = _texts(of, rerank, qrels, corpus=corpus or "")
+        texts = _texts(of, rerank, qrels, compare or {}, corpus=corpus or "")
     report = evaluate_retrieval(
         ranker,
         queries,
@@ -130,22 +146,30 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
         compare=compare,
         seed=settings.seed,
     )
-    if of.run_out is not None:
-        write_run(of.run_out, report.run)
     say(json.dumps(report.report()) if settings.as_json else "\n".join(_lines(report, of)))
+    if of.run_out is not None:  # after the report, which an error here must not lose
+        write_run(of.run_out, report.run, overwrite=of.overwrite)
+        if not settings.as_json:
+            say(f"{of.run_out}: {sum(map(len, report.run.values())):,} results")
 
 
-def _texts(of: QrelsSettings, run: Run, qrels: Qrels, *, corpus: str) -> dict[str, str]:
-    """The texts of the documents that the run and the judgements name, by their ids."""
-    wanted = {document for table in (run, qrels) for own in table.values() for document in own}
+def _texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: str) -> dict[str, str]:
+    """The texts of the documents to rerank, of judged ones, and of the other run's best, by their ids."""
+    needed = documents_to_rerank(without_identical_ids(run) if of.ignore_identical_ids else run, qrels, depth=of.depth)
+    wanted = {id_ for own in qrels.values() for id_ in own} | needed | documents_to_rerank(compare, qrels, depth=1)
+    bad = BadExamples(skip=True)  # only the texts that are needed must be usable
     if of.index is not None:
         texts = open_index(of.index).texts_of(wanted)  # whichever model made it
     else:
-        known = ((one.id, one.text) for one in candidates_from(corpus))
+        known = ((one.id, one.text) for one in candidates_from(corpus, bad=bad))
         texts = {id_: text for id_, text in known if id_ in wanted}
-    for where, _, document, _ in results(of.rerank_run or ""):
-        if document not in texts:
-            raise InputError(f"{where}: the document {document!r} is not in {of.index or corpus}")
+    if not needed <= texts.keys():
+        for where, query, document, _ in results(of.rerank_run or ""):
+            if query in qrels and document in needed and document not in texts:
+                more = f"; {bad.summary()}" if bad.count else ""
+                raise InputError(f"{where}: the document {document!r} is not in {of.index or corpus}{more}")
+    if summary := bad.summary():
+        say(f"polyencoder: {summary}", err=True)
     return texts
 
 
@@ -167,5 +191,3 @@ def _lines(report: RetrievalReport, of: QrelsSettings) -> Iterator[str]:
         yield f"{report.without_results:,} judged queries have no result: they count as 0"
     if report.missing:
         yield f"{report.missing:,} judged documents are not in {of.index or of.corpus or of.beir}"
-    if of.run_out is not None:
-        yield f"{of.run_out}: {sum(map(len, report.run.values())):,} results"

@@ -15,7 +15,7 @@ from polyencoder.cli.shared.loading import load, load_named
 from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
 from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import BadExamples, expand, lines
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Fingerprints, FolderIndex, Index, candidates_from, vectors_from
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.folder.build import SHARD_SIZE
@@ -128,9 +128,9 @@ def _files(settings: IndexSettings, share: Share) -> list[str]:
             raise ConfigError("with --vectors nothing is encoded: start one process, with one worker")
         return expand(settings.vectors)
     if settings.candidates is None:
-        raise ConfigError("give --candidates, which are encoded, or --vectors, which exist")
+        raise UsageError("give --candidates, which are encoded, or --vectors, which exist")
     if settings.model.model is None:
-        raise ConfigError("give --model, which encodes the candidates")
+        raise UsageError("give --model, which encodes the candidates")
     return expand(settings.candidates)
 
 
@@ -189,7 +189,7 @@ def update(*, settings: UpdateSettings) -> None:
     """
     where, faiss = settings.index, settings.faiss
     if not settings.given & {"remove", "remove_id", "update", "add", "compact", "faiss", "recall"}:
-        raise ConfigError("nothing to do: give --add, --update, --remove, --remove-id, --compact, --faiss or --recall")
+        raise UsageError("nothing to do: give --add, --update, --remove, --remove-id, --compact, --faiss or --recall")
     bad, done = BadExamples(skip=settings.skip_bad_candidates), Counter[str]()
     kind, parameters = (None, {}) if faiss.faiss is None else parse_faiss(faiss.faiss)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")

@@ -62,7 +62,7 @@ def inspect(*, settings: InspectSettings) -> None:
     found = inspect_ranking(load(settings.model), settings.context, candidates, top_k=settings.top_k)
     if settings.html is not None:
         with reporting_write_errors(settings.html):
-            write_text(settings.html, inspection_page(found))
+            write_text(settings.html, inspection_page(found), overwrite=settings.overwrite)
     say(_as_json(found) if settings.as_json else "\n".join(_lines(found)))
     if settings.html is not None:
         say(f"{settings.html}: a page with all weights", err=True)

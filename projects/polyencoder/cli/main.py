@@ -19,10 +19,10 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.exceptions import MissingArgumentError, ValidationError
 
 from polyencoder.cli.shared.output import say
-from polyencoder.errors import ConfigError, PolyencoderError, first_line
+from polyencoder.errors import PolyencoderError, UsageError, first_line
 from polyencoder.packages import versions_line
 
-__all__ = ["COMMANDS", "UsageError", "app", "flag_of", "flags_of", "main", "parse", "run", "shown_default"]
+__all__ = ["COMMANDS", "app", "flag_of", "flags_of", "main", "parse", "run", "shown_default"]
 
 COMMANDS = {
     "train": "train:train",
@@ -64,10 +64,6 @@ OTHER_NAMES = {
     **dict.fromkeys(("model", "task", "evaltask"), "trust"),  # of the options that `polyencoder check` reads
 }
 """The settings of commands for the library's arguments, where names differ."""
-
-
-class UsageError(ConfigError):
-    """An invalid command line: an unknown command or flag, a missing one, or one without its value."""
 
 
 def help_of(place: str) -> str:

@@ -71,7 +71,7 @@ def mine(settings: MineSettings) -> None:
     counts = {"pairs": 0, "negatives": 0}
     with (
         reporting_write_errors(out),
-        atomic_write(out) as temporary,
+        atomic_write(out, overwrite=settings.overwrite) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
         bar(step="mining", unit=" pairs", shown=bars) as shown,
     ):

@@ -55,7 +55,10 @@ def prepare_reddit(
             for count in index.read(files, bad=bad):
                 reading.update(count - reading.n)
         written = 0
-        with atomic_write(out) as temporary, closing(_opened(temporary, packed=out.suffix == ".gz")) as file:
+        with (
+            atomic_write(out, overwrite=overwrite) as temporary,
+            closing(_opened(temporary, packed=out.suffix == ".gz")) as file,
+        ):
             replies = index.replies(history=history)
             for reply in bar(replies, step="writing", unit=" pairs", shown=shown):
                 record = {"context": list(reply.context), "response": reply.response, "thread": reply.thread}

@@ -41,7 +41,7 @@ def read_queries(path: str) -> dict[str, list[str]]:
     """Reads the queries of a file, as turns, by id.
 
     Records have an `id`, or BEIR's `_id`, and a context as in `read_questions`. A TSV file without these names in its
-    first row has two columns, the id and the text.
+    first row that is not empty has two columns, the id and the text.
 
     Raises:
         InputError: a file that cannot be read, a query without an id or a text, or two of one id. It names the line.
@@ -62,11 +62,13 @@ def read_queries(path: str) -> dict[str, list[str]]:
 
 
 def _queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    if format_of(path) == "tsv" and not {"id", "_id"} & set(next(lines(path), (0, ""))[1].split("\t")):
-        for number, line in lines(path):
-            if line.strip():
-                id_, tab, text = line.partition("\t")
-                yield f"{path}, line {number}", {"id": id_ if tab else None, "text": text}
+    def rows() -> Iterator[tuple[int, str]]:
+        return ((number, line) for number, line in lines(path) if line.strip())
+
+    if format_of(path) == "tsv" and not {"id", "_id"} & set(next(rows(), (0, ""))[1].split("\t")):
+        for number, line in rows():
+            id_, tab, text = line.partition("\t")
+            yield f"{path}, line {number}", {"id": id_ if tab else None, "text": text}
     else:
         yield from read_records(path)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from subprocess import SubprocessError
 from typing import Any, NamedTuple
@@ -10,16 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyencoder.calibration import CalibratedRanker
+from polyencoder.data.loader import in_batches
 from polyencoder.errors import ConfigError, InputError, one_line
 from polyencoder.evaluation.runs import DEPTH, rerank_run, search_run
 from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
-from polyencoder.evaluation.trec import Qrels, Run
+from polyencoder.evaluation.trec import Qrels, Run, best_first, without_identical_ids
 from polyencoder.index.base import Index
 from polyencoder.index.options import Exactness
 from polyencoder.packages import require
 from polyencoder.ranker.protocol import Dialogue
 
-__all__ = ["MEASURES", "Measured", "RetrievalReport", "check_measures", "evaluate_retrieval", "evaluate_run"]
+__all__ = [
+    "MEASURES",
+    "Measured",
+    "RetrievalReport",
+    "check_measures",
+    "documents_to_rerank",
+    "evaluate_retrieval",
+    "evaluate_run",
+]
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 """The measures by default, by their names in ir_measures."""
@@ -33,6 +44,8 @@ _CANNOT = (
     SubprocessError,
     ValueError,
 )  # from its providers
+_IDS_AT_ONCE = 1024
+_log = logging.getLogger(__name__)
 
 
 class Measured(NamedTuple):
@@ -52,7 +65,7 @@ class RetrievalReport:
     """The run that was measured."""
     measured: Measured
     intervals: dict[str, tuple[float, float]]
-    """The 95% confidence interval of each measure that is a mean."""
+    """The 95% confidence interval of each measure that is a mean of all judged queries' values."""
     queries: int
     """Judged queries, over which the means are."""
     unjudged: int
@@ -106,7 +119,7 @@ def evaluate_retrieval(
         qrels: the judgements, such as those that `trec.read_qrels` reads.
         index: the index to search; with `rerank`, the source of the texts of the run's documents.
         rerank: a run to re-rank, instead of a search.
-        texts: of the run's documents, by their ids, without an index.
+        texts: without an index: of the corpus, or at least of the documents to rerank, by their ids.
         measures: names that ir_measures knows.
         depth: results of a query that are found, or reranked.
         exactness: of the search, see `SearchOptions`.
@@ -123,22 +136,30 @@ def evaluate_retrieval(
     """
     check_measures(measures)
     _check_qrels(qrels)
+    _measure(qrels, qrels, measures)  # some measures' programs cannot read all ids: an error before the search
+    for name, other in (("rerank_run", rerank), ("compare", compare)):
+        _check_queries(other, qrels, argument=name)
     if (unknown := next((query for query in qrels if query not in queries), None)) is not None:
         raise InputError(f"the judged query {unknown!r} is not among the {len(queries):,} queries", argument="queries")
     judged = {query: queries[query] for query in qrels}
-    documents = sorted({document for labels in qrels.values() for document in labels})
+    documents = sorted(_documents(qrels))
+    if ignore_identical_ids:
+        rerank, compare = (None if one is None else without_identical_ids(one) for one in (rerank, compare))
     if index is not None:
-        texts = index.texts_of([*documents, *_documents(rerank or {})])
+        texts = index.texts_of({*documents, *documents_to_rerank(rerank or {}, judged, depth=depth)})
     if rerank is not None and texts is None:
         raise ConfigError("a run is reranked by the texts of its documents: give an index, or texts")
     missing = sum(document not in (texts or {}) for document in documents)
     if missing == len(documents):
         where = "among the texts" if index is None else f"in the index {index.address}"
         raise InputError(f"none of the {missing:,} judged documents is {where}, such as {documents[0]!r}: other ids?")
+    if compare is not None and not any(_has_any(compare, known) for known in (texts or {}, {*documents})):
+        others = () if index is None else map(index.texts_of, in_batches(_documents(compare), _IDS_AT_ONCE))
+        if not any(others):
+            raise InputError(
+                "the run has no document of the index or the texts: it is of another corpus", argument="compare"
+            )
     if rerank is not None:
-        _check_corpus(rerank, qrels, {}, argument="rerank_run")
-        if ignore_identical_ids:
-            rerank = _without_queries(rerank)
         run = rerank_run(ranker, rerank, judged, texts or {}, depth=depth)
     elif index is not None:
         run = search_run(
@@ -152,10 +173,13 @@ def evaluate_retrieval(
         )
     else:
         raise ConfigError("give an index to search, or a run to rerank", argument="index")
-    if compare is not None and ignore_identical_ids:
-        compare = _without_queries(compare)
     unjudged = len(queries) - len(judged)
-    return evaluate_run(run, qrels, measures=measures, compare=compare, seed=seed, unjudged=unjudged, missing=missing)
+    return _reported(run, qrels, measures, compare=compare, seed=seed, unjudged=unjudged, missing=missing)
+
+
+def documents_to_rerank(run: Run, queries: Container[str], *, depth: int = DEPTH) -> set[str]:
+    """The documents of the run whose texts reranking needs: the first `depth` results of these queries."""
+    return {id_ for query, found in run.items() if query in queries for id_, _ in best_first(found)[:depth]}
 
 
 def evaluate_run(
@@ -165,25 +189,43 @@ def evaluate_run(
     measures: Sequence[str] = MEASURES,
     compare: Run | None = None,
     seed: int = 0,
-    unjudged: int = 0,
-    missing: int | None = None,
 ) -> RetrievalReport:
-    """Measures a run of any system; see `evaluate_retrieval`, whose counts `unjudged` and `missing` are.
+    """Measures a run of any system; see `evaluate_retrieval`. Warns of a run without a judged document.
 
     Raises:
         ConfigError: a measure that ir_measures does not know or cannot compute; or ir_measures is not installed.
-        InputError: `compare` has no document in common with the judgements or the run.
+        InputError: there is no judgement, or `compare` has none of the judged queries.
     """
     check_measures(measures)
     _check_qrels(qrels)
+    _check_queries(compare, qrels, argument="compare")
+    for name, one in (("run", run), ("compare", compare)):
+        if one is not None and not _has_any(one, {*_documents(qrels)}):
+            _log.warning("%s: no result is a judged document; is it of another corpus?", name)
+    return _reported(run, qrels, measures, compare=compare, seed=seed)
+
+
+def _reported(
+    run: Run,
+    qrels: Qrels,
+    measures: Sequence[str],
+    *,
+    compare: Run | None,
+    seed: int,
+    unjudged: int = 0,
+    missing: int | None = None,
+) -> RetrievalReport:
     measured = _measure(run, qrels, measures)
-    means = [str(one) for one in _parsed(measures) if _is_mean(one)]
+    other = None if compare is None else _measure(compare, qrels, measures)
+    means = [
+        str(one)
+        for one in _parsed(measures)
+        if _is_mean(one) and _has_all(measured, str(one)) and (other is None or _has_all(other, str(one)))
+    ]
     values = _table(measured, means)
     ends = bootstrap_intervals(values, seed=seed).tolist()
-    other, p = None, None
-    if compare is not None:
-        _check_corpus(compare, qrels, run, argument="compare")
-        other = _measure(compare, qrels, measures)
+    p = None
+    if other is not None:
         p = dict(zip(means, randomisation_test(values, _table(other, means), seed=seed).tolist(), strict=True))
     return RetrievalReport(
         run=run,
@@ -246,13 +288,18 @@ def _is_mean(measure: Any) -> bool:
     return isinstance(measure.aggregator(), require("ir_measures", extra="evaluate").MeanAgg)
 
 
+def _has_all(measured: Measured, name: str) -> bool:
+    """Whether each query has a value; Accuracy has none where no result is irrelevant."""
+    return all(math.isfinite(own.get(name, math.nan)) for own in measured.by_query.values())
+
+
 def _measure(run: Run, qrels: Qrels, measures: Sequence[str]) -> Measured:
     ir_measures, parsed = require("ir_measures", extra="evaluate"), _parsed(measures)
-    known = {query: dict(run[query]) for query in qrels if run.get(query)}
+    known = {query: {id_: float(own[id_]) for id_ in own} for query in qrels if (own := run.get(query))}
     judged = {query: dict(labels) for query, labels in qrels.items()}
     try:
         results = ir_measures.evaluator(parsed, judged).calc(known)
-    except _CANNOT as error:  # some measures' programs only now report what they cannot read
+    except _CANNOT as error:
         raise _cannot(parsed, error) from None
     by_query: dict[str, dict[str, float]] = {query: {} for query in qrels}
     for query, measure, value in results.per_query:
@@ -265,21 +312,16 @@ def _table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:
     return np.array([[own[name] for name in names] for own in measured.by_query.values()])
 
 
-def _without_queries(run: Run) -> Run:
-    """Removes documents that have their query's id."""
-    return {query: {id_: score for id_, score in found.items() if id_ != query} for query, found in run.items()}
+def _documents(table: Run | Qrels) -> Iterator[str]:
+    """The documents of a run, or the judged ones, each once."""
+    return iter(dict.fromkeys(document for found in table.values() for document in found))
 
 
-def _documents(run: Run) -> set[str]:
-    return {document for found in run.values() for document in found}
+def _has_any(run: Run, documents: Container[str]) -> bool:
+    return any(document in documents for document in _documents(run))
 
 
-def _check_corpus(run: Run, qrels: Qrels, own: Run, *, argument: str) -> None:
-    """Raises InputError for a run that shares no query with the judgements, or no document with them or the own run."""
-    if not run.keys() & qrels.keys():
+def _check_queries(run: Run | None, qrels: Qrels, *, argument: str) -> None:
+    """Raises InputError for a run that shares no query with the judgements."""
+    if run is not None and not run.keys() & qrels.keys():
         raise InputError(f"the run has none of the {len(qrels):,} judged queries: other ids?", argument=argument)
-    known = _documents(own) | {document for labels in qrels.values() for document in labels}
-    if not known & _documents(run):
-        raise InputError(
-            "the run has no document in common with the judgements: it is of another corpus", argument=argument
-        )

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.data.example import Example
+from polyencoder.data.loader import in_batches
 from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import example_scores
-from polyencoder.evaluation.trec import Run
+from polyencoder.evaluation.trec import Run, best_first
 from polyencoder.index.base import Index
 from polyencoder.index.options import Exactness, SearchOptions
 from polyencoder.index.searcher import Searcher
@@ -20,6 +21,7 @@ __all__ = ["DEPTH", "rerank_run", "search_run"]
 
 DEPTH = 1000
 """Results of a query, as in TREC and BEIR."""
+_AT_ONCE = 256  # queries whose hits, with their texts, are in memory at once
 
 
 def search_run(
@@ -53,12 +55,13 @@ def search_run(
     turns = {id_: checked_context(f"query {id_!r}", query) for id_, query in queries.items()}
     more = 1 if ignore_identical_ids else 0
     options = SearchOptions(top_k=depth + more, exactness=exactness, effort=effort)
-    found = Searcher(ranker, index, options, keep_turns=True)(list(turns.values()))
+    searcher = Searcher(ranker, index, options, keep_turns=True)
     run: dict[str, dict[str, float]] = {}
-    for id_, hits in zip(turns, found, strict=True):
-        kept = [hit for hit in hits if not (more and hit.id == id_)][:depth]
-        read = [(hit.id, hit.rerank_score) for hit in kept if hit.rerank_score is not None]
-        run[id_] = _joined(read, [(hit.id, hit.score) for hit in kept[len(read) :]])
+    for some in in_batches(turns, _AT_ONCE):
+        for id_, hits in zip(some, searcher([turns[id_] for id_ in some]), strict=True):
+            kept = [hit for hit in hits if not (more and hit.id == id_)][:depth]
+            read = [(hit.id, hit.rerank_score) for hit in kept if hit.rerank_score is not None]
+            run[id_] = _joined(read, [(hit.id, hit.score) for hit in kept[len(read) :]])
     return run
 
 
@@ -83,7 +86,7 @@ def rerank_run(
         InputError: a document has no text, or a score is nan.
     """
     ids = [id_ for id_ in queries if run.get(id_)]
-    orders = [sorted(run[id_].items(), key=lambda one: -one[1]) for id_ in ids]
+    orders = [best_first(run[id_]) for id_ in ids]
     examples = []
     for id_, order in zip(ids, orders, strict=True):
         if (unknown := next((document for document, _ in order[:depth] if document not in texts), None)) is not None:
@@ -96,11 +99,16 @@ def rerank_run(
         read = [(document, score) for (document, _), score in zip(order, scores.tolist(), strict=False)]
         if any(not math.isfinite(score) for _, score in read):
             raise InputError(f"query {ids[place]!r}: a score is not finite; the model is damaged")
-        reranked[ids[place]] = _joined(sorted(read, key=lambda one: -one[1]), order[depth:])
+        reranked[ids[place]] = _joined(best_first(dict(read)), order[depth:])
     return reranked
 
 
 def _joined(read: Sequence[tuple[str, float]], others: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Concatenates two lists of results, each best first; the scores of the second are moved below the first's."""
-    shift = read[-1][1] - 1 - others[0][1] if read and others else 0.0
-    return dict(read) | {document: score + shift for document, score in others}
+    """Concatenates two lists of results, each best first; the second's scores become lower than the first's.
+
+    Each lower score of the second is a step of 1: measures compare float32, which may not tell close scores apart.
+    """
+    if not read:
+        return dict(others)
+    places = {score: place for place, score in enumerate(dict.fromkeys(score for _, score in others), 1)}
+    return dict(read) | {document: read[-1][1] - places[score] for document, score in others}

@@ -11,7 +11,17 @@ from polyencoder.data.readers import lines
 from polyencoder.errors import InputError
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
-__all__ = ["Qrels", "Run", "judgements", "read_qrels", "read_run", "results", "write_run"]
+__all__ = [
+    "Qrels",
+    "Run",
+    "best_first",
+    "judgements",
+    "read_qrels",
+    "read_run",
+    "results",
+    "without_identical_ids",
+    "write_run",
+]
 
 Qrels = Mapping[str, Mapping[str, int]]
 """The label of each judged document, by the ids of the query and the document; 0 for one that is not relevant."""
@@ -87,27 +97,40 @@ def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
         yield where, fields[0], fields[2], score
 
 
-def write_run(path: Path, run: Run, *, name: str = "polyencoder") -> None:
+def best_first(found: Mapping[str, float]) -> list[tuple[str, float]]:
+    """A query's results in the order of their scores."""
+    return sorted(found.items(), key=lambda one: -one[1])
+
+
+def without_identical_ids(run: Run) -> dict[str, dict[str, float]]:
+    """The run without documents that have their query's id."""
+    return {query: {id_: score for id_, score in found.items() if id_ != query} for query, found in run.items()}
+
+
+def write_run(path: Path, run: Run, *, name: str = "polyencoder", overwrite: bool = True) -> None:
     """Writes a run in TREC's format, the best result of each query first.
 
     Raises:
         InputError: an id or the name has a space, which the format cannot hold, or a score is not finite.
-        PolyencoderError: the file cannot be written.
+        PolyencoderError: the file cannot be written, or exists and `overwrite` is False.
     """
     for id_ in (id_ for query, found in run.items() for id_ in (query, *found)):
-        if len(id_.split()) != 1:
+        if id_.split() != [id_]:
             raise InputError(f"the id {id_!r:.60} cannot be written: TREC's format has no spaces in ids")
-    if len(name.split()) != 1:
+    if name.split() != [name]:
         raise InputError(f"the run's name {name!r:.60} cannot be written: TREC's format has no spaces in names")
     for query, found in run.items():
         if not all(map(math.isfinite, found.values())):
             raise InputError(f"the run has a score for the query {query!r} that is not finite")
-    with reporting_write_errors(path), atomic_write(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+    with (
+        reporting_write_errors(path),
+        atomic_write(path, overwrite=overwrite) as temporary,
+        open(temporary, "w", encoding="utf-8") as file,
+    ):
         for query, found in run.items():
-            best = sorted(found.items(), key=lambda one: -one[1])
             file.writelines(
                 f"{query} Q0 {document} {rank} {float(score)!r} {name}\n"
-                for rank, (document, score) in enumerate(best, 1)
+                for rank, (document, score) in enumerate(best_first(found), 1)
             )
 
 

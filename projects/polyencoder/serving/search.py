@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Hit
-from polyencoder.index.options import SearchOptions
+from polyencoder.index.options import Exactness, SearchOptions
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.batch_forward import context
 from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, answer_fields
@@ -30,7 +30,7 @@ class SearchSettings(KnownFields, Body):
     model: str | None = Field(None, description="Ignored: a server has one model.")
     top_k: Annotated[int, Field(ge=1)] = 10
     filter: dict[str, Any] | None = Field(None, description="Fields of the metadata and their values.")
-    exactness: Literal["exact", "certified", "approximate"] | None = None
+    exactness: Exactness | None = None
     effort: Annotated[int, Field(ge=1)] | None = None
     list_length: Annotated[int, Field(ge=1)] | None = None
     min_probability: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
@@ -50,7 +50,7 @@ class SearchResult(BaseModel):
     score: float
     rerank_score: float | None = None
     probability: float | None = None
-    found: Literal["exact", "certified", "approximate"]
+    found: Exactness
 
 
 class SearchResponse(Answer):

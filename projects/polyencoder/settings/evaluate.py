@@ -8,6 +8,9 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from polyencoder.config import ContextVector
+from polyencoder.evaluation.retrieval import MEASURES
+from polyencoder.evaluation.runs import DEPTH
+from polyencoder.index.options import Exactness
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Parlai, Without
@@ -38,18 +41,15 @@ class QrelsSettings(Settings):
     rerank_run: Annotated[str | None, _OF_QRELS] = None
     """Rerank the results of this TREC run in place of a search."""
     corpus: Annotated[str | None, Needs("rerank_run"), Without("index")] = None
-    """FILE or GLOB with the texts of the run's documents, as polyencoder index reads them (default: those of --index or
-    --beir)."""
+    """FILE or GLOB with the texts of the documents to rerank, as polyencoder index reads them (default: those of
+    --index or --beir)."""
     measures: Annotated[tuple[str, ...], _OF_QRELS, Parameter(consume_multiple=True, allow_leading_hyphen=False)] = (
-        "nDCG@10",
-        "RR@10",
-        "AP",
-        "R@100",
+        MEASURES
     )
     """Measures, by their names in ir_measures, such as nDCG@10 P(rel=2)@5."""
-    depth: Annotated[Count, _OF_QRELS] = 1000
+    depth: Annotated[Count, _OF_QRELS] = DEPTH
     """Results of each query to find, or to rerank; the others of a run keep their order behind them."""
-    exactness: Annotated[Literal["exact", "certified", "approximate"] | None, _OF_QRELS, _OF_SEARCH] = None
+    exactness: Annotated[Exactness | None, _OF_QRELS, _OF_SEARCH] = None
     """As in polyencoder search (default: the fastest that the index has)."""
     effort: Annotated[Count | None, _OF_QRELS, _OF_SEARCH] = None
     """Effort of FAISS, as in polyencoder search."""

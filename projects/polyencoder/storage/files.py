@@ -26,8 +26,10 @@ _LONGEST_NAME = 200  # bytes of a file's name in those of its temporary files; f
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Iterator[Path]:
     """Yields a temporary path in the folder of `path`, renamed to `path` if the block succeeds.
+
+    Without `overwrite` a file that another process has written meanwhile is unchanged: FileExistsError.
 
     A kill, an error or a loss of power in between leaves the old file unchanged, and an error no temporary file. What
     killed processes left is removed once it is an hour old. A symbolic link stays one: the file that it points to is
@@ -47,11 +49,22 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield temporary
         fsync(temporary)
         temporary.chmod(mode)  # a library may have put a private file of its own in its place
+        if not overwrite:
+            _reserve(target)
         os.replace(temporary, target)
         fsync(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _reserve(target: Path) -> None:
+    """Creates an empty file. FileExistsError if there is one."""
+    try:
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        reason = "another process has written it meanwhile"
+        raise FileExistsError(errno.EEXIST, reason, os.fspath(target)) from None
 
 
 @contextmanager
@@ -136,9 +149,9 @@ def _part_prefix(target: Path) -> str:
     return f".{os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])}."
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Writes UTF-8 text to `path`, atomically."""
-    with atomic_write(path) as temporary:
+def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = True) -> None:
+    """Writes UTF-8 text to `path`, atomically; `overwrite` as in `atomic_write`."""
+    with atomic_write(path, overwrite=overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

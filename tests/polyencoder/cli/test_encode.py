@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertModel
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.ranker.ranker import Ranker
 from tests.commands import run_command
 
@@ -44,7 +44,7 @@ def test_a_pre_trained_encoder_as_it_is(ranker, tmp_path, sentences, make_hf_tok
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ([], ConfigError, "give either --model, a ranker, or --backbone"),
+        ([], UsageError, "give --model, a ranker, or --backbone"),
         (["--model", "MODEL", "--backbone", "b"], ConfigError, "give either --model, a ranker, or --backbone"),
         (["--backbone", "b", "--backend", "onnx"], ConfigError, "backbone is not read with backend: give one of them"),
         (["--model", "MODEL", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),

@@ -6,13 +6,14 @@ import json
 
 import pytest
 
+from polyencoder.cli import evaluate as evaluate_command
 from polyencoder.data.contexts import read_queries
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation.retrieval import evaluate_retrieval
 from polyencoder.evaluation.trec import read_qrels, read_run
 from polyencoder.index.open import open_index
 from polyencoder.ranker.ranker import Ranker
-from tests.commands import command_fails, run_command
+from tests.commands import command_fails, invoke, run_command
 
 pytest.importorskip("ir_measures")
 
@@ -73,6 +74,38 @@ def test_from_a_beir_folder_to_a_run_and_back(beir, tmp_path):
     assert said.splitlines()[-1] == "1 queries have no judgement: left out"
     command_fails(ConfigError, "exists already", *ASKED, "--run-out", run)
     run_command(*ASKED, "--run-out", run, "--overwrite")
+
+
+def test_only_the_texts_that_are_reranked_are_needed(beir, tmp_path):
+    """Others may be absent, or empty, as in some of BEIR's."""
+    (tmp_path / "run").write_text("q0 Q0 q0 1 3 x\nq0 Q0 d0 2 2 x\nq0 Q0 beyond 3 1 x\nunjudged Q0 other 1 1 x\n")
+    lines = (beir / "data/corpus.jsonl").read_text().splitlines()[:2]
+    (tmp_path / "corpus.jsonl").write_text("\n".join([*lines, '{"_id": "e", "title": "", "text": ""}']))
+    asked = ["--rerank-run", tmp_path / "run", "--corpus", tmp_path / "corpus.jsonl", "--ignore-identical-ids"]
+    plain = ["--qrels", "data/qrels/test.tsv", "--queries", "data/queries.jsonl", "--measures", "RR", "--json"]
+    done = run_command("evaluate", "-m", "cross", *plain, *asked, "--depth", "1")
+    assert json.loads(done.stdout)["RR"] == pytest.approx(1 / 3)
+    assert "1 bad record was left out" in done.stderr
+    message = "run, line 3: the document 'beyond' is not in .*corpus.jsonl; 1 bad record was left out"
+    command_fails(InputError, message, "evaluate", "-m", "cross", *plain, *asked, "--depth", "2")
+
+
+def test_the_report_is_printed_though_the_run_cannot_be_written(beir, tmp_path, monkeypatch):
+    """As by another process that has written a run of this name during the search."""
+    run = tmp_path / "run.trec"
+
+    def searched(*args, **options):
+        run.write_text("theirs")
+        return evaluate_retrieval(*args, **options)
+
+    monkeypatch.setattr(evaluate_command, "evaluate_retrieval", searched)
+    done = invoke(*ASKED, "--run-out", run)
+    assert done.exit_code == 1
+    assert done.stdout.startswith("3 judged queries\n")
+    assert "run.trec: cannot be written (another process has written it meanwhile)" in done.stderr
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("run.trec", "theirs")]
+    assert invoke(*ASKED, "--run-out", run, "--overwrite").exit_code == 0
+    assert read_run(run)
 
 
 def test_lines_at_fault_are_named(beir, tmp_path):

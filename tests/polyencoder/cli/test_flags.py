@@ -135,6 +135,15 @@ def test_other_names_are_those_of_options():
         (["pretrain"], "pretrain requires CORPUS, --out"),
         (["pretrain", "texts.txt"], "pretrain requires --out"),
         (["intents", "predict"], "intents predict requires TEXTS, --head"),
+        (
+            ["evaluate", "--model", "m"],
+            "give --data, examples to rank, or --qrels or --beir, judgements of retrieval",
+        ),
+        (
+            ["evaluate", "--model", "m", "--beir", "b", "--measures", "AP"],
+            "give --index, or --rerank-run with --corpus or --index",
+        ),
+        (["index", "--out", "x"], "give --candidates, which are encoded, or --vectors, which exist"),
     ],
 )
 def test_what_a_command_line_lacks_is_named(arguments, expected):

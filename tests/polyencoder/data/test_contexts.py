@@ -16,6 +16,7 @@ from polyencoder.errors import InputError
         ("q.jsonl", '{"_id": "1", "text": "hi", "metadata": {}}\n{"id": 2, "context": ["a", "b"]}\n'),
         ("q.tsv", "1\thi\n2\ta\n"),
         ("q.tsv", 'id\ttext\n1\thi\n2\t"a"\n'),
+        ("q.tsv", "\n\ntext\tid\nhi\t1\na\t2\n"),
         ("q.csv", "_id,text,other\n1,hi,x\n2,a,y\n"),
     ],
 )

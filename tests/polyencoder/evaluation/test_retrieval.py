@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,6 +32,15 @@ def test_measures_by_hand():
     assert set(report.intervals) == set(by_hand)  # NumRet is a sum
     low, high = report.intervals["AP"]
     assert 0 == low < report.measured.means["AP"] < high == 0.5
+
+
+def test_a_measure_without_a_value_for_each_query():
+    """Accuracy has none where nothing is relevant: it has a mean, without an interval or a p value."""
+    qrels = {"q1": {"a": 1, "b": 0}, "q2": {"c": 0}}
+    run = {"q1": {"b": 2.0, "a": 1.0}, "q2": {"c": 1.0}}
+    report = evaluate_run(run, qrels, measures=["Accuracy"], compare=run)
+    assert report.measured.means == {"Accuracy": 0.0}
+    assert report.intervals == report.p == {}
 
 
 @given(
@@ -100,6 +110,15 @@ def test_what_is_behind_the_depth_stays_behind(make_ranker, queries, texts):
         rerank_run(make_ranker("cross"), run, queries, {})
 
 
+def test_the_order_behind_the_depth_is_kept_to_the_last_bit(make_ranker, queries, texts):
+    """Scores that only float64 tells apart, ties, and scores on a scale of any size."""
+    behind = {"d1": 1 + 1e-12, "d5": 1.0, "d2": 1.0, "d4": -1e30}
+    run = {"q1": {"d0": 1e300, **behind}}
+    found = rerank_run(make_ranker("cross"), run, queries, texts, depth=1)["q1"]
+    scores = [np.float32(found[id_]) for id_ in run["q1"]]
+    assert scores[0] > scores[1] > scores[2] == scores[3] > scores[4]
+
+
 def test_a_document_with_its_querys_id(make_ranker, texts):
     ranker = make_ranker("bi")
     index = ranker.index([{"id": id_, "text": text} for id_, text in texts.items()])
@@ -140,16 +159,47 @@ def test_what_does_not_fit_is_refused(make_ranker, queries, texts):
         evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, index=index)
     with pytest.raises(ConfigError, match="give an index to search, or a run to rerank"):
         evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, texts=texts)
+    run = {"q1": {"d0": 1.0}}
     with pytest.raises(ConfigError, match="give an index, or texts"):
-        evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, rerank={"q1": {"d0": 1.0}})
-    for run, message in (
+        evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, rerank=run)
+    for compare, message in (
         ({"x": {"d0": 1.0}}, "has none of the 2 judged queries"),
-        ({"q1": {"x": 1.0}}, "no document in common with the judgements: it is of another corpus"),
+        ({"q1": {"x": 1.0}}, "no document of the index or the texts: it is of another corpus"),
     ):
         with pytest.raises(InputError, match=message):
-            evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, rerank=run, texts={**texts, "x": "hi"})
-        with pytest.raises(InputError, match=message):
-            evaluate_run({"q1": {"d0": 1.0}}, QUERIES_AND_DOCUMENTS, compare=run)
+            evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, rerank=run, texts=texts, compare=compare)
+    with pytest.raises(InputError, match="has none of the 2 judged queries"):
+        evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, rerank={"x": {"d0": 1.0}}, texts=texts)
+    with pytest.raises(InputError, match="has none of the 2 judged queries"):
+        evaluate_run(run, QUERIES_AND_DOCUMENTS, compare={"x": {"d0": 1.0}})
+
+
+def test_a_run_need_not_find_what_is_judged(make_ranker, queries, texts, caplog):
+    """Of few judgements a good run of the same corpus may have none."""
+    ranker, qrels = make_ranker("bi"), {"q1": {"d0": 1}}
+    index = ranker.index([{"id": id_, "text": text} for id_, text in texts.items()])
+    run = {"q1": {"d4": 2.0, "d5": 1.0}}
+    for source in ({"index": index}, {"rerank": {"q1": {"d6": 1.0}}, "texts": texts}):
+        report = evaluate_retrieval(ranker, queries, qrels, measures=["RR"], compare=run, **source)
+        assert report.compared is not None
+        assert report.compared.means == {"RR": 0.0}
+    assert not caplog.records
+    assert evaluate_run(run, qrels, measures=["RR"]).measured.means == {"RR": 0.0}
+    assert "no result is a judged document; is it of another corpus?" in caplog.text
+
+
+def test_other_runs_are_checked_before_the_search(make_ranker, queries, texts, monkeypatch):
+    """A mistake is no error after hours of searching."""
+    ranker = make_ranker("bi")
+    index = ranker.index([{"id": id_, "text": text} for id_, text in texts.items()])
+    monkeypatch.setattr(type(index), "_search", None)
+    for changes, error in (
+        ({"compare": {"q1": {"x": 1.0}}}, InputError),
+        ({"compare": {"x": {"d0": 1.0}}}, InputError),
+        ({"measures": ["ERR@10"]}, ConfigError),  # whose program wants numbers for ids of queries
+    ):
+        with pytest.raises(error):
+            evaluate_retrieval(ranker, queries, QUERIES_AND_DOCUMENTS, index=index, **changes)
 
 
 def test_identical_ids_are_left_out_of_both_runs(make_ranker):

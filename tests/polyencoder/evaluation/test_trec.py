@@ -51,8 +51,9 @@ def test_qrels_of_trec_and_beir(tmp_path, lines):
 def test_ids_of_beir_may_have_spaces(tmp_path):
     (tmp_path / "qrels").write_text("query-id\tcorpus-id\tscore\nq 1\td 1\t1\n")
     assert read_qrels(tmp_path / "qrels") == {"q 1": {"d 1": 1}}
-    with pytest.raises(InputError, match="the id 'd 1' cannot be written"):
-        write_run(tmp_path / "run", {"q": {"d 1": 1.0}})
+    for id_ in ("d 1", " d1", "d1\u2028"):
+        with pytest.raises(InputError, match="the id '.*' cannot be written"):
+            write_run(tmp_path / "run", {"q": {id_: 1.0}})
     for run, name, message in (
         ({"q": {"d": float("nan")}}, "mine", "score for the query 'q' that is not finite"),
         ({"q": {"d": 1.0}}, "my run", "the run's name 'my run' cannot be written"),

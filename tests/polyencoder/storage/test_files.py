@@ -35,6 +35,20 @@ def test_an_error_leaves_what_was_there(tmp_path, error, old):
     assert old is None or path.read_text() == old
 
 
+def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
+    def write() -> None:
+        with atomic_write(tmp_path / "run", overwrite=False) as temporary:
+            temporary.write_text("mine")
+            (tmp_path / "run").write_text("theirs")
+
+    with pytest.raises(FileExistsError, match="another process has written it"):
+        write()
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert (tmp_path / "run").read_text() == "theirs"
+    write_text(tmp_path / "other", "mine", overwrite=False)
+    assert (tmp_path / "other").read_text() == "mine"
+
+
 def test_nothing_is_seen_before_the_end(tmp_path):
     path = tmp_path / "file.txt"
     with atomic_write(path) as temporary:

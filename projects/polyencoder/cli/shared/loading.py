@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, UsageError
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.common import RankerOrBackbone, RankerSettings, RunningSettings
@@ -39,7 +39,9 @@ def load_encoder(settings: RankerOrBackbone) -> Ranker:
     model, backbone = settings.model, settings.backbone
     if model is not None and backbone is None:
         return load_named(model, settings)
-    if model is not None or backbone is None:
+    if backbone is None:
+        raise UsageError("give --model, a ranker, or --backbone, a pre-trained encoder")
+    if model is not None:
         raise ConfigError("give either --model, a ranker, or --backbone, a pre-trained encoder")
     if holds_ranker(backbone):
         raise ConfigError(f"--backbone {backbone} is a ranker, not a pre-trained encoder: give it as --model")
