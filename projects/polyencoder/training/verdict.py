@@ -52,4 +52,4 @@ def _reasons(trainer: Trainer, *, before: float | None, after: float, responses:
         found.append(f"{share:.0%} of the batches had a single candidate: give a larger batch_size, or other data")
     if responses and (different := len(set(responses))) < FEW_DIFFERENT * len(responses):
         found.append(f"only {different:,} of the {len(responses):,} training responses are distinct")
-    return found or ["data that is more like the validation data, another learning_rate or more epochs may"]
+    return found or ["data that is more like the validation data, another learning_rate or more epochs may help"]

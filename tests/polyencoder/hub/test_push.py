@@ -1,0 +1,73 @@
+"""Uploads to the Hugging Face hub: what arrives there, and what is refused before a repository is made."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from huggingface_hub import HfApi, RepoUrl
+
+from polyencoder.errors import CheckpointError, InputError
+from polyencoder.export.folder import export_folder
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.storage.checkpoint import save_folder
+
+NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """The hub's side of an upload: the calls that were made, and the folder that arrived."""
+    calls = []
+
+    def create_repo(self, repo_id, **options):
+        calls.append((self.token, repo_id, options))
+        return RepoUrl(f"https://huggingface.co/me/{repo_id.rpartition('/')[2]}")
+
+    def upload_folder(self, *, repo_id, folder_path, **_):
+        calls.append((self.token, repo_id))
+        os.rename(folder_path, tmp_path / "uploaded")
+        os.mkdir(folder_path)
+
+    monkeypatch.setattr(HfApi, "create_repo", create_repo)
+    monkeypatch.setattr(HfApi, "upload_folder", upload_folder)
+    return calls
+
+
+def test_push_to_hub(make_ranker, hub, no_network, tmp_path, sentences):
+    ranker = make_ranker("poly")
+    url = ranker.push_to_hub("ranker", private=True, token="secret", dtype="bfloat16")
+    assert url == "https://huggingface.co/me/ranker"
+    assert hub == [("secret", "ranker", {"private": True, "exist_ok": True}), ("secret", "me/ranker")]
+    uploaded = tmp_path / "uploaded"
+    assert sorted(os.listdir(uploaded)) == NAMES
+    card = (uploaded / "README.md").read_text()
+    assert 'Ranker.from_pretrained("me/ranker")' in card
+    assert "stored in bfloat16" in card
+    save_folder(tmp_path / "saved", ranker.model, ranker.text, dtype="bfloat16")
+    expected = Ranker.from_pretrained(tmp_path / "saved").score(["hello"], sentences)
+    assert torch.equal(Ranker.from_pretrained(uploaded).score(["hello"], sentences), expected)
+
+
+def test_push_to_hub_with_a_card_of_ones_own(make_ranker, hub, tmp_path):
+    make_ranker("bi").push_to_hub("me/ranker", readme="# Mine\n")
+    assert (tmp_path / "uploaded" / "README.md").read_text() == "# Mine\n"
+
+
+@pytest.mark.parametrize("step", ["create_repo", "upload_folder"])
+def test_a_hub_that_refuses(make_ranker, hub, monkeypatch, step):
+    def refuse(self, *args, **options):
+        raise RuntimeError("no route to host\nsecond line")
+
+    monkeypatch.setattr(HfApi, step, refuse)
+    with pytest.raises(CheckpointError, match=r"me/ranker: cannot be written to on the hub \(no route to host\)$"):
+        make_ranker("bi").push_to_hub("me/ranker")
+
+
+def test_what_cannot_be_saved_leaves_no_repository(make_ranker, hub, tmp_path):
+    pytest.importorskip("onnxruntime")
+    export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)
+    with pytest.raises(InputError, match="no torch weights to save"):
+        Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu").push_to_hub("me/ranker")
+    assert hub == []

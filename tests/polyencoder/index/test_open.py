@@ -1,0 +1,116 @@
+"""An index by its address: which engine opens it, what is made where, and what cannot be made there."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+
+import pytest
+
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index.base import Candidate
+from polyencoder.index.folder import FolderIndex, described_folder
+from polyencoder.index.folder.shards import Share
+from polyencoder.index.meta import Fingerprints
+from polyencoder.index.open import check_tuning, described, make_index, open_index
+
+RECORDS = [Candidate("a", "i have two dogs ."), Candidate("b", "i like to ski ."), "guten tag !"]
+SERVER = "postgres://me:secret@nowhere.invalid/db#replies"
+
+
+def test_what_was_made_is_opened_again(ranker, tmp_path):
+    made = make_index(RECORDS, tmp_path / "index", ranker, model_name="models/mine")
+    assert isinstance(made, FolderIndex)
+    again = open_index(tmp_path / "index", ranker)
+    assert isinstance(again, FolderIndex)
+    assert len(again) == len(made) == 3
+    query = ranker.encode_contexts(["do you ski ?"])
+    assert [hit.id for hit in again.search(query)[0]] == [hit.id for hit in made.search(query)[0]]
+    assert described(tmp_path / "index") == described_folder(tmp_path / "index")
+
+
+def test_fingerprints_are_enough_for_searches_by_vectors_and_none_for_any_model(ranker, make_ranker, tmp_path):
+    make_index(RECORDS, tmp_path / "index", ranker)
+    for who in (Fingerprints.of(ranker), None):
+        index = open_index(tmp_path / "index", who)
+        assert len(index.search(ranker.encode_contexts(["hello"]), top_k=2)[0]) == 2
+    with pytest.raises(CheckpointError, match="made by another model"):
+        open_index(tmp_path / "index", make_ranker("poly", seed=1))
+
+
+def test_a_temporary_index_goes_with_the_last_reference(ranker):
+    index = make_index(RECORDS, None, ranker)
+    folder = Path(index.folder)
+    assert folder.is_dir()
+    assert len(index) == 3
+    del index
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_faiss_index_is_built_and_measured_with_the_contexts(ranker, tmp_path):
+    pytest.importorskip("faiss")
+    texts = [f"i like number {n} ." for n in range(40)]
+    index = make_index(
+        texts, tmp_path / "index", ranker, faiss="hnsw,m=4", recall=0.5, contexts=["hello", "do you ski ?"]
+    )
+    lines = "\n".join(described(tmp_path / "index"))
+    assert index.state.faiss is not None
+    assert "FAISS hnsw" in lines
+    assert "recall@" in lines
+
+
+@pytest.mark.parametrize("where", ["ftp://host/x", "http://localhost/index", "mysql:x"])
+def test_an_address_of_no_engine(ranker, where):
+    for call in (lambda: open_index(where, ranker), lambda: make_index(RECORDS, where, ranker)):
+        with pytest.raises(ConfigError, match="looks like an address, and .* milvus"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("where", "settings", "problem"),
+    [
+        ("folder", {"milvus": "hnsw"}, "milvus is 'hnsw', the kind of an index in milvus, but the index is elsewhere"),
+        ("folder", {"postgres": "hnsw"}, "postgres is 'hnsw', the kind .* but the index is elsewhere"),
+        ("milvus:./x.db", {"postgres": "hnsw"}, "postgres is 'hnsw', .* elsewhere"),
+        (SERVER, {"milvus": "hnsw"}, "milvus is 'hnsw', .* elsewhere"),
+        ("milvus:./x.db", {"dtype": "int8"}, r"milvus:\./x\.db: dtype, faiss, workers and shard_size are only for"),
+        (SERVER, {"workers": 2}, "postgres://me@nowhere.invalid/db#replies: dtype, faiss, workers and"),
+        (SERVER, {"share": Share(0, 2)}, "postgres://me@nowhere.*: several torchrun processes are only for"),
+        (None, {"share": Share(0, 2)}, "a temporary index belongs to its process"),
+        ("folder", {"recall": 0.9}, "recall is for a FAISS index: give its kind"),
+        ("folder", {"recall": 1.5, "faiss": "flat"}, "recall is 1.5; it must be above 0 and at most 1"),
+        ("folder", {"contexts": ["hello"]}, "contexts are for measuring recall: give a recall"),
+        ("folder", {"faiss": "tree"}, "the kind of FAISS index is 'tree'"),
+    ],
+)
+def test_settings_that_contradict_the_place_make_nothing(ranker, tmp_path, monkeypatch, where, settings, problem):
+    """Nor do they wait for a server, or show its password."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=problem) as error:
+        make_index(RECORDS, where, ranker, **settings)
+    assert "secret" not in str(error.value)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("where", ["folder", "milvus:./x.db", SERVER])
+def test_without_candidates_nothing_is_made_and_no_server_is_asked(ranker, tmp_path, monkeypatch, where):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="not made, as there are no candidates: the input is empty") as error:
+        make_index([], where, ranker)
+    assert "secret" not in str(error.value)
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_a_model_recall_cannot_be_measured(ranker, tmp_path):
+    with pytest.raises(ConfigError, match="recall is measured with contexts, which only a model encodes"):
+        make_index(RECORDS, tmp_path / "index", Fingerprints.of(ranker), faiss="flat", recall=0.9)
+    with pytest.raises(InputError, match="has no vector, and there is no model to encode its text"):
+        make_index(RECORDS, tmp_path / "index", Fingerprints.of(ranker))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("recall", "contexts", "faiss"), [(None, None, None), (0.9, None, "flat"), (1, ["x"], "hnsw")])
+def test_tuning_that_fits(recall, contexts, faiss):
+    check_tuning(recall, contexts, faiss=faiss)

@@ -1,0 +1,82 @@
+"""The steps of an export: over plain tensors, what the model computes with its own classes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.modeling.convert import CONTEXT_VECTORS
+from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER
+
+TURNS = [["hello"], ["do you ski ?", "no , i have two dogs ."], ["i am a teacher ."]]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("architecture", "fields", "outputs"),
+    [
+        ("bi", {}, ("vectors",)),
+        ("poly", {}, ("vectors",)),
+        ("poly", {"context_vectors": "n_last"}, ("vectors", "codes_mask")),
+        ("poly", {"poly_attention": "multihead", "poly_attention_heads": 2}, ("vectors", "keys", "biases")),
+        ("convert", {}, ("vectors",)),
+    ],
+)
+def test_contexts_and_candidates(make_ranker, sentences, architecture, fields, outputs):
+    ranker = make_ranker(architecture, **fields)
+    model, text = ranker.model.eval(), ranker.text
+    steps = model.export_steps()
+    assert set(steps) == {CONTEXT, CANDIDATES}
+    contexts, candidates = text.contexts(TURNS), text.candidates(sentences)
+    torch.testing.assert_close(
+        steps[CANDIDATES](candidates.ids, candidates.mask)[0], model.encode_candidates(candidates)
+    )
+    step, expected = steps[CONTEXT], model.encode_context(contexts)
+    found = dict(zip(step.outputs, step(contexts.ids, contexts.mask), strict=True))
+    assert len(found) == len(outputs)
+    torch.testing.assert_close(found["vectors"], expected.vectors)
+    assert (expected.mask is not None) == ("codes_mask" in outputs)
+    if expected.mask is not None:
+        assert found[step.outputs[1]].equal(expected.mask)
+    if expected.keys is not None:
+        torch.testing.assert_close(found[step.outputs[-2]], expected.keys.vectors)
+        torch.testing.assert_close(found[step.outputs[-1]], expected.keys.biases)
+
+
+@torch.no_grad()
+def test_pairs(make_ranker, sentences):
+    """A cross-encoder's step reads sequences that are joined already: context, then candidate in segment 1."""
+    ranker = make_ranker("cross")
+    (step,) = ranker.model.export_steps().values()
+    assert list(ranker.model.export_steps()) == [SCORER]
+    contexts, candidates = ranker.text.contexts(TURNS), ranker.text.candidates(sentences[:3])
+    seen = []
+    hook = ranker.model.tower.register_forward_hook(lambda module, given, output: seen.append(given[0]))
+    expected = ranker.model.eval()(contexts, candidates, torch.arange(3).unsqueeze(1))
+    hook.remove()
+    scores = torch.cat([step(tokens.ids, tokens.mask, tokens.segments)[0] for tokens in seen])
+    assert sorted(scores.tolist()) == pytest.approx(sorted(expected.flatten().tolist()), rel=1e-4)
+
+
+@torch.no_grad()
+def test_both_texts_of_a_context(make_convert_ranker):
+    ranker = make_convert_ranker(extra_contexts=3)
+    step = ranker.model.export_steps()[CONTEXT]
+    last, earlier = ["no , i have two dogs .", "hello"], ["do you ski ?"]
+    contexts = ranker.text.contexts([[earlier[0], last[0]], [last[1]]])
+    expected = ranker.model.encode_objectives(contexts)
+    texts, extra = ranker.text.candidates(last), ranker.text.candidates(earlier)
+    room = (0, texts.ids.size(1) - extra.ids.size(1), 0, 1)  # both are [batch, length]
+    extra_ids, extra_mask = (torch.nn.functional.pad(one, room) for one in (extra.ids, extra.mask))
+    vectors, mask = step(texts.ids, texts.mask, extra_ids, extra_mask)
+    assert vectors.shape[1] == len(CONTEXT_VECTORS)
+    torch.testing.assert_close(vectors[mask], expected.vectors[expected.mask])
+    assert mask.equal(expected.mask)
+    assert mask.tolist() == [[True] * 3, [True, True, False]]
+
+
+def test_the_names_of_the_axes_that_vary(make_ranker):
+    for fields, of_vectors in (({}, ("batch",)), ({"context_vectors": "n_last"}, ("batch", "codes"))):
+        step = make_ranker("poly", **fields).model.export_steps()[CONTEXT]
+        assert step.axes("ids") == step.axes("mask") == ("batch", "length")
+        assert step.axes("vectors") == of_vectors

@@ -1,0 +1,86 @@
+"""What a name leads to: a folder, a model file, an encoder; and encoders in 16 bits that stay the same model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.ranker.loading import cast_encoders, load_parts
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker.scorer import Scorer
+from polyencoder.storage.checkpoint import model_fingerprint, save_folder
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])
+def test_a_folder(make_ranker, tmp_path, sentences, architecture):
+    ranker = make_ranker(architecture)
+    save_folder(tmp_path / "model", ranker.model, ranker.text)
+    path, (model, text) = load_parts(tmp_path / "model", backend="torch", device="cpu")
+    assert path == tmp_path / "model"
+    assert not model.training
+    torch.testing.assert_close(
+        Scorer(model, text, device="cpu").score(["hello"], sentences), ranker.score(["hello"], sentences)
+    )
+
+
+def test_an_encoder_ranks_as_a_bi_encoder_with_one_tower_and_says_so(backbone_folder, caplog):
+    _, (model, _) = load_parts(backbone_folder("bert"), backend="torch", device="cpu")
+    assert model.config.architecture == "bi"
+    assert model.config.share_encoders
+    assert "is an encoder: it ranks as a bi-encoder without training" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "problem"),
+    [
+        (3, {}, "a model's name must be a text or a path, got 3"),
+        (None, {}, "a model's name must be a text or a path, got None"),
+        ("x", {"backend": "jax"}, "backend is 'jax'; it must be one of torch, onnx, onnx-int8"),
+        ("x", {"device": "gpu9"}, "device 'gpu9' cannot be used"),
+        ("./none", {}, "none: no such folder or file"),
+    ],
+)
+def test_what_cannot_be_loaded(name, settings, problem, no_network, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ConfigError, CheckpointError), match=problem):
+        load_parts(name, **({"backend": "torch", "device": "cpu"} | settings))
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_encoders_in_16_bits_are_the_same_model_for_indexes_and_calibrations(make_ranker, architecture, sentences):
+    ranker, plain = make_ranker(architecture), make_ranker(architecture)
+    before = model_fingerprint(plain.model, plain.text)
+    cast_encoders(ranker, "bfloat16", backend="torch")
+    assert {parameter.dtype for one in ranker.model.backbones for parameter in one.parameters()} == {torch.bfloat16}
+    assert model_fingerprint(ranker.model, ranker.text) == before
+    if ranker.model.has_vectors:
+        found = candidate_fingerprint(ranker.model, ranker.text)
+        assert found == candidate_fingerprint(plain.model, plain.text)
+    scores, expected = ranker.score(["do you ski ?"], sentences), plain.score(["do you ski ?"], sentences)
+    assert scores.dtype == torch.float32
+    assert not scores.equal(expected)
+    torch.testing.assert_close(scores, expected, rtol=0.1, atol=0.1 * float(expected.abs().max()))
+
+
+def test_float32_changes_nothing(make_ranker):
+    ranker = make_ranker("bi")
+    cast_encoders(ranker, "float32", backend="torch")
+    assert not any(one.rounded for one in ranker.model.backbones)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "dtype", "backend", "problem"),
+    [
+        ("bi", "int4", "torch", "dtype is 'int4'; it must be one of float32, float16, bfloat16"),
+        ("bi", "bfloat16", "onnx", "dtype is 'bfloat16', but backend onnx has its own dtype; leave it out"),
+        ("convert", "bfloat16", "torch", "dtype is 'bfloat16', but a .* has its own dtype; leave it out"),
+        ("bi", "float16", "torch", "dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster"),
+    ],
+)
+def test_a_dtype_that_cannot_be_leaves_the_weights(make_ranker, architecture, dtype, backend, problem):
+    ranker: Ranker = make_ranker(architecture)
+    with pytest.raises(ConfigError, match=problem):
+        cast_encoders(ranker, dtype, backend=backend)
+    assert {parameter.dtype for parameter in ranker.model.parameters()} == {torch.float32}

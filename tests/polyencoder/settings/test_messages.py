@@ -1,0 +1,80 @@
+"""Errors of settings: one line that names each setting by its flag, its value and what it must be."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder.errors import ConfigError, PolyencoderError
+from polyencoder.settings.pretrain import PretrainingSettings
+from polyencoder.settings.train import TrainSettings
+
+MINIMAL = {"train": "a.jsonl", "out": "x", "backbone": "bert"}
+
+
+def problem(cls: type, values: dict) -> PolyencoderError:
+    with pytest.raises(PolyencoderError) as caught:
+        cls.of(values)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("values", "line", "argument"),
+    [
+        ({"batch_size": "x"}, "batch_size is 'x'; it must be a whole number", "batch_size"),
+        ({"batch_size": "3.5"}, "batch_size is 3.5; it must be a whole number", "batch_size"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1", "batch_size"),
+        ({"learning_rate": "fast"}, "learning_rate is 'fast'; it must be a number", "learning_rate"),
+        ({"learning_rate": float("inf")}, "learning_rate is inf; it must be a finite number", "learning_rate"),
+        ({"label_smoothing": 1.0}, "label_smoothing is 1.0; it must be below 1", "label_smoothing"),
+        ({"streaming": "perhaps"}, "streaming is 'perhaps'; it must be true or false", "streaming"),
+        ({"betas": "0.9"}, "betas is 0.9; it must be two numbers with a comma", "betas"),
+        ({"betas": "0.9,0.99,0.999"}, "betas is '0.9,0.99,0.999'; it must be two numbers with a comma", "betas"),
+        ({"teacher": 3}, "teacher is 3; it must be a text", "teacher"),
+    ],
+)
+def test_one_setting(values, line, argument):
+    error = problem(TrainSettings, MINIMAL | values)
+    assert str(error) == line
+    assert error.argument == argument
+    assert isinstance(error, ConfigError)
+
+
+def test_choices_are_listed():
+    line = str(problem(TrainSettings, MINIMAL | {"schedule": "step"}))
+    assert line == "schedule is 'step'; it must be one of plateau, linear, cosine, invsqrt, constant"
+
+
+def test_each_alternative_of_a_setting_of_several_types():
+    line = str(problem(TrainSettings, MINIMAL | {"output_scaling": "wide"}))
+    assert line.startswith("output_scaling is 'wide'; it must be ")
+    assert " or " in line
+    assert "auto" in line
+    assert "a number" in line
+
+
+def test_all_that_is_wrong_in_one_line():
+    line = str(problem(TrainSettings, MINIMAL | {"batch_size": -1, "clip": "no"}))
+    assert sorted(line.split("; and ")) == [
+        "batch_size is -1; it must be at least 1",
+        "clip is 'no'; it must be a number",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("batchsize", "did you mean 'batch_size'?"), ("qqqqqq", "known are train, valid, out")]
+)
+def test_a_setting_that_there_is_not(name, hint):
+    error = problem(TrainSettings, MINIMAL | {name: 3})
+    assert str(error).startswith(f"unknown setting {name!r}; {hint}")
+    assert error.argument == name
+
+
+def test_a_setting_that_is_missing():
+    error = problem(PretrainingSettings, {"corpus": ["a.txt"], "vocabulary": "v", "max_steps": 1})
+    assert (str(error), error.argument) == ("out is missing: give it", "out")
+
+
+def test_an_error_of_our_own_is_not_wrapped():
+    error = problem(TrainSettings, MINIMAL | {"hard_negatives": 3, "hard_negative_ranks": "20-10"})
+    assert str(error) == "hard negatives: the ranks are 20-10; give the first and the last, as in 10-100"

@@ -1,0 +1,133 @@
+"""The data of a run: what is trained on, held out, ranked and sampled, in memory and streamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import islice
+
+import pytest
+
+from polyencoder.data.seeded_random import SeededRandom
+from polyencoder.errors import InputError
+from polyencoder.settings.train import TrainSettings
+from polyencoder.training.data import open_data
+
+PAIRS = [{"context": f"do you like number {n} ?", "response": f"i like number {n} ."} for n in range(40)]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """(pairs, name="train") -> the path of a JSON lines file of them."""
+
+    def make(pairs, name: str = "train") -> str:
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs), encoding="utf-8")
+        return str(path)
+
+    return make
+
+
+def opened(train: str, valid: str | None = None, **others):
+    return open_data(TrainSettings.of({"train": train, "valid": valid, "out": "x", "backbone": "bert", **others}))
+
+
+def labels(examples) -> list[str]:
+    return [example.label for example in examples]
+
+
+def test_a_tenth_is_held_out_where_there_is_no_validation_data(write):
+    data = opened(write(PAIRS))
+    responses = [pair["response"] for pair in PAIRS]
+    assert labels(data.train) == responses[:36]
+    assert labels(data.valid) == responses[36:]  # the last: other dialogues, in files that are ordered
+    assert data.size == 36
+    assert list(data.responses()) == responses[:36]  # TF-IDF and samples never see what is held out
+    assert all(len(example.candidates) == 20 and example.label in example.candidates for example in data.valid)
+    others = {text for one in data.valid for text in one.candidates if text != one.label}
+    assert not others & {*labels(data.valid)}  # drawn from what is trained on
+
+
+def test_validation_data_of_its_own_leaves_all_to_train_on(write):
+    data = opened(write(PAIRS), write(PAIRS[:3], "valid"))
+    assert (len(data.train), len(data.valid)) == (40, 3)
+
+
+def test_equal_settings_give_equal_candidates_and_another_seed_others(write):
+    first, again, other = (opened(write(PAIRS), seed=seed).valid for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(("candidates", "kept", "samples"), [("batch", False, False), ("inline", True, True)])
+def test_candidates_of_the_data_are_for_those_who_train_on_them(write, candidates, kept, samples):
+    own = [pair | {"candidates": [pair["response"], "no ."]} for pair in PAIRS]
+    data = opened(write(own), candidates=candidates)
+    assert data.train[0].candidates == (["i like number 0 .", "no ."] if kept else None)
+    assert (data.sampler is not None) is samples
+    assert all(set(example.candidates) == {example.label, "no ."} for example in data.valid)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda pairs: pairs, True),
+        (lambda pairs: [*pairs[1:], pairs[0]], False),
+        (lambda pairs: [pairs[0] | {"response": "no ."}, *pairs[1:]], False),
+        (lambda pairs: pairs[:-1], False),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_resumed_run_notices_other_data(write, change, same, streaming):
+    valid = write(PAIRS[:2], "valid")
+    before = opened(write(PAIRS), valid, streaming=streaming).digest
+    assert (opened(write(change(PAIRS)), valid, streaming=streaming).digest == before) is same
+    other = opened(write(PAIRS), write(PAIRS[2:4], "valid"), streaming=streaming).digest
+    assert other != opened(write(PAIRS), write(PAIRS[:2], "valid"), streaming=streaming).digest
+
+
+def test_a_stream_has_the_examples_that_memory_has(write):
+    train, valid = write(PAIRS), write(PAIRS[:2], "valid")
+    memory, stream = opened(train, valid), opened(train, valid, streaming=True, shuffle_buffer=8)
+    epoch = list(stream.train.items(SeededRandom("a")))
+    assert sorted(labels(epoch)) == sorted(labels(memory.train))
+    assert labels(epoch) != labels(memory.train)
+    assert stream.size == memory.size == 40
+    assert list(islice(stream.responses(), 3)) == labels(memory.train)[:3]
+    assert stream.valid == memory.valid
+
+
+def test_bad_records_are_counted_or_an_error(write, caplog):
+    bad = [*PAIRS, {"context": "hello"}, {"context": "hello", "response": 3}]
+    with pytest.raises(InputError, match=r"line 41: has no 'response'"):
+        opened(write(bad))
+    data = opened(write(bad), skip_bad_examples=True)
+    assert data.bad.count == 2
+    assert len(data.train) + len(data.valid) == 40
+    assert "2 " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("train", "valid", "problem"),
+    [
+        (PAIRS[:1], None, "has 1 training pairs; at least 2 are needed"),
+        (PAIRS[:1], PAIRS[:1], "has 1 training pairs; at least 2 are needed"),
+        (PAIRS, [], "valid.jsonl: has no pair to evaluate on"),
+    ],
+)
+def test_too_little_data(write, train, valid, problem):
+    with pytest.raises(InputError, match=problem):
+        opened(write(train), None if valid is None else write(valid, "valid"))
+
+
+def test_fewer_responses_than_candidates_are_ranked_with_what_there_is(write):
+    data = opened(write(PAIRS[:9]), num_negatives=3)
+    assert {len(example.candidates) for example in data.valid} == {4}
+    with pytest.raises(InputError, match="num_negatives is 19, but .* has only 8 labels"):
+        opened(write(PAIRS[:9]))
+
+
+def test_a_pipe_cannot_be_streamed(tmp_path, write):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(InputError, match=r"pipe\.jsonl: cannot be read again in each epoch, which streaming needs"):
+        opened(str(tmp_path / "pipe.jsonl"), write(PAIRS[:2], "valid"), streaming=True)
