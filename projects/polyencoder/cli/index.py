@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from itertools import chain
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
@@ -16,7 +15,7 @@ from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
 from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError, InputError, UsageError
-from polyencoder.index import Fingerprints, FolderIndex, Index, candidates_from, vectors_from
+from polyencoder.index import Candidate, Fingerprints, FolderIndex, Index, candidates_from, vectors_from
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
@@ -29,8 +28,6 @@ from polyencoder.settings.common import MakerSettings, RankerSettings
 from polyencoder.settings.fields import Needs, Without
 
 __all__ = ["index", "update"]
-
-T = TypeVar("T")
 
 index = App(name="index")
 
@@ -190,7 +187,7 @@ def update(*, settings: UpdateSettings) -> None:
     where, faiss = settings.index, settings.faiss
     if not settings.given & {"remove", "remove_id", "update", "add", "compact", "faiss", "recall"}:
         raise UsageError("nothing to do: give --add, --update, --remove, --remove-id, --compact, --faiss or --recall")
-    bad, done = BadExamples(skip=settings.skip_bad_candidates), Counter[str]()
+    bad, done = BadExamples(skip=settings.skip_bad_candidates), dict[str, int]()
     kind, parameters = (None, {}) if faiss.faiss is None else parse_faiss(faiss.faiss)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
@@ -201,14 +198,13 @@ def update(*, settings: UpdateSettings) -> None:
             f"{without_password(where)}: --compact, --faiss and --recall are for index folders; this engine does that "
             "by itself"
         )
-    before = len(opened)
     with opened.changing():
         if settings.remove_id or removed:
-            opened.remove(_counted(chain(settings.remove_id, _ids(removed)), done, "removed"))
+            done["removed"] = opened.remove(chain(settings.remove_id, _ids(removed)))
         if updated:
-            opened.update(_counted(candidates_from(updated, bad=bad), done, "changed"))
+            done |= _counted(opened.update, candidates_from(updated, bad=bad), "changed", "unchanged")
         if added:
-            opened.add(_counted(candidates_from(added, bad=bad), done, "added"))
+            done |= _counted(opened.add, candidates_from(added, bad=bad), "added", "there already")
         if isinstance(opened, FolderIndex):
             if settings.compact:
                 opened.compact()
@@ -216,20 +212,25 @@ def update(*, settings: UpdateSettings) -> None:
                 opened.build_faiss(kind, **parameters)
             if faiss.recall is not None:
                 opened.tune(recall=faiss.recall, contexts=contexts, source=faiss.contexts or "")
-    if known := done["added"] and done["added"] - (len(opened) - before + done["removed"]):
-        done["added"] -= known
-        done["there already"] = known
     if changes := ", ".join(f"{count:,} {what}" for what, count in done.items()):
         say(f"{without_password(where)}: {changes}")
     _report(where, opened, bad=bad)
 
 
-def _counted(items: Iterable[T], counts: Counter[str], what: str) -> Iterator[T]:
-    """Yields the items and counts them under `what`."""
-    counts[what] = 0  # an empty file is no reason for silence
-    for item in items:
-        counts[what] += 1
-        yield item
+def _counted(
+    change: Callable[[Iterable[Candidate]], int], candidates: Iterator[Candidate], changed: str, unchanged: str
+) -> dict[str, int]:
+    """Makes a change; returns the numbers of candidates that it changed, and that were equal before."""
+    given = 0
+
+    def counted() -> Iterator[Candidate]:
+        nonlocal given
+        for candidate in candidates:
+            given += 1
+            yield candidate
+
+    found = {changed: change(counted())}
+    return found | ({unchanged: given - found[changed]} if given > found[changed] else {})
 
 
 def _ids(paths: list[str]) -> Iterator[str]:

@@ -176,22 +176,27 @@ class Index(ABC):
     takes_vectors: ClassVar[bool] = False
     """Whether added candidates may have vectors."""
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Adds new candidates. One that exists already is unchanged; InputError if it differs."""
-        self._enter(self._usable(records), "add")
+    def add(self, records: Iterable[Record]) -> int:
+        """Adds new candidates. One that exists already is unchanged; InputError if it differs.
 
-    def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> None:
+        Returns the number of changed candidates, as the methods below do.
+        """
+        return self._enter(self._usable(records), "add")
+
+    def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
         """Removes candidates. InputError for an unknown id, unless `missing_ok`."""
         given = checked_iterable("ids", ids, of="ids")
-        self._remove((checked_text(f"id {place}", id_) for place, id_ in enumerate(given)), missing_ok=missing_ok)
+        return self._remove(
+            (checked_text(f"id {place}", id_) for place, id_ in enumerate(given)), missing_ok=missing_ok
+        )
 
-    def update(self, records: Iterable[Record]) -> None:
+    def update(self, records: Iterable[Record]) -> int:
         """Changes the text or metadata of candidates. InputError for an unknown or missing id."""
-        self._enter(map(_with_id, self._usable(records)), "update")
+        return self._enter(map(_with_id, self._usable(records)), "update")
 
-    def put(self, records: Iterable[Record]) -> None:
+    def put(self, records: Iterable[Record]) -> int:
         """Adds candidates, replacing those with the same ids. Equal ones are unchanged."""
-        self._enter(self._usable(records), "put")
+        return self._enter(self._usable(records), "put")
 
     def _usable(self, records: Iterable[Record]) -> Iterator[Candidate]:
         for record in checked_records(records):
@@ -203,10 +208,10 @@ class Index(ABC):
             yield record
 
     @abstractmethod
-    def _enter(self, records: Iterable[Candidate], how: How) -> None: ...
+    def _enter(self, records: Iterable[Candidate], how: How) -> int: ...
 
     @abstractmethod
-    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None: ...
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int: ...
 
     @abstractmethod
     def has_field(self, key: str) -> bool:

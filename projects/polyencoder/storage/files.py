@@ -114,9 +114,16 @@ def check_writable_folder(path: str | os.PathLike[str], *, argument: str) -> Non
     """Raises ConfigError if a folder cannot be written, before work that would be lost."""
     check_place(argument, path)
     target = Path(path)
-    if target.exists() and not target.is_dir():
-        raise ConfigError(f"{target}: is a file; give the name of a folder", argument=argument)
+    if reason := why_no_folder(target):
+        raise ConfigError(f"{target}: {reason}; give the name of a folder", argument=argument)
     _check_folder_of(target / "file", shown=target)
+
+
+def why_no_folder(path: Path) -> str | None:
+    """Why there can be no folder at this place, if a file or a broken link is there."""
+    if path.is_dir() or not os.path.lexists(path):
+        return None
+    return "is a file" if path.exists() else f"is a link to {os.readlink(path)}, which does not exist"
 
 
 def _check_folder_of(target: Path, *, shown: Path | None = None) -> None:

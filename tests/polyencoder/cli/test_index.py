@@ -224,8 +224,9 @@ def test_updates(call, ranker, tmp_path):
     hits = index.search(ranker.encode_contexts(["hello"]), top_k=4, exactness="approximate")[0]
     assert {hit.text for hit in hits} == found(folder, ranker)
     assert {hit.found for hit in hits} <= {"certified", "approximate"}
-    said = call("update", "--index", folder, "--remove", write("empty.txt"), "--add", new)
-    assert said == f"{folder}: 0 removed, 0 added, 1 there already\n{folder}: 4 candidates\n"
+    said = call("update", "--index", folder, "--remove", write("empty.txt"), "--update", changed, "--add", new)
+    counts = "0 removed, 0 changed, 1 unchanged, 0 added, 1 there already"
+    assert said == f"{folder}: {counts}\n{folder}: 4 candidates\n"
 
 
 @pytest.mark.parametrize(

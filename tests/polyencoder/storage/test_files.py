@@ -6,7 +6,15 @@ import stat
 import numpy as np
 import pytest
 
-from polyencoder.storage.files import atomic_write, check_writable, discard_leftovers, fingerprint, write_text
+from polyencoder.errors import ConfigError
+from polyencoder.storage.files import (
+    atomic_write,
+    check_writable,
+    check_writable_folder,
+    discard_leftovers,
+    fingerprint,
+    write_text,
+)
 
 
 def test_the_new_file_takes_the_old_ones_place(tmp_path):
@@ -47,6 +55,14 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     assert (tmp_path / "run").read_text() == "theirs"
     write_text(tmp_path / "other", "mine", overwrite=False)
     assert (tmp_path / "other").read_text() == "mine"
+
+
+def test_a_broken_link_is_no_folder(tmp_path):
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(ConfigError, match="link: is a link to gone, which does not exist; give the name of a folder"):
+        check_writable_folder(tmp_path / "link", argument="out")
+    (tmp_path / "gone").mkdir()
+    check_writable_folder(tmp_path / "link", argument="out")
 
 
 def test_nothing_is_seen_before_the_end(tmp_path):

@@ -46,7 +46,7 @@ from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.vectors import VectorDtype, check_dtype
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.storage.files import atomic_write, fsync
+from polyencoder.storage.files import atomic_write, fsync, why_no_folder
 
 SHARD_SIZE = 1 << 16
 _POLL_SECONDS = 0.2
@@ -284,6 +284,8 @@ def _bar(what: str, total: int | None, *, unit: str, show: bool, done: int = 0) 
 @contextmanager
 def _there(folder: Path) -> Iterator[None]:
     """Creates the folder, unless it holds other files; leaves no empty one after an error."""
+    if reason := why_no_folder(folder):
+        raise InputError(f"{folder}: {reason}; give another folder for the index")
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         check_only_ours(folder)

@@ -97,14 +97,20 @@ class Change:
         with explained(self.folder):
             self._connection.execute("RELEASE step")
 
-    def each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> None:
-        """Adds or removes items one after the other; `enter` returns the change of the number of entries."""
-        before, more = self._connection.total_changes, 0
+    def each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
+        """Adds or removes items one after the other; `enter` returns the change of the number of entries.
+
+        Returns how many of the items changed something.
+        """
+        changed = more = 0
         for item in items:  # errors of the iterable are the caller's
+            before = self._connection.total_changes
             with explained(self.folder):
                 more += enter(self.catalogue, item)
-        if self._connection.total_changes > before:
+            changed += self._connection.total_changes > before
+        if changed:
             self.meta = replace(self.meta, entries=self.meta.entries + more, candidates=None, version=self._version)
+        return changed
 
     def compact(self) -> None:
         """Removes the dead rows, and merges small files; drops the FAISS index of the old rows.

@@ -124,7 +124,8 @@ class FolderIndex(Index):
         return self._read(lambda _, catalogue: catalogue.has_field(key))
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
-        return self._read(lambda _, catalogue: catalogue.texts_of(ids))
+        wanted = [*ids]  # `_read` may ask twice
+        return self._read(lambda _, catalogue: catalogue.texts_of(wanted))
 
     def _read(self, ask: Callable[[State, Catalogue], T]) -> T:
         """Calls `ask` with the newest state and a snapshot of its database; errors as in `Database.read`."""
@@ -192,13 +193,13 @@ class FolderIndex(Index):
                     if change is not None:
                         change.close(keep=keep)
 
-    def _enter(self, records: Iterable[Candidate], how: How) -> None:
+    def _enter(self, records: Iterable[Candidate], how: How) -> int:
         """As in `Index.add`. A killed call resumes after the last complete file if repeated with the same records."""
-        self._each(records, lambda catalogue, record: catalogue.put(record, how=how))
+        return self._each(records, lambda catalogue, record: catalogue.put(record, how=how))
 
-    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
         """As in `Index.remove`. Their texts and vectors stay on disk until `compact`."""
-        self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
+        return self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
     def compact(self) -> None:
         """Frees the space of dead rows, and merges small files. Nothing is encoded again.
@@ -260,9 +261,9 @@ class FolderIndex(Index):
             with self._change.step():
                 yield self._change
 
-    def _each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> None:
+    def _each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
         with self._step() as change:
-            change.each(items, enter)
+            return change.each(items, enter)
 
 
 def described_folder(folder: Path) -> list[str]:

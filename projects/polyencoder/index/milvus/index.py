@@ -227,7 +227,7 @@ class MilvusIndex(Index):
                 if outer is None:
                     self._given = {}
 
-    def _enter(self, records: Iterable[Candidate], how: How) -> None:
+    def _enter(self, records: Iterable[Candidate], how: How) -> int:
         """As in `Index.add`, `update` and `put`; unchanged candidates are not written.
 
         Metadata fields that are null are dropped, which is the same to a filter. Some thousand records are one step,
@@ -235,7 +235,7 @@ class MilvusIndex(Index):
         record; earlier steps remain, unless all are in a block of `changing`.
         """
 
-        def step(some: list[Candidate], changes: Changes) -> None:
+        def step(some: list[Candidate], changes: Changes) -> int:
             new = [(record, MilvusEntry.of(record)) for record in some]
             there = self._there(entry.id for _, entry in new)
             stored = self._vectors(key_of(entry.id) for record, entry in new if record.vector is not None)
@@ -246,29 +246,34 @@ class MilvusIndex(Index):
                 self._given.pop(key, None)
                 if key in given:
                     self._given[key] = given[key]
+            return len(changed)
 
-        self._in_steps(records, step)
+        return self._in_steps(records, step)
 
-    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
         """As in `Index.remove`; the steps before an unknown id are done, as in `add`."""
 
-        def step(some: list[str], changes: Changes) -> None:
+        def step(some: list[str], changes: Changes) -> int:
             there = self._there(some)
+            before = len(there)
             for id_ in some:
                 if there.pop(id_, None) is not None:
                     changes[key_of(id_)] = None
                 elif not missing_ok:
                     raise missing(id_, where=self.collection.where)
+            return before - len(there)
 
-        self._in_steps(ids, step)
+        return self._in_steps(ids, step)
 
-    def _in_steps(self, items: Iterable[T], step: Callable[[list[T], Changes], None]) -> None:
+    def _in_steps(self, items: Iterable[T], step: Callable[[list[T], Changes], int]) -> int:
         """Makes some thousand items one step and one change; in a block of `changing` all steps are one change."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
+            changed = 0
             for some in in_batches(items, ROWS_AT_ONCE):
                 with self.changing():
                     assert self._changes is not None
-                    step(some, self._changes)
+                    changed += step(some, self._changes)
+            return changed
 
     def _there(self, ids: Iterable[str]) -> dict[str, MilvusEntry]:
         """The candidates of these ids, including the changes of the block of `changing`, by id."""

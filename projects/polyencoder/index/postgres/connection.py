@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
@@ -70,22 +70,26 @@ class Address(NamedTuple):
 class Session:
     """A connection with a time limit for each statement, as a hanging server does not answer."""
 
-    def __init__(self, connection: Any, *, seconds: float) -> None:
+    def __init__(self, connection: Any, *, seconds: float, answers: Callable[[], bool]) -> None:
         self.connection = connection
         self.seconds = seconds
+        self._answers = answers
         self._closed: type[Exception] = require("psycopg", extra="postgres").Error
         self.late = False
         """Whether a statement exceeded the time limit, which closed the connection."""
 
     def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
-        """Executes a statement; returns its rows in PostgreSQL's binary formats."""
-        with self._limited(limited), self.connection.cursor(binary=True) as cursor:
+        """Executes a statement; returns its rows in PostgreSQL's binary formats.
+
+        A statement that is not limited may take hours, as long as the server answers other connections.
+        """
+        with self._limited() if limited else self._watched(), self.connection.cursor(binary=True) as cursor:
             cursor.execute(query, values)
             return cursor.fetchall() if cursor.description else []
 
     def copy(self, query: Any, rows: Iterable[tuple[bytes | None, ...]]) -> None:
         """Inserts rows by COPY, each field in PostgreSQL's binary format."""
-        with self._limited(True), self.connection.cursor() as cursor, cursor.copy(query) as copy:
+        with self._limited(), self.connection.cursor() as cursor, cursor.copy(query) as copy:
             for row in rows:
                 copy.write_row(row)
 
@@ -108,27 +112,41 @@ class Session:
     def transaction(self) -> Iterator[None]:
         """A transaction, or a savepoint inside one; an error rolls it back."""
         transaction = self.connection.transaction()
-        with self._limited(True):
+        with self._limited():
             transaction.__enter__()
         try:
             yield
         except BaseException as error:
-            with self._limited(True):
+            with self._limited():
                 transaction.__exit__(type(error), error, error.__traceback__)
             raise
-        with self._limited(True):
+        with self._limited():
             transaction.__exit__(None, None, None)
 
     @contextmanager
-    def _limited(self, limited: bool) -> Iterator[None]:
+    def _limited(self) -> Iterator[None]:
         timer = threading.Timer(self.seconds, self._end)
         timer.daemon = True
-        if limited:
-            timer.start()
+        timer.start()
         try:
             yield
         finally:
             timer.cancel()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(self.seconds):
+                if not self._answers() and not over.is_set():
+                    return self._end()
+
+        threading.Thread(target=watch, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def _end(self) -> None:
         self.late = True
@@ -204,8 +222,19 @@ class Server:
             raise PolyencoderError(
                 f"{self.where}: no connection ({first_line(error)}); is the server running, are the address and, in "
                 "the environment, PGPASSWORD right?"
-            ) from None
-        return Session(connection, seconds=self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS))
+            ) from error
+        seconds = self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS)
+        return Session(connection, seconds=seconds, answers=self._answers)
+
+    def _answers(self) -> bool:
+        """Whether the server answers a new connection in time, if only to refuse it."""
+        try:
+            session = self._connect()
+        except PolyencoderError as error:
+            return not isinstance(error.__cause__, self._psycopg.errors.ConnectionTimeout)
+        with closing(session.connection), suppress(self._psycopg.Error):
+            session.ask("SELECT 1")
+        return not session.late
 
     def _explained(self, error: Exception, session: Session) -> PolyencoderError:
         errors = self._psycopg.errors

@@ -184,7 +184,12 @@ class PostgresIndex(Index):
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         keys = [key_of(id_) for id_ in ids]
-        return {id_: entry.text for id_, entry in self._read(lambda table: table.entries(keys)).items()}
+
+        def find(table: Table) -> dict[str, str]:
+            found = (table.entries(some) for some in in_batches(keys, ROWS_AT_ONCE))
+            return {id_: entry.text for entries in found for id_, entry in entries.items()}
+
+        return self._read(find)
 
     def check_searchable(self) -> None:
         self._read(lambda table: table.count(most=1))
@@ -289,13 +294,16 @@ class PostgresIndex(Index):
                 finally:
                     self._change = None
 
-    def _enter(self, records: Iterable[Candidate], how: How) -> None:
+    def _enter(self, records: Iterable[Candidate], how: How) -> int:
         """As in `Index.add`, `update` and `put`. In steps of some thousand records, equal texts are encoded once."""
         with self._step() as table:
-            for some in in_batches(records, ROWS_AT_ONCE):
+            return sum(
                 self._write(table, [(record, PostgresEntry.of(record)) for record in some], how=how)
+                for some in in_batches(records, ROWS_AT_ONCE)
+            )
 
-    def _write(self, table: Table, new: list[tuple[Candidate, PostgresEntry]], *, how: How) -> None:
+    def _write(self, table: Table, new: list[tuple[Candidate, PostgresEntry]], *, how: How) -> int:
+        """Writes the candidates that differ, and returns their number."""
         there = table.entries([key_of(entry.id) for _, entry in new])
         dim, where = self.meta.dim, self._server.where
         known = table.vectors([key_of(entry.id) for record, entry in new if record.vector is not None], dim=dim)
@@ -311,15 +319,19 @@ class PostgresIndex(Index):
             vectors |= zip(texts, encoded(texts, self._ranker, where=self._server.where), strict=True)
         table.delete(list(entries))
         table.write((entry, given[key] if key in given else vectors[entry.text]) for key, entry in entries.items())
+        return len(changed)
 
-    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> None:
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
+        removed = 0
         with self._step() as table:
             for some in in_batches(ids, ROWS_AT_ONCE):
                 there = table.entries([key_of(id_) for id_ in some])
+                removed += len(there)
                 for id_ in some:
                     if there.pop(id_, None) is None and not missing_ok:
                         raise missing(id_, where=self._server.where)
                 table.delete([key_of(id_) for id_ in some])
+        return removed
 
     @contextmanager
     def _step(self) -> Iterator[Table]:

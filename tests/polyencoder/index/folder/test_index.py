@@ -74,6 +74,20 @@ def test_an_id_that_is_half_a_character(index):
             change(["\ud83d"])
 
 
+def test_changes_are_counted(index):
+    same = [Candidate("new", "a"), Candidate("new", "a")]
+    assert (index.add(same), index.add(same), index.put([*same, Candidate("new", "b")])) == (1, 0, 1)
+    assert (index.update([Candidate("new", "b")]), index.update([Candidate("new", "b", {"n": 1})])) == (0, 1)
+    assert (index.remove(["new", "gone"], missing_ok=True), index.remove([])) == (1, 0)
+
+
+def test_texts_of_ids_that_can_be_read_once(index, monkeypatch):
+    """Also where a reader of an outdated state asks again."""
+    read = index._database.read
+    monkeypatch.setattr(index._database, "read", lambda ask: (read(ask), read(ask))[1])
+    assert index.texts_of(iter(["0", "gone"])).keys() == {"0"}
+
+
 def test_fingerprints_are_enough_to_search(folder, ranker, index, contexts):
     searched = FolderIndex.open(folder, Fingerprints.of(ranker), attention=ranker.model.config.poly_attention)
     assert searched.search(contexts, top_k=3) == index.search(contexts, top_k=3)

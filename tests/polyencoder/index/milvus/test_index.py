@@ -35,9 +35,10 @@ class TestChanging:
         monkeypatch.setattr(
             rows_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
         )
-        index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})])
-        index.add(few)
-        index.update([Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "new")])
+        assert index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})]) == 3
+        assert index.add(few) == 0
+        changed = [Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "new")]
+        assert (index.update(changed), index.update(changed)) == (3, 0)
         assert encoded == ["new", "newer"]
         assert len(index) == len(few) + 3
 

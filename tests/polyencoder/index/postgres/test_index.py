@@ -22,7 +22,7 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import described
 from polyencoder.index.postgres import PostgresIndex
 from polyencoder.index.postgres.connection import Address, Server
-from polyencoder.index.postgres.table import parse_kind
+from polyencoder.index.postgres.table import Table, parse_kind
 from tests.polyencoder.index.postgres.tables import drawn, stored
 
 FEW = [Candidate(f"id {i}", f"text {i}", {"n": i} if i % 2 else None) for i in range(6)]
@@ -62,6 +62,18 @@ def test_a_sequence_of_changes_is_that_of_a_dict(index, monkeypatch):
     assert contents(index) == wanted
     assert len(index) == len(wanted)
     assert index.texts_of(["none", *wanted]) == {id_: text for id_, (text, _) in wanted.items()}
+
+
+def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
+    monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
+    more = [Candidate("new", "a"), Candidate("new", "a"), Candidate("newer", "b")]
+    assert (index.add([*FEW, *more]), index.put(more)) == (2, 0)
+    assert (index.update([*FEW, Candidate("new", "c")]), index.remove(["gone", "new"], missing_ok=True)) == (1, 1)
+    asked = []
+    entries = Table.entries
+    monkeypatch.setattr(Table, "entries", lambda table, keys: asked.append(len(keys)) or entries(table, keys))
+    assert index.texts_of(one.id for one in [*FEW, *more]) == {one.id: one.text for one in [*FEW, more[-1]]}
+    assert asked == [2, 2, 2, 2, 1]
 
 
 def test_only_new_texts_are_encoded(index, monkeypatch):
@@ -214,6 +226,24 @@ def test_a_server_that_hangs_is_an_error_within_the_time_limit(postgres, where):
         os.kill(pids[0][0], signal.SIGCONT)
     assert time.monotonic() - start < 30
     assert len(index.search(contexts)[0]) == 10
+
+
+def test_a_long_statement_ends_with_a_server_that_answers_nobody(postgres, where, monkeypatch):
+    """As CREATE INDEX does: it may take hours, while the server answers new connections."""
+    monkeypatch.setattr(connection_module, "_CONNECT_SECONDS", 2)
+    server = Server(where)
+    server.seconds, slow = 0.3, "SELECT pg_sleep(%s)"
+    server.read(lambda session: session.set({"statement_timeout": 0}) or session.ask(slow, (1.5,), limited=False))
+    start = time.monotonic()
+    os.kill(postgres.process.pid, signal.SIGSTOP)  # it accepts no connection; the one that is open works on
+    try:
+        with pytest.raises(PolyencoderError, match=r"has not answered within 0.3 seconds"):
+            server.read(
+                lambda session: session.set({"statement_timeout": 0}) or session.ask(slow, (60,), limited=False)
+            )
+    finally:
+        os.kill(postgres.process.pid, signal.SIGCONT)
+    assert time.monotonic() - start < 40
 
 
 def test_a_server_that_was_killed_loses_nothing(postgres, where, ranker):
