@@ -228,10 +228,12 @@ class MilvusCollection:
             self._persist(partial(self._client.delete, self.name, filter=any_of("key", some), timeout=self._timeout))
 
     def flush(self) -> None:
-        """Flushes after changes: Milvus Lite searches flushed data ten times faster. Servers flush by themselves."""
-        if self.embedded:
-            with self._explained():
+        """Ends a change: Milvus Lite searches flushed data ten times faster; a server's deletions become visible."""
+        with self._explained():
+            if self.embedded:
                 self._client.flush(self.name)
+            else:  # without it, the client that deleted rows may still find them for a moment (Milvus 2.3)
+                self._query(limit=1, output_fields=["key"], consistency_level="Strong")
 
     def _persist(self, request: Callable[[], object]) -> None:
         """Repeats an idempotent request while the server reports a temporary error."""
