@@ -97,22 +97,27 @@ def make_index(
     if recall is not None and isinstance(ranker, Fingerprints):
         raise ConfigError("recall is measured with contexts, which only a model encodes: give it", argument="recall")
     contexts = None if contexts is None else checked_contexts(contexts)
-    if postgres is not None and not is_postgres(where):
-        raise _other_engine("postgres", postgres)
-    if str(where).startswith(MILVUS) or is_postgres(where):
+    engines = {"milvus": (milvus, str(where).startswith(MILVUS)), "postgres": (postgres, is_postgres(where))}
+    for engine, (server_kind, is_there) in engines.items():
+        if server_kind is not None and not is_there:
+            raise ConfigError(
+                f"{engine} is {server_kind!r}, the kind of an index in {engine}, but the index is elsewhere",
+                argument=engine,
+            )
+    if where is not None and any(is_there for _, is_there in engines.values()):
         shown = without_password(str(where))
         if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
             raise ConfigError(f"{shown}: dtype, faiss, workers and shard_size are only for index folders")
         if share is not None and share.processes > 1:
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
-        if is_postgres(where):
-            if milvus is not None:
-                raise _other_engine("milvus", milvus)
-            return _in_postgres(records, str(where), ranker, kind=postgres, model_name=model_name, progress=progress)
-        return _in_milvus(records, str(where), ranker, kind=milvus, model_name=model_name, progress=progress)
-
-    if milvus is not None:
-        raise _other_engine("milvus", milvus)
+        return _on_server(
+            records,
+            str(where),
+            ranker,
+            kind=postgres if is_postgres(where) else milvus,
+            model_name=model_name,
+            progress=progress,
+        )
     kind, parameters = (None, {}) if faiss is None else parse_faiss(faiss)
     temporary = None
     if where is None:
@@ -152,7 +157,7 @@ def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -
         raise ConfigError("contexts are for measuring recall: give a recall", argument="recall")
 
 
-def _in_milvus(
+def _on_server(
     records: Iterator[Candidate],
     where: str,
     ranker: TextRanker | Fingerprints,
@@ -160,28 +165,18 @@ def _in_milvus(
     kind: str | None,
     model_name: str,
     progress: bool,
-) -> MilvusIndex:
+) -> Index:
     records, dim = _with_first(records, where, ranker)
-    index = MilvusIndex.create(  # checks the kind
-        where, ranker, kind=cast("IndexKind | None", kind), model_name=model_name, dim=dim
-    )
-    with _adding(records, progress=progress) as shown:
+    index = None
+    if not is_postgres(where):
+        index = MilvusIndex.create(  # checks the kind
+            where, ranker, kind=cast("IndexKind | None", kind), model_name=model_name, dim=dim
+        )
+    with tqdm(records, desc="adding", unit=" candidates", unit_scale=True, disable=not progress) as shown:
+        if index is None:
+            return PostgresIndex.make(where, shown, ranker, kind=kind, model_name=model_name, dim=dim)
         index.add(shown)
     return index
-
-
-def _in_postgres(
-    records: Iterator[Candidate],
-    where: str,
-    ranker: TextRanker | Fingerprints,
-    *,
-    kind: str | None,
-    model_name: str,
-    progress: bool,
-) -> PostgresIndex:
-    records, dim = _with_first(records, where, ranker)
-    with _adding(records, progress=progress) as shown:
-        return PostgresIndex.make(where, shown, ranker, kind=kind, model_name=model_name, dim=dim)
 
 
 def _with_first(
@@ -192,13 +187,3 @@ def _with_first(
     if (first := next(records, None)) is None:
         raise InputError(f"{without_password(where)}: not made, as there are no candidates: the input is empty")
     return chain([first], records), dim
-
-
-def _adding(records: Iterator[Candidate], *, progress: bool) -> tqdm[Candidate]:
-    return tqdm(records, desc="adding", unit=" candidates", unit_scale=True, disable=not progress)
-
-
-def _other_engine(engine: str, kind: str) -> ConfigError:
-    return ConfigError(
-        f"{engine} is {kind!r}, the kind of an index in {engine}, but the index is elsewhere", argument=engine
-    )

@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate, How
-from polyencoder.index.entries import canonical, taken
+from polyencoder.index.entries import canonical, checked, taken
 from polyencoder.index.given import checked_vector, same_vector
 from polyencoder.index.meta import separable
 from polyencoder.index.vectors import quantize
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["ROWS_AT_ONCE", "Entry", "brought", "encoded", "key_of", "missing", "to_write"]
+__all__ = ["ROWS_AT_ONCE", "Entry", "brought", "encoded", "entry_of", "key_of", "missing", "to_write"]
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
 
 
-class Entry(Protocol):
+class Entry(NamedTuple):
     """A candidate as stored in a row."""
 
-    @property
-    def id(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def metadata(self) -> dict[str, Any]: ...
+    id: str
+    text: str
+    metadata: dict[str, Any]
 
 
-E = TypeVar("E", bound=Entry)
+def entry_of(candidate: Candidate, *, engine: str, read: Callable[[str, str, str], dict[str, Any]]) -> Entry:
+    """Converts a candidate. Raises InputError if an index, or the engine, cannot hold it.
+
+    `read`: (id, text, metadata's JSON) -> the metadata to store; ValueError for what the engine cannot hold.
+    """
+    where = f"{candidate.where}: " if candidate.where else ""
+    try:
+        text, id_, metadata = checked(candidate)
+        return Entry(id_, text, read(id_, text, metadata or "{}"))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}not a candidate that {engine} can hold: {error}") from None
 
 
 def key_of(id_: str) -> str:
@@ -43,14 +50,14 @@ def key_of(id_: str) -> str:
 
 
 def to_write(
-    new: Iterable[tuple[Candidate, E]],
-    there: MutableMapping[str, E],
+    new: Iterable[tuple[Candidate, Entry]],
+    there: MutableMapping[str, Entry],
     stored: Mapping[str, np.ndarray[Any, Any]],
     *,
     dim: int,
     how: How,
     where: str,
-) -> Iterator[tuple[Candidate, E]]:
+) -> Iterator[tuple[Candidate, Entry]]:
     """The candidates that differ from the existing ones in text, metadata or given vector.
 
     Args:
@@ -87,7 +94,7 @@ def _difference(old: Entry, new: Entry) -> str:
     return "" if canonical(old.metadata) == canonical(new.metadata) else "metadata"
 
 
-def brought(new: Iterable[tuple[Candidate, E]], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:
+def brought(new: Iterable[tuple[Candidate, Entry]], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:
     """The given vectors of candidates, float32 [dim], by row key. InputError for an invalid one.
 
     Of several candidates with one id the last counts, with or without a vector.

@@ -1,20 +1,13 @@
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.rows import encoded, key_of, to_write
-
-
-class Entry(NamedTuple):
-    id: str
-    text: str
-    metadata: dict[str, Any]
-
+from polyencoder.index.rows import Entry, encoded, key_of, to_write
 
 OLD = Entry("a", "one", {"n": 1})
 STORED = {key_of("a"): np.array([3, 4], dtype=np.float32)}

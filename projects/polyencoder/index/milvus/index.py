@@ -25,10 +25,10 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import IndexKind, MilvusCollection, check_kind
-from polyencoder.index.milvus.rows import MilvusEntry, condition, has_field
+from polyencoder.index.milvus.rows import condition, has_field, milvus_entry
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
-from polyencoder.index.rows import ROWS_AT_ONCE, brought, encoded, key_of, missing, to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, Entry, brought, encoded, key_of, missing, to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
@@ -36,7 +36,7 @@ from polyencoder.scoring.exact import at_least_fp32, attention_scale
 __all__ = ["MilvusIndex", "described_milvus"]
 
 T = TypeVar("T")
-Changes = MutableMapping[str, MilvusEntry | None]
+Changes = MutableMapping[str, Entry | None]
 
 
 class MilvusIndex(Index):
@@ -54,7 +54,7 @@ class MilvusIndex(Index):
         self._ranker = ranker
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
-        self._changes: ChainMap[str, MilvusEntry | None] | None = None
+        self._changes: ChainMap[str, Entry | None] | None = None
         """In a block of `changing`: the new state of candidates, by key; None if removed."""
         self._given: dict[str, np.ndarray[Any, Any]] = {}
         """In such a block: the given vectors of candidates, by key."""
@@ -199,10 +199,10 @@ class MilvusIndex(Index):
         if options.dtype != "float32":
             raise ConfigError(f"{self.collection.where}: dtype is for scans of index folders, not for Milvus")
 
-    def _entries(self, keys: Iterable[str], *, strong: bool = False) -> dict[str, MilvusEntry]:
+    def _entries(self, keys: Iterable[str], *, strong: bool = False) -> dict[str, Entry]:
         """The existing entries of these keys."""
-        rows = self.collection.rows(keys, MilvusEntry._fields, strong=strong)
-        return {key: MilvusEntry(*(row[name] for name in MilvusEntry._fields)) for key, row in rows.items()}
+        rows = self.collection.rows(keys, Entry._fields, strong=strong)
+        return {key: Entry(*(row[name] for name in Entry._fields)) for key, row in rows.items()}
 
     # Changing
 
@@ -236,7 +236,7 @@ class MilvusIndex(Index):
         """
 
         def step(some: list[Candidate], changes: Changes) -> int:
-            new = [(record, MilvusEntry.of(record)) for record in some]
+            new = [(record, milvus_entry(record)) for record in some]
             there = self._there(entry.id for _, entry in new)
             stored = self._vectors(key_of(entry.id) for record, entry in new if record.vector is not None)
             changed = list(to_write(new, there, stored, dim=self.dim, how=how, where=self.collection.where))
@@ -275,7 +275,7 @@ class MilvusIndex(Index):
                     changed += step(some, self._changes)
             return changed
 
-    def _there(self, ids: Iterable[str]) -> dict[str, MilvusEntry]:
+    def _there(self, ids: Iterable[str]) -> dict[str, Entry]:
         """The candidates of these ids, including the changes of the block of `changing`, by id."""
         changes: Changes = {} if self._changes is None else self._changes
         keys = {key_of(id_) for id_ in ids}

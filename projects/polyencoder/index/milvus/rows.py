@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.entries import checked
 from polyencoder.index.options import Filter, checked_filter
+from polyencoder.index.rows import Entry, entry_of
 
-__all__ = ["MAX_BYTES", "MilvusEntry", "any_of", "condition", "has_field"]
+__all__ = ["MAX_BYTES", "any_of", "condition", "has_field", "milvus_entry"]
 
 MAX_BYTES = 65_535
 """The longest text, id or metadata that Milvus holds, in UTF-8."""
@@ -19,35 +18,24 @@ MAX_BYTES = 65_535
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
-class MilvusEntry(NamedTuple):
-    """A candidate as a row of the collection."""
+def milvus_entry(candidate: Candidate) -> Entry:
+    """Converts a candidate to a row. Raises InputError if an index, or Milvus, cannot hold it."""
+    return entry_of(candidate, engine="Milvus", read=_checked_metadata)
 
-    id: str
-    text: str
-    metadata: dict[str, Any]
 
-    @classmethod
-    def of(cls, candidate: Candidate) -> MilvusEntry:
-        """Converts a candidate. Raises InputError if an index, or Milvus, cannot hold it."""
-        where = f"{candidate.where}: " if candidate.where else ""
-        try:
-            text, id_, metadata = checked(candidate)
-            if long := [key for key, value in (candidate.metadata or {}).items() if _is_long(value)]:
-                raise ValueError(
-                    f"its {long[0]!r} has a whole number of more than 64 bits; Milvus does not support these"
-                )
-            for name, value in {"id": id_, "text": text, "metadata": metadata or ""}.items():
-                if (n := len(value.encode())) > MAX_BYTES:
-                    raise ValueError(f"its {name} has {n:,} bytes; Milvus holds at most {MAX_BYTES:,}")
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{where}not a candidate that Milvus can hold: {error}") from None
-        fields = json.loads(metadata or "{}").items()
-        return cls(id_, text, {name: value for name, value in fields if value is not None})
+def _checked_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
+    fields: dict[str, Any] = json.loads(metadata)
+    if long := [key for key, value in fields.items() if _is_long(value)]:
+        raise ValueError(f"its {long[0]!r} has a whole number of more than 64 bits; Milvus does not support these")
+    for name, value in {"id": id_, "text": text, "metadata": metadata}.items():
+        if (n := len(value.encode())) > MAX_BYTES:
+            raise ValueError(f"its {name} has {n:,} bytes; Milvus holds at most {MAX_BYTES:,}")
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _is_long(value: Any) -> bool:
     """Whether it contains an integer of more than 64 bits."""
-    if isinstance(value, (dict, list, tuple)):
+    if isinstance(value, (dict, list)):
         return any(map(_is_long, value.values() if isinstance(value, dict) else value))
     return isinstance(value, int) and not -(1 << 63) <= value < 1 << 64
 

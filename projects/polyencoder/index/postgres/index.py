@@ -24,10 +24,10 @@ from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.postgres.connection import Server, Session
-from polyencoder.index.postgres.rows import PostgresEntry
+from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.search import PostgresSearch
 from polyencoder.index.postgres.table import Table, parse_kind
-from polyencoder.index.rows import ROWS_AT_ONCE, brought, encoded, key_of, missing, to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, Entry, brought, encoded, key_of, missing, to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
@@ -298,11 +298,11 @@ class PostgresIndex(Index):
         """As in `Index.add`, `update` and `put`. In steps of some thousand records, equal texts are encoded once."""
         with self._step() as table:
             return sum(
-                self._write(table, [(record, PostgresEntry.of(record)) for record in some], how=how)
+                self._write(table, [(record, postgres_entry(record)) for record in some], how=how)
                 for some in in_batches(records, ROWS_AT_ONCE)
             )
 
-    def _write(self, table: Table, new: list[tuple[Candidate, PostgresEntry]], *, how: How) -> int:
+    def _write(self, table: Table, new: list[tuple[Candidate, Entry]], *, how: How) -> int:
         """Writes the candidates that differ, and returns their number."""
         there = table.entries([key_of(entry.id) for _, entry in new])
         dim, where = self.meta.dim, self._server.where

@@ -8,44 +8,33 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from polyencoder.errors import InputError
 from polyencoder.index.base import Candidate
-from polyencoder.index.entries import canonical, checked
+from polyencoder.index.entries import canonical
 from polyencoder.index.options import Filter, checked_filter
-from polyencoder.index.rows import key_of
+from polyencoder.index.rows import Entry, entry_of, key_of
 
-__all__ = ["PostgresEntry", "condition", "copied", "written"]
+__all__ = ["condition", "copied", "postgres_entry", "written"]
 
 _TEXT_OR_WHOLE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+\d+|-0\.0(?!\d)')
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
-class PostgresEntry(NamedTuple):
-    """A candidate as stored in a row."""
+def postgres_entry(candidate: Candidate) -> Entry:
+    """Converts a candidate to a row. Raises InputError if an index, or PostgreSQL, cannot hold it."""
+    return entry_of(candidate, engine="PostgreSQL", read=_checked_metadata)
 
-    id: str
-    text: str
-    metadata: dict[str, Any]
 
-    @classmethod
-    def of(cls, candidate: Candidate) -> PostgresEntry:
-        """Converts a candidate. Raises InputError if an index, or PostgreSQL, cannot hold it."""
-        where = f"{candidate.where}: " if candidate.where else ""
-        try:
-            text, id_, metadata = checked(candidate)
-            id_.encode()
-            for name, value in {"id": id_, "text": text}.items():
-                if "\0" in value:
-                    raise ValueError(f"its {name} has the character NUL, which PostgreSQL cannot hold")
-            if _NUL.search(metadata or ""):
-                raise ValueError("its metadata has the character NUL, which PostgreSQL cannot hold")
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{where}not a candidate that PostgreSQL can hold: {error}") from None
-        return cls(id_, text, json.loads(written(metadata or "{}")))
+def _checked_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
+    id_.encode()  # raises ValueError for a lone surrogate
+    has_nul = {"id": "\0" in id_, "text": "\0" in text, "metadata": _NUL.search(metadata) is not None}
+    if name := next((name for name, has in has_nul.items() if has), None):
+        raise ValueError(f"its {name} has the character NUL, which PostgreSQL cannot hold")
+    fields: dict[str, Any] = json.loads(written(metadata))
+    return fields
 
 
 def written(text: str) -> str:
@@ -58,7 +47,7 @@ def written(text: str) -> str:
     return _TEXT_OR_WHOLE_FLOAT.sub(number, text)
 
 
-def copied(entry: PostgresEntry, vector: np.ndarray[Any, Any]) -> tuple[bytes | None, ...]:
+def copied(entry: Entry, vector: np.ndarray[Any, Any]) -> tuple[bytes | None, ...]:
     """A row in the binary formats of COPY: key, id, text, metadata, norm, vector (float32 [dim])."""
     metadata = canonical(entry.metadata)
     norm = np.nextafter(np.float32(np.linalg.norm(vector.astype(np.float64))), np.float32(np.inf))

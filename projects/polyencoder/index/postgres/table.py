@@ -13,7 +13,8 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.options import Filter
 from polyencoder.index.postgres.connection import Session
-from polyencoder.index.postgres.rows import PostgresEntry, condition, copied
+from polyencoder.index.postgres.rows import condition, copied
+from polyencoder.index.rows import Entry
 from polyencoder.packages import require
 
 __all__ = ["KINDS", "Table", "literal", "parse_kind", "vectors_of"]
@@ -146,10 +147,10 @@ class Table:
             return False
         return bool(self.ask("SELECT EXISTS (SELECT 1 FROM {table} WHERE metadata ? %s)", (key,))[0][0])
 
-    def entries(self, keys: Sequence[str]) -> dict[str, PostgresEntry]:
+    def entries(self, keys: Sequence[str]) -> dict[str, Entry]:
         """The rows of these keys, by their ids."""
         rows = self.ask("SELECT id, text, metadata FROM {table} WHERE key = ANY(%s)", (list(keys),))
-        return {id_: PostgresEntry(id_, text, metadata or {}) for id_, text, metadata in rows}
+        return {id_: Entry(id_, text, metadata or {}) for id_, text, metadata in rows}
 
     def vectors(self, keys: Sequence[str], *, dim: int) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
         """The texts and the vectors, float32 [dim], of these keys."""
@@ -162,7 +163,7 @@ class Table:
     def delete(self, keys: Sequence[str]) -> None:
         self.ask("DELETE FROM {table} WHERE key = ANY(%s)", (list(keys),))
 
-    def write(self, rows: Iterable[tuple[PostgresEntry, np.ndarray[Any, Any]]]) -> None:
+    def write(self, rows: Iterable[tuple[Entry, np.ndarray[Any, Any]]]) -> None:
         """Inserts rows with new keys."""
         query = self._sql.SQL("COPY {table} (key, id, text, metadata, norm, vector) FROM STDIN (FORMAT BINARY)").format(
             table=self._sql.Identifier(self._name)

@@ -11,7 +11,7 @@ from polyencoder.index.base import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
 from polyencoder.index.postgres.index import PostgresIndex, PostgresMeta
-from polyencoder.index.postgres.rows import PostgresEntry
+from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.table import Table, parse_kind
 from polyencoder.index.rows import key_of
 from polyencoder.scoring import ContextEncoding
@@ -37,7 +37,7 @@ def stored(where: str, vectors: np.ndarray, metadata: list[dict] | None = None, 
         table = Table(session, server.name, where=server.where)
         table.create(dim=meta.dim, kind=name, description=meta.to_json())
         entries = [
-            PostgresEntry.of(Candidate(str(i), f"text {i}", metadata[i] if metadata else None))
+            postgres_entry(Candidate(str(i), f"text {i}", metadata[i] if metadata else None))
             for i in range(len(vectors))
         ]
         table.write(zip(entries, vectors, strict=True))
