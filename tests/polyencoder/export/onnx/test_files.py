@@ -1,0 +1,106 @@
+"""The description of exported graphs: whole and of this version, or an error that says what to do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+
+import pytest
+import safetensors.torch
+import torch
+
+from polyencoder.errors import CheckpointError
+from polyencoder.export.onnx.files import (
+    DESCRIPTION,
+    Description,
+    check_graphs,
+    check_weights,
+    download_patterns,
+    int8_name,
+    read_description,
+)
+from polyencoder.storage.checkpoint import WEIGHTS, weights_fingerprint
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two files in the place of graphs, described with their digests."""
+    graphs = {name: name.encode() * 9 for name in ("context.onnx", "candidates.onnx")}
+    for name, content in graphs.items():
+        (tmp_path / name).write_bytes(content)
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in graphs.items()}
+    description = Description("abc", None, dict.fromkeys(graphs, 1e-6), digests)
+    (tmp_path / DESCRIPTION).write_text(description.to_json(), encoding="utf-8")
+    return tmp_path
+
+
+def test_what_was_written_is_read(folder):
+    description = read_description(folder)
+    assert json.loads((folder / DESCRIPTION).read_text()) == asdict(description)
+    assert (description.weights, description.candidates) == ("abc", None)
+
+
+def test_graphs_are_compared_with_their_digests(folder):
+    read = []
+    assert check_graphs(folder, progress=read.append) == ["candidates.onnx", "context.onnx"]
+    assert sum(read) == sum((folder / name).stat().st_size for name in check_graphs(folder))
+    with open(folder / "context.onnx", "r+b") as file:
+        file.write(b"C")  # as long as before
+    with pytest.raises(CheckpointError, match=r"context\.onnx: damaged, its checksum has changed"):
+        check_graphs(folder)
+    (folder / "candidates.onnx").unlink()
+    with pytest.raises(CheckpointError, match=r"candidates\.onnx: cannot be read \(No such file"):
+        check_graphs(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda values: values.update(format_version=9), "format version 9, but this version of polyencoder reads 1"),
+        (lambda values: values.pop("weights"), r"damaged \(TypeError: .*weights.*\); export again"),
+        (lambda values: values.pop("format_version"), r"damaged \(KeyError: 'format_version'\); export again"),
+        (lambda values: values.update(more=1), r"damaged \(TypeError: .*more.*\); export again"),
+    ],
+)
+def test_a_description_of_another_kind(folder, change, problem):
+    values = json.loads((folder / DESCRIPTION).read_text())
+    change(values)
+    (folder / DESCRIPTION).write_text(json.dumps(values))
+    with pytest.raises(CheckpointError, match=problem):
+        read_description(folder)
+
+
+def test_a_description_that_is_missing_or_cut_off(folder):
+    path = folder / DESCRIPTION
+    path.write_text(path.read_text()[:40])
+    with pytest.raises(CheckpointError, match=r"onnx\.json: damaged \(JSONDecodeError"):
+        read_description(folder)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"no onnx\.json in it: it has no exported graphs; write them with"):
+        read_description(folder)
+
+
+def test_without_digests_nothing_is_verified_in_silence(folder):
+    (folder / DESCRIPTION).write_text(Description("abc", None, {}).to_json())
+    with pytest.raises(CheckpointError, match="holds no checksums of the graphs; export again"):
+        check_graphs(folder)
+
+
+def test_weights_of_another_model(tmp_path):
+    own, other = {"w": torch.zeros(2)}, {"w": torch.ones(2)}
+    check_weights(tmp_path, "anything", remedy="export again")  # none there: the graphs are all
+    safetensors.torch.save_file(own, tmp_path / WEIGHTS)
+    check_weights(tmp_path, weights_fingerprint(own), remedy="export again")
+    with pytest.raises(CheckpointError, match=rf"{WEIGHTS}: not the weights of these graphs; export again"):
+        check_weights(tmp_path, weights_fingerprint(other), remedy="export again")
+
+
+def test_the_files_of_each_precision():
+    assert int8_name("context.onnx") == "context.int8.onnx"
+    plain, small = download_patterns("float32"), download_patterns("int8")
+    assert DESCRIPTION in plain
+    assert DESCRIPTION in small
+    assert [name for name in small if name not in plain] == [
+        int8_name(name) for name in plain if name.endswith(".onnx")
+    ]

@@ -1,0 +1,119 @@
+"""Changes of the index one after the other: together where that is safe, each with its own result."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.base import Candidate
+from polyencoder.serving.writing import IndexWriter
+
+
+@pytest.fixture
+def index(make_ranker, tmp_path):
+    return make_ranker("bi").index(["hello", "guten tag"], tmp_path / "index")
+
+
+@pytest.fixture
+def writer(index):
+    made = IndexWriter(index)
+    yield made
+    made.close()
+
+
+def adding(name: str):
+    return lambda index: index.put([Candidate(name, f"the text of {name}")])
+
+
+def gathered(writer, *changes) -> list:
+    """The results of changes, or their errors, all of which wait for the first."""
+
+    async def run() -> list:
+        return await asyncio.gather(*(writer.change(change) for change in changes), return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def blocked(writer, *changes) -> tuple[list, list]:
+    """The same while an earlier change holds the thread, so that all of them wait; and the order that they ran in."""
+    begun, order = threading.Event(), []
+    noted = [lambda index, i=i, change=change: (order.append(i), change(index))[1] for i, change in enumerate(changes)]
+
+    def first(index) -> None:
+        begun.wait(20)
+        adding("first")(index)
+
+    async def run() -> list:
+        tasks = [asyncio.ensure_future(writer.change(change)) for change in (first, *noted)]
+        await asyncio.sleep(0.05)
+        begun.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return asyncio.run(run()), order
+
+
+def test_a_change_is_seen_when_it_returns(writer, index):
+    assert gathered(writer, adding("a")) == [3]
+    assert len(index) == 3
+    assert gathered(writer, lambda index: index.remove(["a"])) == [2]
+
+
+def test_waiting_changes_are_one_transaction_of_a_folder(writer, index, monkeypatch):
+    transactions = []
+    changing = index.changing
+    monkeypatch.setattr(index, "changing", lambda: (transactions.append(1), changing())[1])
+    results, order = blocked(writer, adding("a"), adding("b"), adding("c"))
+    assert results == [3, 6, 6, 6]  # each gets the number of all
+    assert order == [0, 1, 2]
+    assert len(transactions) < 1 + 3 + 1 + 3  # one of the writer's for three changes, and their own inside of it
+
+
+def test_a_change_that_fails_leaves_the_others(writer, index):
+    def bad(index) -> None:
+        index.put([Candidate("half", "done")])
+        index.remove(["no such id"])
+
+    results, _ = blocked(writer, adding("a"), bad, adding("b"))
+    assert [results[i] for i in (0, 1, 3)] == [3, 6, 6]
+    assert isinstance(results[2], InputError)
+    assert "no candidate has the id 'no such id'" in str(results[2])
+    assert set(index.texts_of(["a", "b", "first"])) == {"a", "b", "first"}
+
+
+def test_alone_a_failed_change_is_undone_whole(writer, index):
+    def bad(index) -> None:
+        index.put([Candidate("half", "done")])
+        raise OSError("no room")
+
+    (error,) = gathered(writer, bad)
+    assert isinstance(error, OSError)
+    assert len(index) == 2
+    assert not index.texts_of(["half"])
+    assert gathered(writer, adding("a")) == [3]  # the thread lives on
+
+
+def test_a_client_that_stops_waiting_before_its_change_begins_cancels_it(writer, index):
+    begun = threading.Event()
+
+    async def run() -> None:
+        first = asyncio.ensure_future(writer.change(lambda index: begun.wait(20) and None))
+        second = asyncio.ensure_future(writer.change(adding("second")))
+        await asyncio.sleep(0.05)
+        second.cancel()
+        await asyncio.sleep(0)
+        begun.set()
+        await first
+
+    asyncio.run(run())
+    writer.close()
+    assert not index.texts_of(["second"])
+
+
+def test_a_server_without_an_index():
+    writer = IndexWriter(None)
+    with pytest.raises(ConfigError, match="this server has no index to change"):
+        asyncio.run(writer.change(adding("a")))
+    writer.close()

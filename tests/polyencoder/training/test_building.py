@@ -1,0 +1,80 @@
+"""From a configuration to the parts of a run: each setting arrives where it acts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from polyencoder.errors import ConfigError
+from polyencoder.settings.training import HardNegatives
+from polyencoder.training.building import build_objective, build_updates, mined_negatives
+from polyencoder.training.callbacks.hard_negatives import MinedNegatives
+from polyencoder.training.distillation import Distillation
+from polyencoder.training.distributed import Processes
+from polyencoder.training.objective import CrossEntropy
+from polyencoder.training.progress import Goal
+from tests.polyencoder.training.runs import CONFIG
+
+GOAL = Goal(examples=80, updates=None)
+
+
+def updates_of(ranker, *, goal: Goal = GOAL, count: int = 1, **changes):
+    return build_updates(ranker, replace(CONFIG, **changes), goal=goal, processes=Processes(0, count))
+
+
+@pytest.mark.parametrize(
+    ("fine_tuned", "trained"),
+    [("all", {"embeddings", "0", "1"}), ("all_encoder_layers", {"0", "1"}), ("top_layer", {"1"})],
+)
+def test_layers_are_frozen_before_the_optimizer_gets_them(make_ranker, fine_tuned, trained):
+    ranker = make_ranker("bi")
+    updates = updates_of(ranker, fine_tuned=fine_tuned)
+    given = {id(parameter) for group in updates.optimizer.param_groups for parameter in group["params"]}
+    names = {name for name, parameter in ranker.model.named_parameters() if id(parameter) in given}
+    found = {part for name in names for part in name.split(".") if part in ("embeddings", "0", "1")}
+    assert found == trained
+    assert names == {name for name, parameter in ranker.model.named_parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize(("accumulate", "count", "expected"), [(1, 1, 20), (2, 1, 10), (1, 2, 10), (2, 2, 5)])
+def test_a_schedule_ends_with_the_run(make_ranker, accumulate, count, expected):
+    """80 examples in batches of 4, in one process or several: as many updates until the rate is 0."""
+    updates = updates_of(make_ranker("bi"), accumulate=accumulate, count=count)
+    assert updates.schedule.expected_updates == expected
+
+
+def test_a_clip_of_0_is_none(make_ranker):
+    ranker = make_ranker("bi")
+    updates = updates_of(ranker, clip=0.0)
+    for parameter in ranker.model.parameters():
+        parameter.grad = torch.full_like(parameter, 1e3)
+    updates.step()
+    assert updates.norm > 1e4  # measured, not limited
+
+
+def test_a_precision_that_cannot_be(make_ranker):
+    with pytest.raises(ConfigError, match="float16 needs a GPU"):
+        updates_of(make_ranker("bi"), precision="float16")
+
+
+def test_the_objective(make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    plain = build_objective(ranker, replace(CONFIG, label_smoothing=0.2, grad_cache=3, pair_tokens=50))
+    assert isinstance(plain.loss, CrossEntropy)
+    assert plain.loss.label_smoothing == 0.2
+    make_ranker("cross").save_pretrained(tmp_path / "teacher")
+    taught = replace(CONFIG.distillation, teacher=str(tmp_path / "teacher"), weight=0.5)
+    loss = build_objective(ranker, replace(CONFIG, distillation=taught)).loss
+    assert isinstance(loss, Distillation)
+    assert loss.teacher.ranker.model.config.architecture == "cross"
+    unused = replace(taught, weight=0.0)
+    assert isinstance(build_objective(ranker, replace(CONFIG, distillation=unused)).loss, CrossEntropy)
+
+
+def test_hard_negatives(make_ranker):
+    ranker = make_ranker("bi")
+    assert mined_negatives(ranker, CONFIG) == []
+    (callback,) = mined_negatives(ranker, replace(CONFIG, hard_negatives=HardNegatives(count=2, every=3)))
+    assert isinstance(callback, MinedNegatives)
