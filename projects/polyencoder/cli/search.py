@@ -147,7 +147,11 @@ def _as_text(question: Question, hits: list[Hit], nothing: str) -> str:
         score = again or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
         rows.append(f"{place:>4}{score}{likely}  {hit.found}  {hit.id}  {_one_line(hit.text)}")
-    return "\n".join(rows if hits else [*rows, f"  {nothing}"])
+    if not hits:
+        rows.append(f"  {nothing}")
+    elif (considered := hits[0].considered) is not None:
+        rows.append(f"  chosen from the best {considered:,} (--diversity)")
+    return "\n".join(rows)
 
 
 def _one_line(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -12,8 +13,10 @@ import torch
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import InputError
-from polyencoder.index.options import Exactness, Filter, SearchOptions, changed
+from polyencoder.index.diversity import diverse_hits
+from polyencoder.index.options import TOP_K, Exactness, Filter, SearchOptions, changed
 from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.diversity import pool_size
 
 
 class Candidate(NamedTuple):
@@ -75,6 +78,8 @@ class Hit(NamedTuple):
     """The cross-encoder's score, on another scale; None without re-ranking."""
     probability: float | None = None
     """The probability that it is the right one; None if the model that ordered the hits is not calibrated."""
+    considered: int | None = None
+    """The number of hits from which a search with `diversity` chose; None without it."""
 
 
 def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:
@@ -151,7 +156,12 @@ class Index(ABC):
         """
         options = changed(options, changes)
         self.check(options)
-        return self._search(encoding_of(contexts), options)
+        if not options.diversity:
+            return self._search(encoding_of(contexts), options)
+        k = options.top_k or TOP_K
+        found = self._search(encoding_of(contexts), replace(options, top_k=pool_size(k)))
+        found = diverse_hits(found, self.vectors_of, k=k, most=pool_size(k), diversity=options.diversity)
+        return [hits[:k] for hits in found]
 
     @abstractmethod
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
@@ -228,6 +238,10 @@ class Index(ABC):
     @abstractmethod
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         """The texts of the candidates of these ids, as far as they exist."""
+
+    @abstractmethod
+    def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """The vectors of the candidates with these ids, float32 [dim], for those that exist."""
 
     def check_searchable(self) -> None:
         """Raises PolyencoderError if it cannot be searched now."""

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import checked_count, unencodable
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
 
 __all__ = ["TOP_K", "Exactness", "Filter", "ScanDtype", "SearchOptions", "checked_filter"]
@@ -53,6 +54,10 @@ class SearchOptions:
     tolerance: Annotated[float | None, Parameter(parse=False)] = None
     """Maximum distance of codes in a group, as a share of their length, in searches without certificates; see
     `index.faiss.search`. 0 makes no groups, None is 0.4."""
+    diversity: float | None = None
+    """Leave out results that resemble better ones: 0 (by scores alone) to 1, such as 0.3. The results are chosen from
+    the first max(4 top_k, 50), or from those that are reranked, by maximal marginal relevance; scores and probabilities
+    stay."""
     dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
     """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
@@ -73,6 +78,7 @@ class SearchOptions:
             raise InputError(
                 f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
             )
+        checked_diversity(self.diversity)
         if self.dtype not in get_args(ScanDtype):
             raise ConfigError(
                 f"dtype is {self.dtype!r}; it must be one of {', '.join(get_args(ScanDtype))}", argument="dtype"

@@ -12,10 +12,12 @@ import torch
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Hit, Index
+from polyencoder.index.diversity import diverse_hits
 from polyencoder.index.options import SearchOptions, changed, checked_filter
 from polyencoder.index.rerank import OWN_K, RERANK_K, check_reranker, first_texts, rerank
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.diversity import pool_size
 from polyencoder.text import lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 
@@ -117,13 +119,14 @@ class Searcher:
 
         Their texts serve to drop repeated turns, and to re-rank.
         """
-        top_k, texts = self.top_k, self._texts
+        top_k, texts, diversity = self.top_k, self._texts, self.options.diversity
+        most = pool_size(top_k) if diversity else top_k
         if self.calibration is not None:
             texts = max(texts, DEPTH)
         if self.reranker is not None:
             texts = max(texts, self._rerank_k)
         with self._timed("search"):
-            hits = self._search(encoded, contexts, top_k=top_k, texts=texts)
+            hits = self._search(encoded, contexts, top_k=most, texts=texts)
         if self.reranker is not None:
             with self._timed("rerank"):
                 own = encoded if self.reranker is self._ranker and encoded.tokens is not None else None
@@ -132,6 +135,8 @@ class Searcher:
         if self.calibration is not None:
             among = self.among
             hits = [self._probable(place, found, self.calibration, among=among) for place, found in enumerate(hits)]
+        if diversity:
+            hits = diverse_hits(hits, self.index.vectors_of, k=top_k, most=most, diversity=diversity)
         self.contexts += len(hits)
         return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
 
@@ -145,7 +150,7 @@ class Searcher:
         said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
         asked = max(top_k, texts) + max(map(len, said), default=0)
         while True:
-            found = self.index.search(encoded, self.options, top_k=asked)
+            found = self.index.search(encoded, self.options, top_k=asked, diversity=None)
             kept = [
                 [hit for hit in hits if same(hit.text) not in lines] for hits, lines in zip(found, said, strict=True)
             ]

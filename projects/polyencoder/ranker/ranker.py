@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
@@ -28,6 +29,7 @@ from polyencoder.ranker.loading import cast_encoders, load_parts
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
+from polyencoder.scoring.diversity import checked_diversity, marginal_relevance
 from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import TextEncoder, TurnSeparator
 from polyencoder.text.dialogue import checked_contexts
@@ -53,6 +55,8 @@ class Ranked(NamedTuple):
     score: float
     probability: float | None = None
     """The probability that it is the right one; None if the model is not calibrated."""
+    considered: int | None = None
+    """The number of candidates from which a ranking with `diversity` chose; None without it."""
 
 
 class Ranker(Scorer):
@@ -227,6 +231,7 @@ class Ranker(Scorer):
         *,
         top_k: int | None = None,
         min_probability: LeastProbability | None = None,
+        diversity: float | None = None,
     ) -> list[Ranked]:
         """Ranks candidates by score, best first; with `top_k` only the first `top_k`.
 
@@ -234,13 +239,17 @@ class Ranker(Scorer):
 
         `min_probability` leaves out candidates below this probability, perhaps all: a number, or "auto" for the
         calibration's threshold. ConfigError if the model is not calibrated.
+
+        `diversity`, from 0 to 1, such as 0.3, orders by maximal marginal relevance (Carbonell and Goldstein, 1998):
+        candidates that resemble better ones come later; scores and probabilities stay. Not for cross-encoders.
         """
         candidates = checked_candidates("candidates", candidates)
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
-        least = least_probability(self.calibration, min_probability, of=self)
+        least, varied = least_probability(self.calibration, min_probability, of=self), checked_diversity(diversity)
         scores = self.score([context], candidates)[0]
-        whole = self.calibration is not None  # probabilities are normalized over all distinct candidates
+        # probabilities are normalized over all distinct candidates, and diversity chooses from all
+        whole = self.calibration is not None or varied > 0
         highest, order = best(scores, len(candidates) if top_k is None or whole else top_k)
         ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), highest.tolist(), strict=True)]
         if self.calibration is not None:
@@ -250,6 +259,12 @@ class Ranker(Scorer):
             ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
         if least is not None:
             ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+        if varied and ranked:
+            scored = np.array([one.score for one in ranked])
+            vectors = self.encode_candidates([one.text for one in ranked]).cpu().float().numpy()
+            k = len(ranked) if top_k is None else top_k
+            places = marginal_relevance(scored, vectors, k=k, diversity=varied)
+            ranked = [ranked[place]._replace(considered=len(ranked)) for place in places]
         return ranked[:top_k]
 
     def index(

@@ -33,6 +33,7 @@ class SearchSettings(KnownFields, Body):
     exactness: Exactness | None = None
     effort: Annotated[int, Field(ge=1)] | None = None
     list_length: Annotated[int, Field(ge=1)] | None = None
+    diversity: Annotated[float, Field(ge=0, le=1)] | None = None
     min_probability: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
     keep_turns: bool = False
 
@@ -50,6 +51,7 @@ class SearchResult(BaseModel):
     score: float
     rerank_score: float | None = None
     probability: float | None = None
+    considered: int | None = None
     found: Exactness
 
 
@@ -77,6 +79,7 @@ async def search_fields(
         exactness=request.exactness,
         effort=request.effort,
         list_length=request.list_length,
+        diversity=request.diversity,
     )
     hits, tokens, milliseconds = await find_hits(
         service, turns, options, min_probability=request.min_probability, keep_turns=request.keep_turns, name=name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex
 from tests.commands import command_fails, run_command
 
@@ -59,6 +59,19 @@ def ask(run):
 
 def test_more_than_there_are(ask):
     assert len(ask("--context", "hello", "--top-k", 9)[0]["hits"]) == 8
+
+
+def test_diversity(ask, run, ranker, folder):
+    flags = ("--context", "hello", "--top-k", 3, "--diversity", 0.9)
+    (record,) = ask(*flags)
+    hits = ranker.search("hello", folder, top_k=3, diversity=0.9)
+    assert [hit["id"] for hit in record["hits"]] == [hit.id for hit in hits]
+    assert {hit["considered"] for hit in record["hits"]} == {8}
+    assert run(*flags).stdout.splitlines()[-1] == "  chosen from the best 8 (--diversity)"
+    assert "chosen" not in run(*flags[:-2]).stdout
+    for value in ("1.5", "much"):
+        with pytest.raises(PolyencoderError, match="diversity"):
+            run(*flags[:-1], value)
 
 
 def expected(ranker, context, folder, **settings) -> list[str]:

@@ -33,6 +33,11 @@ def test_results_are_those_of_the_library(serve, architecture):
 
 def test_filters_and_turns_of_the_context(serve):
     client = serve("bi")
+    ranker, index = client.service.engine.ranker, client.service.index
+    answer = client.post("/v1/search", json={"query": QUERY, "top_k": 2, "diversity": 0.9})
+    assert ids(answer) == [hit.id for hit in ranker.search(QUERY, index, top_k=2, diversity=0.9)]
+    assert {one["considered"] for one in answer.json()["results"]} == {len(index)}
+    assert client.post("/v1/search", json={"query": QUERY, "diversity": 2}).status_code == 422
     assert ids(client.post("/v1/search", json={"query": QUERY, "filter": {"lang": "de"}})) == ["tag"]
     said = {"messages": [{"role": "user", "content": "Guten  Tag !"}]}
     assert "tag" not in ids(client.post("/v1/search", json=said))

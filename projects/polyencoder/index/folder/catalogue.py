@@ -140,6 +140,14 @@ class Catalogue:
         query = f"SELECT id, text FROM {_WANTED} CROSS JOIN entries ON id = wanted JOIN texts USING (row)"
         return dict(self._ask(query, (json.dumps([*ids]),)).fetchall())
 
+    def rows_of(self, ids: Iterable[str]) -> dict[str, int]:
+        """The rows of the entries with these ids, for those that exist."""
+        query = f"SELECT id, row FROM {_WANTED} CROSS JOIN entries ON id = wanted"
+        rows = dict(self._ask(query, (json.dumps([*ids]),)).fetchall())
+        if not all(isinstance(row, int) for row in rows.values()):
+            raise self._damaged("a row is not a number")
+        return rows
+
     def entries_of(
         self, rows: Iterable[int], *, most: int | None = None, filter: Filter | None = None
     ) -> dict[int, list[tuple[str, dict[str, Any] | None]]]:

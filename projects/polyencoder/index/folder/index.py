@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
@@ -126,6 +129,16 @@ class FolderIndex(Index):
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         wanted = [*ids]  # `_read` may ask twice
         return self._read(lambda _, catalogue: catalogue.texts_of(wanted))
+
+    def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        wanted = [*ids]
+
+        def find(state: State, catalogue: Catalogue) -> dict[str, np.ndarray[Any, Any]]:
+            rows = catalogue.rows_of(wanted)
+            vectors = state.vectors.take(torch.tensor([*rows.values()], dtype=torch.int64))
+            return dict(zip(rows, vectors.numpy(), strict=True))
+
+        return self._read(find)
 
     def _read(self, ask: Callable[[State, Catalogue], T]) -> T:
         """Calls `ask` with the newest state and a snapshot of its database; errors as in `Database.read`."""

@@ -154,6 +154,10 @@ class MilvusIndex(Index):
         found = (self._entries(map(key_of, some)) for some in in_batches(ids, ROWS_AT_ONCE))
         return {entry.id: entry.text for entries in found for entry in entries.values()}
 
+    def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        rows = self.collection.rows(map(key_of, ids), ["id", "vector"])
+        return {row["id"]: np.asarray(row["vector"], dtype=np.float32) for row in rows.values()}
+
     def check_searchable(self) -> None:
         self.collection.any("")  # Milvus Lite counts unloaded data, too
 

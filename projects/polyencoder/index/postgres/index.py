@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from polyencoder.data.loader import in_batches
@@ -188,6 +189,15 @@ class PostgresIndex(Index):
         def find(table: Table) -> dict[str, str]:
             found = (table.entries(some) for some in in_batches(keys, ROWS_AT_ONCE))
             return {id_: entry.text for entries in found for id_, entry in entries.items()}
+
+        return self._read(find)
+
+    def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        keys = {key_of(id_): id_ for id_ in ids}
+
+        def find(table: Table) -> dict[str, np.ndarray[Any, Any]]:
+            found = (table.vectors(some, dim=self.meta.dim) for some in in_batches(keys, ROWS_AT_ONCE))
+            return {keys[key]: vector for vectors in found for key, (_, vector) in vectors.items()}
 
         return self._read(find)
 

@@ -39,6 +39,8 @@ class TestChanging:
         assert index.add(few) == 0
         changed = [Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "new")]
         assert (index.update(changed), index.update(changed)) == (3, 0)
+        (vector,) = index.vectors_of(["y", "gone"]).values()
+        torch.testing.assert_close(torch.from_numpy(vector), index._ranker.encode_candidates(["newer"])[0])
         assert encoded == ["new", "newer"]
         assert len(index) == len(few) + 3
 

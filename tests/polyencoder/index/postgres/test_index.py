@@ -10,7 +10,9 @@ import time
 from collections import Counter
 from contextlib import suppress
 
+import numpy as np
 import pytest
+import torch
 
 import polyencoder.index.postgres.connection as connection_module
 import polyencoder.index.postgres.index as index_module
@@ -74,6 +76,9 @@ def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     monkeypatch.setattr(Table, "entries", lambda table, keys: asked.append(len(keys)) or entries(table, keys))
     assert index.texts_of(one.id for one in [*FEW, *more]) == {one.id: one.text for one in [*FEW, more[-1]]}
     assert asked == [2, 2, 2, 2, 1]
+    vectors = index.vectors_of(iter(["id 1", "gone", "newer", "id 2"]))
+    expected = index._ranker.encode_candidates(["text 1", "b", "text 2"])
+    torch.testing.assert_close(torch.tensor(np.stack([vectors[id_] for id_ in ("id 1", "newer", "id 2")])), expected)
 
 
 def test_only_new_texts_are_encoded(index, monkeypatch):

@@ -1,0 +1,42 @@
+"""Hits that are unlike each other: `scoring.diversity` with the vectors of an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from polyencoder.scoring.diversity import marginal_relevance
+
+if TYPE_CHECKING:  # which imports this module
+    from polyencoder.index.base import Hit
+
+__all__ = ["diverse_hits"]
+
+Vectors = Mapping[str, np.ndarray[Any, Any]]
+
+
+def diverse_hits(
+    hits: Sequence[list[Hit]], vectors_of: Callable[[Iterable[str]], Vectors], *, k: int, most: int, diversity: float
+) -> list[list[Hit]]:
+    """Moves k hits of each context to the front, by maximal marginal relevance; the others follow.
+
+    They are chosen from the first `most` hits, or, after re-ranking, from those of them that were re-ranked. A hit
+    keeps its scores and its probability; `Hit.considered` of the chosen says from how many.
+    """
+    pools = [
+        [hit for hit in found[:most] if (hit.rerank_score is None) == (found[0].rerank_score is None)] for found in hits
+    ]
+    vectors = vectors_of({hit.id for pool in pools for hit in pool})
+    dim = max((len(vector) for vector in vectors.values()), default=1)
+    diverse = []
+    for found, pool in zip(hits, pools, strict=True):
+        scores = np.array([hit.score if hit.rerank_score is None else hit.rerank_score for hit in pool])
+        own = np.zeros((len(pool), dim))
+        for row, hit in enumerate(pool):
+            own[row] = vectors.get(hit.id, 0.0)  # 0 if it was removed meanwhile
+        places = marginal_relevance(scores, own, k=k, diversity=diversity)
+        chosen, taken = [pool[place]._replace(considered=len(pool)) for place in places], {*places}
+        diverse.append(chosen + [hit for place, hit in enumerate(found) if place not in taken])
+    return diverse
