@@ -17,7 +17,8 @@ from parlai.tasks.selection.epochs import Episode
 from parlai.tasks.selection.teacher import SelectionTeacher
 
 from polyencoder.data.epochs import Counts
-from polyencoder.data.pairs import HUB, Columns, pair_counts, read_pairs
+from polyencoder.data.layouts import Columns
+from polyencoder.data.pairs import HUB, pair_counts, read_pairs
 from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
 

@@ -15,7 +15,7 @@ from parlai.core.opt import Opt
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_primary_worker
 
-from polyencoder.evaluation import ranks
+from polyencoder.evaluation import first_right, ranks
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
@@ -131,7 +131,7 @@ class Report(Callback):
 
     def note_batch(self, outcome: Outcome) -> None:
         """Adds the metrics of a batch of rankings."""
-        rank = ranks(outcome.scores, outcome.pool.labels)
+        rank = ranks(outcome.scores, first_right(outcome.scores, outcome.pool))
         n = len(rank)
         self._metrics.add("mean_loss", AverageMetric(float(outcome.losses.sum()), n))
         self._metrics.add("train_accuracy", AverageMetric(int((rank == 1).sum()), n))

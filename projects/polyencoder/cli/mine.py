@@ -12,8 +12,9 @@ from cyclopts import Parameter
 from polyencoder.cli.shared.loading import load
 from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.example import Example
+from polyencoder.data.layouts import Columns, labels_of
 from polyencoder.data.loader import in_batches
-from polyencoder.data.pairs import Columns, pairs_and_records
+from polyencoder.data.pairs import pairs_and_records
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.open import open_index
@@ -57,7 +58,8 @@ class MineSettings(Settings):
 def mine(settings: MineSettings) -> None:
     """Add hard negatives to pairs: wrong responses that the model ranks high.
 
-    A response that any of the pairs has for the same context is never one of its negatives.
+    A response, or candidate with a label above 0, that any of the pairs has for the same context is never one of its
+    negatives. Negatives replace the candidates with a label of 0.
     """
     out, bars = settings.out, shows_bars(settings.progress)
     chosen = HardNegatives(count=settings.negatives, ranks=parse_ranks(settings.ranks), margin=settings.margin)
@@ -82,7 +84,10 @@ def mine(settings: MineSettings) -> None:
                 right=[right[_key(pair)] for pair, _ in batch],
             )
             for (pair, record), texts in zip(batch, mined, strict=True):
-                whole = {**record, settings.candidates: [pair.label, *texts]}
+                whole = {**record, settings.candidates: [*pair.right, *texts]}
+                if columns.labels in record and labels_of(record, columns, pair.choices) is not None:
+                    numbers = pair.labels or {pair.label: 1.0}
+                    whole[columns.labels] = [*(numbers[text] for text in pair.right), *(0.0 for _ in texts)]
                 file.write(json.dumps(whole, ensure_ascii=False) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
@@ -94,7 +99,7 @@ def _responses(files: list[str], columns: Columns) -> dict[str, list[str]]:
     """All responses of each context, under its key."""
     right: dict[str, list[str]] = {}
     for pair, _ in _pairs(files, columns):
-        right.setdefault(_key(pair), []).append(pair.label)
+        right.setdefault(_key(pair), []).extend(pair.right)
     if not right:
         raise InputError(f"{', '.join(files)}: no pair in it")
     return right

@@ -45,7 +45,7 @@ class Collator:
 
     Args:
         text: the model's tokenizer and lengths.
-        candidates: their source: "batch", the labels of the batch; "inline", each example's own;
+        candidates: their source: "batch", the right texts of the batch; "inline", each example's own;
             "batch-all-cands", those of all examples for each of them.
         with_turns: keep the contexts as text too.
     """
@@ -64,6 +64,7 @@ class Collator:
             self.candidates,
             labels=[example.label for example in examples],
             candidates=[_own(example) for example in examples] if takes_own else None,
+            relevance=[example.labels for example in examples],
         )
         return Batch(
             contexts=self.text.contexts([example.turns for example in examples]),
@@ -76,6 +77,7 @@ class Collator:
 def _own(example: Example) -> Sequence[str]:
     if example.candidates is None:
         raise InputError(f"the example with the label {example.label!r} has no candidates, and no sampler draws any")
-    if example.label not in example.candidates:
-        raise InputError(f"the label {example.label!r} is not among its {len(example.candidates)} candidates")
+    for text in example.right:
+        if text not in example.candidates:
+            raise InputError(f"the label {text!r} is not among its {len(example.candidates)} candidates")
     return example.candidates

@@ -1,9 +1,10 @@
-"""`Example`: a context, its response (the label) and candidates, in every loop and evaluation."""
+"""`Example`: a context, its right responses and candidates, in every loop and evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 
 from polyencoder.errors import InputError
 
@@ -14,7 +15,9 @@ __all__ = ["Example"]
 class Example:
     """A context, the right response and optionally candidates, which include it.
 
-    turns: of the context, oldest first. label: the response. where: its file and line, for error messages.
+    turns: of the context, oldest first. label: the response; of several right ones the best, the first of equals.
+    where: its file and line, for error messages. labels: a number above 0 for each right text, higher for a better
+    one; all others have 0. None for the usual case, one right response with the label 1.
 
     Raises:
         InputError: `turns` or `candidates` is one text.
@@ -24,11 +27,44 @@ class Example:
     label: str
     candidates: Sequence[str] | None = None
     where: str = field(default="", compare=False, repr=False)
+    labels: Mapping[str, float] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name, texts in (("turns", self.turns), ("candidates", self.candidates)):
             if isinstance(texts, str):  # a sequence, of characters
                 raise InputError(f"{name} is one text, {texts!r:.60}; give a list of texts", argument=name)
+        if self.labels is not None and dict(self.labels) == {self.label: 1}:
+            object.__setattr__(self, "labels", None)
+
+    @classmethod
+    def graded(
+        cls, turns: Sequence[str], candidates: Sequence[str], labels: Iterable[object], *, where: str = ""
+    ) -> Example:
+        """An example of candidates with a number each: 0 for a wrong one, more for a better one.
+
+        Raises:
+            InputError: `labels` are not one finite number of 0 or more for each candidate, all are 0, or a candidate
+                that occurs twice has two different ones.
+        """
+        numbers = list(labels)
+        if len(numbers) != len(candidates):
+            raise InputError(f"has {len(numbers)} labels for {len(candidates)} candidates", argument="labels")
+        found: dict[str, float] = {}
+        for place, (text, number) in enumerate(zip(candidates, numbers, strict=True)):
+            if isinstance(number, bool) or not isinstance(number, Real):
+                raise InputError(f"label {place} is {number!r:.60}, not a number", argument="labels")
+            value = float(number)
+            if not 0 <= value < float("inf"):
+                raise InputError(f"label {place} is {value:g}; give a finite number of 0 or more", argument="labels")
+            if found.setdefault(text, value) != value:
+                raise InputError(
+                    f"the candidate {text!r:.60} occurs twice, with the labels {found[text]:g} and {value:g}",
+                    argument="labels",
+                )
+        right = {text: value for text, value in found.items() if value > 0}
+        if not right:
+            raise InputError("all labels are 0: no candidate is right", argument="labels")
+        return cls(turns, max(right, key=right.__getitem__), candidates, where, right)
 
     @property
     def text(self) -> str:
@@ -39,3 +75,8 @@ class Example:
     def choices(self) -> Sequence[str]:
         """The candidates; empty if the data has none."""
         return self.candidates or ()
+
+    @property
+    def right(self) -> Sequence[str]:
+        """The texts with a label above 0."""
+        return [self.label] if self.labels is None else list(self.labels)

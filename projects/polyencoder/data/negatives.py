@@ -32,7 +32,7 @@ def normalized(text: str) -> str:
 
 
 class NegativeSampler:
-    """Samples candidates for an example: its label and `count` other labels, in random order.
+    """Samples candidates for an example: its right texts and `count` other labels, in random order.
 
     A drawn text never equals one of the example's labels, nor another drawn text, once case, punctuation and
     articles are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative. No tokenizer
@@ -68,13 +68,18 @@ class NegativeSampler:
         self._draws = count_up(draws * reader.count + reader.number, reader.count)
 
     def complete(self, example: Example, *, key: str | None = None) -> Example:
-        """Adds candidates to an example: its own or drawn ones, as from `candidates`."""
-        return replace(example, candidates=self.candidates([example.label], own=example.candidates, key=key))
+        """Adds candidates to an example: its own or drawn ones, as from `candidates`, among them all its right texts."""
+        right = example.right
+        return replace(
+            example, candidates=self.candidates(right, own=example.candidates, key=key, positives=len(right))
+        )
 
     def candidates(
-        self, labels: Sequence[str], *, own: Sequence[str] | None = None, key: str | None = None
+        self, labels: Sequence[str], *, own: Sequence[str] | None = None, key: str | None = None, positives: int = 1
     ) -> Sequence[str]:
-        """`labels[0]` and negatives, shuffled. Equal keys give equal candidates; without a key each call draws anew.
+        """The first `positives` labels and negatives, which are none of `labels`, shuffled.
+
+        Equal keys give equal candidates; without a key each call draws anew.
 
         An example that has candidates of its `own` keeps them, and counts as a draw: so each draw has the number of its
         example, whichever of those before it had their own.
@@ -87,21 +92,21 @@ class NegativeSampler:
             return own
         rng = SeededRandom(f"{self.seed}:draw {draw}" if key is None else f"{self.seed}:key {key}")
         taken = {normalized(label) for label in labels}
-        chosen = [labels[0]]
+        chosen = [*labels[:positives]]
         for place in rng.order(len(self.pool)):
             text = self.pool[place]
             normal = normalized(text)
             if normal not in taken:
                 taken.add(normal)
                 chosen.append(text)
-                if len(chosen) > self.count:
+                if len(chosen) == positives + self.count:
                     return rng.shuffled(chosen)
-        if len(chosen) == 1:
+        if len(chosen) == positives:
             raise InputError(
                 f"{self.source}: has no label that differs from {labels[0]!r:.60}: there is nothing to rank"
             )
         raise InputError(
-            f"num_negatives is {self.count}, but {self.source} has only {len(chosen) - 1} labels that differ from "
-            f"{labels[0]!r:.60}; lower it",
+            f"num_negatives is {self.count}, but {self.source} has only {len(chosen) - positives} labels that differ "
+            f"from {labels[0]!r:.60}; lower it",
             argument="num_negatives",
         )

@@ -1,55 +1,33 @@
-"""Reads pairs of context and response from files and Hugging Face datasets.
-
-A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; the candidates may be
-missing, and the columns have other names. Or the context has a column for each turn, as in PolyAI's datasets:
-`context`, the last one, `context/0`, the one before it, `context/1`, ... Or it is a chat, `[{"role": "user", "content":
-"..."}]`, also under the name `messages`; the assistant's last message is then the response, unless the record has one.
-"""
+"""Reads pairs of context and response from files and Hugging Face datasets (`layouts`: what their records hold)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polyencoder.checks import checked_candidate, unencodable
 from polyencoder.data.epochs import Counts, estimated_counts
 from polyencoder.data.example import Example
+from polyencoder.data.layouts import Columns, pair_of
 from polyencoder.data.negatives import NegativeSampler, normalized
 from polyencoder.data.readers import BadExamples, DataFile, OnBad, expand, raise_it, records
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.packages import require
-from polyencoder.text.dialogue import are_messages, turns_of_messages
 
 __all__ = [
     "HUB",
-    "Columns",
     "data_files",
-    "earlier_columns",
     "examples_to_rank",
     "pair_counts",
-    "pair_of",
     "pairs_and_records",
     "read_all_pairs",
     "read_examples",
     "read_pairs",
 ]
 
-MESSAGES = "messages"
-"""The column of chat messages, `[{"role": "user", "content": "hi"}]`, in records without a context."""
 HUB = "hf:"
 """Prefix of a hub dataset: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The names of the columns of a file of pairs."""
-
-    context: str = "context"
-    response: str = "response"
-    candidates: str = "candidates"
 
 
 def read_pairs(
@@ -164,94 +142,6 @@ def read_examples(
             )
     sampler = NegativeSampler(responses, count=max(1, num_negatives), seed=seed, source=negatives or str(source))
     return examples_to_rank(pairs, sampler), drawn
-
-
-def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
-    """Reads the pair of a record; InputError names `where` an invalid one is from."""
-    record = _of_messages(record, columns, where=where)
-    names = {"context": columns.context, "response": columns.response}
-    if columns.candidates != Columns.candidates:  # a named column must exist
-        names["candidates"] = columns.candidates
-    for part, name in names.items():
-        if name not in record:
-            raise InputError(
-                f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the column with "
-                f"the {part}",
-                argument=f"columns.{part}",
-            )
-    try:
-        turns, response = _turns(record, columns.context), _text(record[columns.response])
-        candidates = _options(record.get(columns.candidates))
-        if problem := next(filter(None, map(unencodable, (*turns, response))), None):
-            raise TypeError(problem)
-    except (TypeError, InputError) as error:
-        raise InputError(f"{where}: {error}") from None
-    if candidates and response not in candidates:
-        if add_response:
-            return Example(turns, response, [response, *candidates], where)
-        raise InputError(f"{where}: its response is not among its {len(candidates)} candidates")
-    return Example(turns, response, candidates or None, where)
-
-
-def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
-    """Converts a record of `messages` to the columns of a pair; the default response is the assistant's last one."""
-    messages = record.get(MESSAGES) if columns.context == Columns.context else None
-    messages = record.get(columns.context, messages)
-    if not are_messages(messages):
-        return record
-    found = {**record, columns.context: messages}
-    if columns.response not in record:
-        last = messages[-1]
-        if not isinstance(last, Mapping) or last.get("role") != "assistant":
-            raise InputError(
-                f"{where}: has no {columns.response!r}, and the last of its messages, which would be the response, is "
-                "not the assistant's"
-            )
-        (response,) = turns_of_messages([last], name=f"{where}: the response")
-        found |= {columns.context: messages[:-1], columns.response: response}
-    return found
-
-
-def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
-    """The columns of earlier turns, oldest first; `context/0` is the latest of them, as in PolyAI's datasets."""
-    found = takewhile(record.__contains__, (f"{column}/{number}" for number in count()))
-    return list(found)[::-1]
-
-
-def _turns(record: dict[str, Any], column: str) -> list[str]:
-    value, earlier = record[column], [record[name] for name in earlier_columns(record, column)]
-    if earlier and isinstance(value, str | None):
-        if others := [turn for turn in earlier if not isinstance(turn, str | None)]:
-            raise TypeError(f"a turn before the last one of the context is {type(others[0]).__name__}, not a text")
-        turns = [" ".join((turn or "").split()) for turn in (*earlier, value)]  # each in one line, as the tasks have it
-    elif isinstance(value, str):
-        turns = [value]
-    elif are_messages(value):
-        turns = turns_of_messages(value, name="the context")
-    elif isinstance(value, list) and all(isinstance(turn, str) for turn in value):
-        turns = value
-    else:
-        raise TypeError(f"the context is neither a text nor a list of texts, but {type(value).__name__}")
-    turns = [turn.strip() for turn in turns if turn.strip()]
-    if not turns:
-        raise TypeError("the context is empty")
-    return turns
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise TypeError(f"the response is {'empty' if isinstance(value, str) else type(value).__name__}, not a text")
-    return value.strip()
-
-
-def _options(value: Any) -> list[str]:
-    if value is None or value == "":
-        return []
-    if isinstance(value, str):  # one cell of a CSV file
-        value = value.split("|")
-    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise TypeError("the candidates are not a list of texts (in CSV: joined by |)")
-    return [checked_candidate(f"candidate {place}", text).strip() for place, text in enumerate(value)]
 
 
 def _hub(name: str) -> tuple[str, str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from itertools import chain
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
 from polyencoder.errors import InputError
+
+Relevance: TypeAlias = Sequence[Mapping[str, float] | None]
+"""The right texts of each example with their labels, numbers above 0; None for one right text with the label 1."""
 
 
 class FixedCandidates(Protocol):
@@ -25,7 +29,7 @@ class CandidatePool:
 
     texts: Sequence[str]
     labels: Tensor | None = None
-    """[batch], the column of each example's label; None without labels."""
+    """[batch], the column of each example's label, of several right texts the best; None without labels."""
     own: Sequence[Sequence[str]] | None = None
     """Each example's candidates; None if all examples share the pool."""
     index: Tensor | None = None
@@ -34,6 +38,19 @@ class CandidatePool:
     """[batch, n], False for texts that are no candidates of the example; None if all are."""
     given: Sequence[int] | None = None
     """The number of candidates of each example, with duplicates."""
+    relevance: Tensor | None = None
+    """[batch, n], the label of each candidate as a number, 0 if it is wrong; None if all examples have one right
+    candidate, with the label 1."""
+
+    @property
+    def numbers(self) -> Tensor:
+        """The labels as numbers [batch, n]: `relevance`, or 1 for each example's right candidate."""
+        if self.relevance is not None:
+            return self.relevance
+        assert self.labels is not None
+        width = len(self.texts) if self.index is None else self.index.size(1)
+        zeros = torch.zeros(len(self.labels), width, device=self.labels.device)
+        return zeros.scatter(1, self.labels.unsqueeze(1), 1.0)
 
     @property
     def has_negatives(self) -> bool:
@@ -41,8 +58,10 @@ class CandidatePool:
         return len(self.texts) > 1 if self.own is None else any(len(texts) > 1 for texts in self.own)
 
     def to(self, device: torch.device) -> CandidatePool:
-        labels, index, mask = (None if t is None else t.to(device) for t in (self.labels, self.index, self.mask))
-        return replace(self, labels=labels, index=index, mask=mask)
+        labels, index, mask, relevance = (
+            None if t is None else t.to(device) for t in (self.labels, self.index, self.mask, self.relevance)
+        )
+        return replace(self, labels=labels, index=index, mask=mask, relevance=relevance)
 
     def masked(self, scores: Tensor) -> Tensor:
         """Masks scores, in float32, with -inf where an example has no candidate."""
@@ -59,17 +78,54 @@ class CandidatePool:
         """The candidates of this example in the order of its scores, with those that `mask` excludes."""
         return self.texts if self.own is None else self.own[row]
 
+    def right(self) -> list[list[str]]:
+        """The right candidates of each example."""
+        assert self.labels is not None
+        if self.relevance is None:
+            return [[self.candidates(row)[column]] for row, column in enumerate(self.labels.tolist())]
+        found: list[list[str]] = [[] for _ in range(len(self.labels))]
+        for row, column in (self.relevance > 0).nonzero().tolist():
+            found[row].append(self.candidates(row)[column])
+        return found
 
-def shared_pool(texts: Sequence[str], labels: Sequence[str] | None) -> CandidatePool:
+    def with_negatives(self, texts: Sequence[str]) -> CandidatePool:
+        """A shared pool with more texts, which are wrong for each example that they are not right for already."""
+        assert self.own is None
+        assert self.mask is None
+        whole = list(dict.fromkeys([*self.texts, *texts]))
+        relevance = self.relevance
+        if relevance is not None:
+            relevance = torch.nn.functional.pad(relevance, (0, len(whole) - len(self.texts)))
+        return CandidatePool(whole, self.labels, relevance=relevance)
+
+
+def shared_pool(
+    texts: Sequence[str], labels: Sequence[str] | None, relevance: Relevance | None = None
+) -> CandidatePool:
     """A pool shared by all examples. Equal labels are one candidate, not negatives of each other."""
     pool = list(dict.fromkeys(texts))
     if labels is None:
         return CandidatePool(pool)
     place = {text: column for column, text in enumerate(pool)}
-    return CandidatePool(pool, torch.tensor([place[label] for label in labels], dtype=torch.long))
+    columns = torch.tensor([place[label] for label in labels], dtype=torch.long)
+    numbers = None if relevance is None else _relevance([place] * len(labels), labels, relevance, width=len(pool))
+    return CandidatePool(pool, columns, relevance=numbers)
 
 
-def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | None) -> CandidatePool:
+def _relevance(
+    places: Sequence[Mapping[str, int]], labels: Sequence[str], relevance: Relevance, *, width: int
+) -> Tensor:
+    """[batch, width] from each example's right texts and the columns of texts."""
+    table = torch.zeros(len(labels), width)
+    for row, (place, label, numbers) in enumerate(zip(places, labels, relevance, strict=True)):
+        for text, number in ({label: 1.0} if numbers is None else numbers).items():
+            table[row, place[text]] = number
+    return table
+
+
+def inline_pool(
+    candidates: Sequence[Sequence[str]], labels: Sequence[str] | None, relevance: Relevance | None = None
+) -> CandidatePool:
     """A pool of each example's own candidates, deduplicated."""
     own = [list(dict.fromkeys(texts)) for texts in candidates]
     pool: dict[str, int] = {}
@@ -83,7 +139,11 @@ def inline_pool(candidates: Sequence[Sequence[str]], labels: Sequence[str] | Non
     )
     mask = index >= 0
     given = [len(texts) for texts in candidates]
-    return CandidatePool(list(pool), columns, own, index, None if bool(mask.all()) else mask, given)
+    numbers = None
+    if labels is not None and relevance is not None:
+        places = [{text: column for column, text in enumerate(texts)} for texts in own]
+        numbers = _relevance(places, labels, relevance, width=width)
+    return CandidatePool(list(pool), columns, own, index, None if bool(mask.all()) else mask, given, numbers)
 
 
 def fixed_pool(
@@ -130,17 +190,30 @@ def without_twins(pool: CandidatePool, keys: Sequence[Hashable]) -> CandidatePoo
     if pool.own is not None:
         stands_for = {text: texts[place] for text, place in zip(pool.texts, places, strict=True)}
         own = [[stands_for[text] for text in some] for some in pool.own]
-        labels = None
+        labels, relevance = None, None
         if pool.labels is not None:
             labels = [some[column] for some, column in zip(own, pool.labels.tolist(), strict=True)]
-        merged = replace(inline_pool(own, labels), given=pool.given)
+        if pool.relevance is not None:
+            relevance = [_best(some, numbers) for some, numbers in zip(own, pool.relevance.tolist(), strict=True)]
+        merged = replace(inline_pool(own, labels, relevance), given=pool.given)
         return merged if device is None else merged.to(device)
     columns = torch.tensor(places, device=device)
-    mask = None
+    mask, numbers = None, None
+    if pool.relevance is not None:
+        zeros = pool.relevance.new_zeros(len(pool.relevance), len(texts))
+        numbers = zeros.scatter_reduce(1, columns.expand_as(pool.relevance), pool.relevance, "amax")
     if pool.mask is not None:
         counts = torch.zeros(len(pool.mask), len(texts), dtype=torch.long, device=device)
         mask = counts.index_add(1, columns, pool.mask.long()) > 0
-    return CandidatePool(texts, None if pool.labels is None else columns[pool.labels], mask=mask)
+    return CandidatePool(texts, None if pool.labels is None else columns[pool.labels], mask=mask, relevance=numbers)
+
+
+def _best(texts: Sequence[str], numbers: Sequence[float]) -> dict[str, float]:
+    """The highest label of each text that occurs once or more."""
+    found: dict[str, float] = {}
+    for text, number in zip(texts, numbers, strict=False):  # numbers has padding
+        found[text] = max(number, found.get(text, 0.0))
+    return found
 
 
 def batch_pool(
@@ -150,14 +223,22 @@ def batch_pool(
     candidates: Sequence[Sequence[str]] | None,
     fixed: FixedCandidates | None = None,
     add_label: bool = False,
+    relevance: Relevance | None = None,
 ) -> CandidatePool:
-    """The pool of a batch from one source: "batch", "batch-all-cands", "inline" or "fixed"."""
+    """The pool of a batch from one source: "batch", "batch-all-cands", "inline" or "fixed".
+
+    `relevance` are the examples' right texts, None for the labels alone; fixed candidates have no others.
+    """
+    if relevance is not None and all(numbers is None for numbers in relevance):
+        relevance = None
     if source == "batch" and labels is not None:
-        return shared_pool(labels, labels)
+        right = zip(labels, relevance or [None] * len(labels), strict=True)
+        texts = [text for label, numbers in right for text in ([label] if numbers is None else numbers)]
+        return shared_pool(texts, labels, relevance)
     if source == "batch-all-cands" and candidates is not None:
-        return shared_pool([text for texts in candidates for text in texts], labels)
+        return shared_pool(list(chain.from_iterable(candidates)), labels, relevance)
     if source == "inline" and candidates is not None:
-        return inline_pool(candidates, labels)
+        return inline_pool(candidates, labels, relevance)
     if source == "fixed" and fixed is not None:
         return fixed_pool(fixed.texts, fixed.place, labels, add=add_label)
     raise InputError(f"candidates from {source!r} are not supported; use batch, inline, fixed or batch-all-cands")

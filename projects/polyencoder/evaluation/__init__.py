@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from polyencoder.evaluation.examples import evaluate, example_scores, recall_at_1
-from polyencoder.evaluation.metrics import Tally, of_example, of_pool, of_search, ranks
+from polyencoder.evaluation.metrics import Tally, first_right, of_example, of_pool, of_search, ranks
 
-__all__ = ["Tally", "evaluate", "example_scores", "of_example", "of_pool", "of_search", "ranks", "recall_at_1"]
+__all__ = [
+    "Tally",
+    "evaluate",
+    "example_scores",
+    "first_right",
+    "of_example",
+    "of_pool",
+    "of_search",
+    "ranks",
+    "recall_at_1",
+]

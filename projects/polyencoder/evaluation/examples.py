@@ -9,8 +9,10 @@ from torch import Tensor
 
 from polyencoder.checks import checked_candidates
 from polyencoder.data.example import Example
+from polyencoder.data.pool import inline_pool
 from polyencoder.errors import InputError
-from polyencoder.evaluation.metrics import HITS_AT, Tally, of_example, ranks
+from polyencoder.evaluation import metrics
+from polyencoder.evaluation.metrics import HITS_AT, Tally
 from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.ranker.scorer import score_texts
@@ -21,30 +23,38 @@ TOGETHER = 32  # examples of a model that reads the tokens of both texts
 
 
 def evaluate(
-    ranker: TextRanker, examples: Sequence[Example], *, hits_at: Sequence[int] = HITS_AT, at_least: int = 2
+    ranker: TextRanker,
+    examples: Sequence[Example],
+    *,
+    hits_at: Sequence[int] = HITS_AT,
+    at_least: int = 2,
+    graded: bool | None = None,
 ) -> Tally:
     """Evaluates a ranker on examples, each with its own candidates, deduplicated.
+
+    `graded` adds nDCG@10; None: if any example has several right candidates.
 
     Raises:
         InputError: there is no example, or one whose label is not among its candidates, or of fewer than `at_least`.
     """
     check_examples(examples, at_least=at_least)
     tally = Tally()
+    graded = any(one.labels is not None for one in examples) if graded is None else graded
     for i, scores in example_scores(ranker, examples):
-        tally.add([of_scores(scores, examples[i], hits_at=hits_at)])
+        tally.add([of_scores(scores, examples[i], hits_at=hits_at, graded=graded)])
     return tally
 
 
-def of_scores(scores: Tensor, example: Example, *, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
+def of_scores(
+    scores: Tensor, example: Example, *, hits_at: Sequence[int] = HITS_AT, graded: bool = False
+) -> dict[str, float]:
     """The metrics of an example from its candidates' scores [candidates], deduplicated."""
-    label, candidates = example.label, example.choices
     columns: dict[str, int] = {}
-    for column, text in enumerate(candidates):
+    for column, text in enumerate(example.choices):
         columns.setdefault(text, column)
     own = scores[list(columns.values())].float().unsqueeze(0)
-    right = torch.tensor([list(columns).index(label)], device=own.device)
-    loss = float(torch.nn.functional.cross_entropy(own, right))
-    return of_example(int(ranks(own, right)), loss, len(candidates), hits_at=hits_at)
+    pool = inline_pool([example.choices], [example.label], None if example.labels is None else [example.labels])
+    return metrics.of_scores(own, pool.to(own.device), [len(example.choices)], hits_at=hits_at, graded=graded)[0]
 
 
 def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
@@ -92,8 +102,8 @@ def check_examples(examples: Sequence[Example], *, at_least: int = 2) -> None:
     if not examples:
         raise InputError("no example to evaluate the ranker on")
     for number, example in enumerate(examples, start=1):
-        label, candidates = example.label, example.choices
-        if label not in candidates:
+        candidates = example.choices
+        if (label := next((text for text in example.right if text not in candidates), None)) is not None:
             raise InputError(f"example {number}: the label {label!r} is not among its {len(candidates)} candidates")
         if len(set(candidates)) < at_least:
-            raise InputError(f"example {number}: the label {label!r} is its only candidate: nothing to rank")
+            raise InputError(f"example {number}: the label {example.label!r} is its only candidate: nothing to rank")

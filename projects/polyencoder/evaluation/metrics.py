@@ -1,4 +1,4 @@
-"""Ranking metrics: recall, hits, mean reciprocal rank, loss."""
+"""Ranking metrics: recall, hits, mean reciprocal rank, nDCG, loss."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool
-from polyencoder.evaluation.names import recall_name
+from polyencoder.evaluation.names import NDCG, recall_name
 
-__all__ = ["HITS_AT", "Tally", "of_example", "of_pool", "of_search", "ranks"]
+__all__ = ["HITS_AT", "Tally", "first_right", "ndcg", "of_example", "of_pool", "of_scores", "of_search", "ranks"]
 
 HITS_AT = (1, 5, 10)
+CUTOFF = 10  # of nDCG
 
 
 def ranks(scores: Tensor, labels: Tensor) -> Tensor:
@@ -28,6 +29,27 @@ def ranks(scores: Tensor, labels: Tensor) -> Tensor:
     better = ~(scores <= gold) | ((scores == gold) & (columns < labels.unsqueeze(1)))
     better[torch.arange(len(labels), device=scores.device), labels] = False
     return better.sum(1) + 1
+
+
+def first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
+    """The column of the right candidate that the scores [batch, n] rank first, of each example: [batch]."""
+    assert pool.labels is not None
+    if pool.relevance is None:
+        return pool.labels
+    return scores.masked_fill(pool.relevance <= 0, -torch.inf).argmax(1)
+
+
+def ndcg(scores: Tensor, labels: Tensor, *, cutoff: int = CUTOFF) -> Tensor:
+    """nDCG of scores and labels [batch, n]: [batch], from 0 to 1.
+
+    Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques" (2002), with log2(1 + rank) as in
+    trec_eval: the gain is the label itself. Equal scores are ranked by their columns, nan as -inf.
+    """
+    k = min(cutoff, scores.size(1))
+    discounts = 1 / torch.log2(torch.arange(2, k + 2, device=scores.device))
+    order = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).argsort(dim=1, descending=True, stable=True)[:, :k]
+    best = labels.topk(k, dim=1).values
+    return (labels.gather(1, order) * discounts).sum(1) / (best * discounts).sum(1)
 
 
 def of_example(rank: int, loss: float, n: int | None, *, hits_at: Sequence[int] = HITS_AT) -> dict[str, float]:
@@ -56,11 +78,32 @@ def of_pool(
 
     `has_n` is False if the number of candidates depends on the batch: then there is no R{n}@k.
     """
-    assert pool.labels is not None
-    losses = F.cross_entropy(scores, pool.labels, reduction="none").tolist()
-    counts = pool.counts(len(losses)) if has_n else [None] * len(losses)
-    found = zip(ranks(scores, pool.labels).tolist(), losses, counts, strict=True)
-    return [of_example(rank, loss, n, hits_at=hits_at) for rank, loss, n in found]
+    counts = pool.counts(len(scores)) if has_n else [None] * len(scores)
+    return of_scores(scores, pool, counts, hits_at=hits_at, graded=pool.relevance is not None)
+
+
+def of_scores(
+    scores: Tensor,
+    pool: CandidatePool,
+    counts: Sequence[int | None],
+    *,
+    hits_at: Sequence[int] = HITS_AT,
+    graded: bool = False,
+) -> list[dict[str, float]]:
+    """The metrics of each example from its scores [batch, n] and number of candidates.
+
+    Of several right candidates, the rank is that of the first, and the loss is -log of the probability of all together.
+    `graded` adds nDCG@10.
+    """
+    first, relevance = first_right(scores, pool), pool.relevance
+    losses = F.cross_entropy(scores, first, reduction="none")
+    if relevance is not None:
+        losses = scores.logsumexp(1) - scores.masked_fill(relevance <= 0, -torch.inf).logsumexp(1)
+    found = zip(ranks(scores, first).tolist(), losses.tolist(), counts, strict=True)
+    metrics = [of_example(rank, loss, n, hits_at=hits_at) for rank, loss, n in found]
+    if not graded:
+        return metrics
+    return [{**one, NDCG: value} for one, value in zip(metrics, ndcg(scores, pool.numbers).tolist(), strict=True)]
 
 
 def _hits(rank: int | None, n: int | None, hits_at: Sequence[int]) -> dict[str, float]:

@@ -8,7 +8,18 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["current_name", "main_measures", "number_of_candidates", "parse_hits_at", "recall_name", "summary"]
+__all__ = [
+    "NDCG",
+    "current_name",
+    "main_measures",
+    "number_of_candidates",
+    "parse_hits_at",
+    "recall_name",
+    "summary",
+]
+
+NDCG = "nDCG@10"
+"""Of examples with several right candidates; named as in ir_measures."""
 
 _RECALL = re.compile(r"R(\d+)@(\d+)")
 _EARLIER_RECALL = re.compile(r"(.*/)?R@(\d+)/(\d+)")
@@ -30,7 +41,7 @@ def current_name(name: str) -> str:
 
 
 def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a report to show, recall, MRR and loss, under their usual names.
+    """The metrics of a report to show, nDCG if there is any, recall, MRR and loss, under their usual names.
 
     Where examples have different numbers of candidates, each R{N}@k is that of a part of them: then hits@k, of all.
     """
@@ -39,7 +50,7 @@ def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
     several = len({n for _, n, _ in recalls}) != 1
     names = ["hits@1", "hits@5", "hits@10"] if several else [name for _, _, name in recalls]
     names += [name for name in numbers if _MRR.fullmatch(name)] + ["loss"]
-    return {name.replace("mrr", "MRR"): numbers[name] for name in names if name in numbers}
+    return {name.replace("mrr", "MRR"): numbers[name] for name in [NDCG, *names] if name in numbers}
 
 
 def number_of_candidates(measures: Mapping[str, Any]) -> int | None:

@@ -122,9 +122,10 @@ def evaluate_tfidf(
     check_examples(examples)
     tfidf = Tfidf.fit(responses)
     tally = Tally()
+    graded = any(one.labels is not None for one in examples)
     for example in examples:
         scores = torch.from_numpy(tfidf.cosines([example.turns[-1]], list(example.choices)))[0]
-        tally.add([of_scores(scores, example, hits_at=hits_at)])
+        tally.add([of_scores(scores, example, hits_at=hits_at, graded=graded)])
     return {name: value for name, value in tally.report().items() if name != "loss"}
 
 

@@ -14,7 +14,7 @@ import filelock
 from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
-from polyencoder.data.pairs import Columns, pair_of
+from polyencoder.data.layouts import Columns, pair_of
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 from polyencoder.serving.messages import Body, KnownFields, Message, turns_of
 from polyencoder.serving.service import Serving

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from polyencoder.config import Backend, WeightDtype
-from polyencoder.data.pairs import Columns
+from polyencoder.data.layouts import Columns
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Without
 
@@ -61,10 +61,12 @@ class PairColumns(Settings):
     """The column with the context: a text or a list of turns."""
     response: str = "response"
     """The column with the right response."""
+    responses: str = "responses"
+    """The column with several right responses, in place of one: a list, or one text joined by |."""
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.context, self.response)
+        return Columns(self.context, self.response, responses=self.responses)
 
 
 @settings()
@@ -73,7 +75,10 @@ class ColumnSettings(PairColumns):
 
     candidates: str = "candidates"
     """The column with candidates: a list, or one text joined by |."""
+    labels: str = "labels"
+    """The column with a number for each candidate, 0 for a wrong one and more for a better one, in place of a
+    response: a list, or numbers joined by |."""
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.context, self.response, self.candidates)
+        return Columns(self.context, self.response, self.candidates, self.responses, self.labels)

@@ -42,6 +42,11 @@ class DataSettings(Settings):
     """The column with the right response."""
     column_candidates: str = "candidates"
     """The column with candidates, if any: a list, or one text joined by |."""
+    responses: str = "responses"
+    """The column with several right responses, in place of one: a list, or one text joined by |."""
+    labels: str = "labels"
+    """The column with a number for each candidate, 0 for a wrong one and more for a better one, in place of a
+    response: a list, or numbers joined by |."""
     streaming: bool = False
     """Read the training data on demand instead of loading it into memory; needs --valid."""
     shuffle_buffer: Annotated[Count, Needs("streaming")] = 4096
@@ -210,6 +215,8 @@ class TrainSettings(Settings):
         usual = {"architecture": architecture, **own.preset(fine_tuning=bool(init))}
         if not own.model.has_vectors:
             usual |= {"batch_size": 8, "candidates": "inline"}
+        if given.get("objective", "softmax") != "softmax":
+            usual |= {"label_smoothing": 0.0}
         return {**usual, **TrainingConfig.presets({**usual, **given})}
 
     def __post_init__(self) -> None:

@@ -17,9 +17,11 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Hidden, Needs, NotNegative, Pair, Parlai, Positive, Share
 
 __all__ = [
+    "POINTWISE",
     "DistillationConfig",
     "DistillationKind",
     "HardNegatives",
+    "ObjectiveName",
     "OptimizerConfig",
     "OptimizerName",
     "PrecisionName",
@@ -33,6 +35,9 @@ OptimizerName = Literal["adamw", "adam", "adamax", "sgd", "adadelta"]
 ScheduleName = Literal["plateau", "linear", "cosine", "invsqrt", "constant"]
 PrecisionName = Literal["float32", "bfloat16", "float16"]
 DistillationKind = Literal["kl", "margin-mse"]
+ObjectiveName = Literal["softmax", "bce", "mse", "ranknet", "listnet", "lambdaloss"]
+POINTWISE = ("bce", "mse")
+"""Objectives that compare a candidate with its label alone, not with other candidates."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +233,11 @@ class TrainingConfig(Settings):
     """Examples per batch and process (cross: 8; convert: 512, with --init 256)."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    label_smoothing: Share = 0.0
+    objective: Annotated[ObjectiveName, Parlai(None)] = "softmax"
+    """What scores are trained towards. softmax: the right candidates above the others; bce: labels as probabilities,
+    each candidate by itself; mse: labels as scores; ranknet: the order of each pair of labels; listnet: the softmax of
+    the labels of each example's own candidates; lambdaloss: the order of pairs, by what it is worth in nDCG."""
+    label_smoothing: Annotated[Share, Needs("objective", ("softmax",))] = 0.0
     """The probability mass shared by an example's wrong candidates; the right one has the rest (convert: 0.2)."""
     precision: Annotated[PrecisionName, Parlai(None)] = "float32"
     """float32, bfloat16 or, on a GPU, float16 (quantized convert on a GPU: float16)."""
@@ -277,6 +286,12 @@ class TrainingConfig(Settings):
                 f"hard_negatives join the candidates 'batch', not {self.candidates!r}; for inline ones "
                 "`polyencoder mine` writes a file",
                 argument="hard_negatives",
+            )
+        if self.objective == "listnet" and self.candidates != "inline":
+            raise ConfigError(
+                f"objective listnet has no meaning with candidates {self.candidates!r}: the softmax of many labels of "
+                "0 is almost flat; give candidates inline, or another objective",
+                argument="objective",
             )
         if self.candidates == "batch" and self.batch_size == 1:
             raise ConfigError(

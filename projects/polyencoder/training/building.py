@@ -7,12 +7,13 @@ import logging
 from polyencoder.modeling import freeze
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.settings.training import TrainingConfig
+from polyencoder.settings.training import POINTWISE, TrainingConfig
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
-from polyencoder.training.objective import CrossEntropy, Loss, RankingObjective
+from polyencoder.training.losses import OF_LABELS
+from polyencoder.training.objective import CrossEntropy, LabelLoss, Loss, RankingObjective
 from polyencoder.training.optimizer import build_optimizer
 from polyencoder.training.precision import Precision
 from polyencoder.training.progress import Goal
@@ -27,12 +28,14 @@ _log = logging.getLogger(__name__)
 
 
 def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjective:
-    """Builds the objective: the label's cross-entropy and, with a teacher, the distillation loss.
+    """Builds the objective: the loss of the labels and, with a teacher, the distillation loss.
 
     Raises:
         CheckpointError, ConfigError: the teacher cannot be loaded.
     """
     loss: Loss = CrossEntropy(config.label_smoothing)
+    if config.objective != "softmax":
+        loss = LabelLoss(OF_LABELS[config.objective], pointwise=config.objective in POINTWISE)
     distillation = config.distillation
     if distillation.has_teacher:
         ranker = Ranker.from_pretrained(distillation.teacher or "", device=learner.device)

@@ -12,8 +12,9 @@ from itertools import chain, islice
 from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Source, Streamed
 from polyencoder.data.example import Example
+from polyencoder.data.layouts import Columns
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
-from polyencoder.data.pairs import HUB, Columns, data_files, examples_to_rank, pair_counts, read_all_pairs, read_pairs
+from polyencoder.data.pairs import HUB, data_files, examples_to_rank, pair_counts, read_all_pairs, read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings
@@ -75,10 +76,19 @@ def open_data(settings: TrainSettings) -> RunData:
     seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
     ranked = _to_rank(valid, responses, settings)
-    parts = map(repr, train) if isinstance(train, Sequence) else _of_files(settings.data.train)
-    parts = chain(parts, (repr((pair.text, pair.label, pair.candidates)) for pair in valid))
+    trained = map(_printed, train) if isinstance(train, Sequence) else _of_files(settings.data.train)
+    parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_numbers(one)}" for one in valid))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
     return RunData(train, size, ranked, responses, sampler if own else None, bad, digest)
+
+
+def _printed(example: Example) -> str:
+    return f"{example!r}{_numbers(example)}"
+
+
+def _numbers(example: Example) -> str:
+    """The labels as numbers, which the text of an example leaves out."""
+    return "" if example.labels is None else repr(dict(example.labels))
 
 
 def _of_files(names: str) -> Iterator[str]:
@@ -122,7 +132,7 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
 
     def responses() -> Iterator[str]:
         pairs = (pair for file in files for pair in read_pairs(file, columns=_columns(settings), bad=bad))
-        return islice((pair.label for pair in pairs), SAMPLED_FROM)
+        return islice((text for pair in pairs for text in pair.right), SAMPLED_FROM)
 
     estimate = partial(pair_counts, files, columns=_columns(settings))
     source = Streamed(examples, files, buffer=settings.data.shuffle_buffer, estimate=estimate)
@@ -138,13 +148,24 @@ def _held_out(pairs: list[Example]) -> tuple[list[Example], list[Example]]:
 
 
 def _columns(settings: TrainSettings) -> Columns:
-    return Columns(settings.data.context, settings.data.response, settings.data.column_candidates)
+    data = settings.data
+    return Columns(data.context, data.response, data.column_candidates, data.responses, data.labels)
 
 
 def _example(pair: Example, settings: TrainSettings) -> Example:
-    """Drops candidates that training does not use."""
+    """Drops candidates that training does not use.
+
+    Raises:
+        InputError: its labels are not those of the objective.
+    """
+    if settings.training.objective == "bce" and pair.labels is not None and max(pair.labels.values()) > 1:
+        raise InputError(
+            f"{pair.where}: objective bce reads labels as probabilities, but one is {max(pair.labels.values()):g}; "
+            "divide them by the largest, or give another objective",
+            argument="objective",
+        )
     return pair if settings.training.candidates in OWN_CANDIDATES else replace(pair, candidates=None)
 
 
 def _labels(examples: Sequence[Example]) -> Iterator[str]:
-    return (example.label for example in examples)
+    return (text for example in examples for text in example.right)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -46,6 +48,9 @@ class Distillation:
             "distillation_loss": (float(soft.detach().sum()), len(soft)),
         }
         return (1 - config.weight) * hard + config.weight * soft, {**sums, **own}
+
+    def has_choice(self, labels: Sequence[float]) -> bool:
+        return len(labels) > 1
 
 
 def rows_of(columns: Tensor, pool: CandidatePool) -> Tensor:

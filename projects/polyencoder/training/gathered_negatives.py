@@ -69,10 +69,12 @@ def gathered_step(
 
 def _widened(pool: CandidatePool, texts: list[str], places: list[int]) -> CandidatePool:
     """Extends a pool to more texts, with its own at these positions; exclusions are kept."""
-    labels, mask = pool.labels, pool.mask
+    labels, mask, relevance = pool.labels, pool.mask, pool.relevance
     if labels is None:
         return CandidatePool(texts)
     columns = torch.tensor(places, dtype=torch.long, device=labels.device)
+    if relevance is not None:
+        relevance = relevance.new_zeros(len(relevance), len(texts)).index_copy(1, columns, relevance)
     if mask is not None:
         mask = mask.new_ones(len(mask), len(texts)).index_copy(1, columns, mask)
-    return CandidatePool(texts, columns[labels], mask=mask)
+    return CandidatePool(texts, columns[labels], mask=mask, relevance=relevance)

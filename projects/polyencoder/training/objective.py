@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -19,9 +19,9 @@ from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import Processes, gather_vectors
 from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 from polyencoder.training.gradient_caching import encode
-from polyencoder.training.losses import smoothed_cross_entropy
+from polyencoder.training.losses import softmax_loss
 
-__all__ = ["CrossEntropy", "Loss", "Objective", "Outcome", "RankingObjective", "Sums"]
+__all__ = ["CrossEntropy", "LabelLoss", "Loss", "Objective", "Outcome", "RankingObjective", "Sums"]
 
 Sums = Mapping[str, tuple[float, int]]
 """Metrics as (sum, count), to add up over batches and processes; count 0 for a plain sum."""
@@ -56,11 +56,16 @@ class Loss(Protocol):
 
     def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]: ...
 
+    def has_choice(self, labels: Sequence[float]) -> bool:
+        """Whether candidates with these labels leave anything to learn; an example without is skipped."""
+        ...
+
 
 class CrossEntropy:
     """-log softmax of the label's score among the candidates (Section 4.2 of Humeau et al., ICLR 2020).
 
-    `label_smoothing` is the probability that the other candidates share (`losses.smoothed_cross_entropy`).
+    Of several right candidates, that of all together (`losses.softmax_loss`). `label_smoothing` is the probability that
+    the other candidates share.
     """
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
@@ -70,9 +75,28 @@ class CrossEntropy:
 
     def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]:
         assert pool.labels is not None
-        if self.label_smoothing:
-            return smoothed_cross_entropy(scores, pool.labels, smoothing=self.label_smoothing), {}
+        if self.label_smoothing or pool.relevance is not None:
+            return softmax_loss(scores, pool.numbers, smoothing=self.label_smoothing), {}
         return F.cross_entropy(scores, pool.labels, reduction="none"), {}
+
+    def has_choice(self, labels: Sequence[float]) -> bool:
+        return 0 in labels
+
+
+class LabelLoss:
+    """A loss of the scores and the labels as numbers, both [batch, n] (`losses.OF_LABELS`).
+
+    `pointwise`: it needs no second candidate.
+    """
+
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], *, pointwise: bool = False) -> None:
+        self._loss, self._pointwise = loss, pointwise
+
+    def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]:
+        return self._loss(scores, pool.numbers), {}
+
+    def has_choice(self, labels: Sequence[float]) -> bool:
+        return self._pointwise or len(set(labels)) > 1
 
 
 class Scored(NamedTuple):
@@ -97,7 +121,7 @@ class RankingObjective:
         pair_tokens: a cross-encoder's tokens per chunk of gradient caching; 0: no limit.
 
     Attributes:
-        skipped: batches of this process skipped because the label was the only candidate. skipped_examples: such
+        skipped: batches of this process skipped because no example had a wrong candidate. skipped_examples: such
             examples, in these batches and in others.
     """
 
@@ -121,10 +145,7 @@ class RankingObjective:
         """Scores a batch; None in a process without examples, which still takes part in the collectives."""
         own = batch = None if batch is None else self._without_twins(batch)
         joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
-        if batch is not None and not joins and not batch.pool.has_negatives:
-            self._skip(batch)
-            own = None
-        elif own is not None and own.pool.own is not None:
+        if own is not None and not (joins and own.pool.own is None):
             own = self._with_choice(own)
         pool = shared_pool([], []) if own is None else own.pool
         examples = 0 if own is None else len(own)
@@ -155,16 +176,24 @@ class RankingObjective:
         pool = without_twins(batch.pool, self._keys(batch.pool))
         return batch if pool is batch.pool else replace(batch, pool=pool, candidates=None)
 
-    def _with_choice(self, batch: Batch) -> Batch:
-        """Drops examples whose label is their only candidate."""
-        own, labels = batch.pool.own, batch.pool.labels
-        assert own is not None
-        rows = [row for row, texts in enumerate(own) if len(texts) > 1]
+    def _with_choice(self, batch: Batch) -> Batch | None:
+        """Drops examples that leave nothing to rank, mostly those with the label alone; None if no other is left."""
+        own, labels, relevance = batch.pool.own, batch.pool.labels, batch.pool.relevance
+        sizes = [len(batch.pool.texts)] * len(batch) if own is None else list(map(len, own))
+        numbers = [[1.0, 0.0]] * len(batch) if relevance is None else relevance.tolist()
+        rows = [row for row, size in enumerate(sizes) if self.loss.has_choice(numbers[row][:size])]
         if len(rows) == len(batch):
+            return batch
+        if not rows:
+            self._skip(batch)
+            return None
+        if own is None:  # the others have a choice among the same candidates
             return batch
         assert labels is not None
         self.skipped_examples += len(batch) - len(rows)
         pool = inline_pool([own[row] for row in rows], [own[row][int(labels[row])] for row in rows]).to(labels.device)
+        if relevance is not None and pool.index is not None:
+            pool = replace(pool, relevance=relevance[rows, : pool.index.size(1)])
         turns = None if batch.turns is None else [batch.turns[row] for row in rows]
         contexts = batch.contexts.select(torch.tensor(rows, device=batch.contexts.ids.device))
         return replace(batch, contexts=contexts, pool=pool, candidates=None, turns=turns)

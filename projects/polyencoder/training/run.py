@@ -16,7 +16,7 @@ from typing import Any
 
 from polyencoder.config import PROMPTS
 from polyencoder.data.pairs import data_files
-from polyencoder.evaluation.names import main_measures
+from polyencoder.evaluation.names import NDCG, main_measures
 from polyencoder.export.card import TrainingRun, model_card
 from polyencoder.export.folder import README
 from polyencoder.index.open import open_index
@@ -49,7 +49,6 @@ __all__ = ["RunReport", "train_ranker"]
 
 _log = logging.getLogger(__name__)
 
-METRIC = "hits@1"
 SAMPLE = 100  # pairs whose tokens are counted
 
 # Settings of the model, by their place in its configuration; defaults are the initial model's
@@ -103,7 +102,8 @@ def _train(settings: TrainSettings, processes: Processes) -> RunReport:
     if settings.data.candidates_of:
         open_index(settings.data.candidates_of, ranker).close()  # an error where its vectors are another model's
     data = open_data(settings)
-    best = KeepBest(ranker, settings.data.out, metric=METRIC, patience=settings.evaluation.patience)
+    metric = "hits@1" if all(one.labels is None for one in data.valid) else NDCG
+    best = KeepBest(ranker, settings.data.out, metric=metric, patience=settings.evaluation.patience)
     checkpoints = _checkpoints(settings, ranker, data, processes)
     baselines = Baselines(
         data.valid,
@@ -131,12 +131,17 @@ def _train(settings: TrainSettings, processes: Processes) -> RunReport:
         _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
     if trainer.skipped_examples and processes.is_first:
-        _log.warning("skipped %d times: an example whose response is its only candidate", trainer.skipped_examples)
+        _log.warning("skipped %d times: an example whose candidates are all right", trainer.skipped_examples)
     if settings.data.streaming and data.bad.count:
         _log.warning(data.bad.summary())
     assert best.trained is not None  # there is an evaluation at the end of every run
     warning = why_no_better(
-        trainer, before=baselines.before, best=best.trained, of_another=baselines.stands_in, responses=data.responses()
+        trainer,
+        before=baselines.before,
+        best=best.trained,
+        metric=metric,
+        of_another=baselines.stands_in,
+        responses=data.responses(),
     )
     if processes.is_first:
         _write_card(trainer, settings, best, baselines, data=data)

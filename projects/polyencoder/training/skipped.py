@@ -45,4 +45,6 @@ class SkippedBatches:
             ranks = "-".join(map(str, self._hard.ranks))
             margin = "" if self._hard.margin is None else f" and margin {self._hard.margin:g}"
             advice += f"; no hard negative was found in ranks {ranks}{margin}"
-        return InputError(f"{which} the label was the only candidate; {advice}", argument="batch_size")
+        return InputError(
+            f"{which} the label was the only candidate, or no candidate was wrong; {advice}", argument="batch_size"
+        )

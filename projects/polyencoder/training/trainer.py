@@ -238,7 +238,7 @@ class Trainer:
 
     @property
     def skipped(self) -> int:
-        """Batches skipped because the label was the only candidate of every example."""
+        """Batches skipped because no example had a wrong candidate."""
         return self.objective.skipped if isinstance(self.objective, RankingObjective) else 0
 
     @property

@@ -18,6 +18,7 @@ def why_no_better(
     *,
     before: Mapping[str, float],
     best: Mapping[str, float],
+    metric: str = "hits@1",
     of_another: bool,
     responses: Iterable[str],
 ) -> str | None:
@@ -26,16 +27,18 @@ def why_no_better(
     Args:
         trainer: of the run, at its end.
         before, best: metrics on the same examples.
+        metric: the one that must have improved.
         of_another: whether `before` is of a bi-encoder of the backbone, since the model started partly random.
         responses: of the training data.
     """
-    if best["hits@1"] > before["hits@1"]:
+    if best[metric] > before[metric]:
         return None
     loss = None if of_another else before["loss"]  # another model's loss does not compare
     reasons = _reasons(trainer, before=loss, after=best["loss"], responses=list(responses))
     than = "a bi-encoder of the backbone" if of_another else "before"
-    difference = best["hits@1"] - before["hits@1"]
-    return f"the trained model is no better than {than}: R@1 {difference:+.3f}. {'; '.join(reasons)}"
+    difference = best[metric] - before[metric]
+    name = "R@1" if metric == "hits@1" else metric
+    return f"the trained model is no better than {than}: {name} {difference:+.3f}. {'; '.join(reasons)}"
 
 
 def _reasons(trainer: Trainer, *, before: float | None, after: float, responses: list[str]) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.errors import ConfigError, InputError
 
@@ -72,3 +73,13 @@ def test_too_few_labels():
 def test_count_must_be_positive():
     with pytest.raises(ConfigError, match="num_negatives is 0; it must be at least 1"):
         NegativeSampler(POOL, count=0)
+
+
+def test_all_right_texts_of_an_example_are_candidates():
+    sampler = NegativeSampler(["a1", "b1", "c1", "d1"], count=2)
+    example = Example(["hi"], "b1", labels={"b1": 2, "a1": 1})
+    completed = sampler.complete(example, key="k")
+    assert sorted(completed.candidates) == ["a1", "b1", "c1", "d1"]
+    assert completed.labels == example.labels
+    with pytest.raises(InputError, match="num_negatives is 3, but the data has only 2 labels that differ from 'b1'"):
+        NegativeSampler(["a1", "b1", "c1", "d1"], count=3).complete(example)

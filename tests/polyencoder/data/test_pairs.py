@@ -7,7 +7,8 @@ import json
 import pytest
 
 from polyencoder.data.example import Example
-from polyencoder.data.pairs import Columns, pairs_and_records, read_pairs
+from polyencoder.data.layouts import Columns
+from polyencoder.data.pairs import pairs_and_records, read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyencoder.data.example import Example
 from polyencoder.data.pool import batch_pool, fixed_pool, inline_pool, shared_pool, without_twins
 from polyencoder.errors import InputError
 
@@ -93,3 +94,50 @@ def test_a_label_outside_the_fixed_candidates_is_an_error_unless_it_is_added():
     with pytest.raises(InputError, match="label 'z' is not among the 2 fixed candidates") as raised:
         fixed_pool(Fixed.texts, Fixed.place, ["y", "z"], add=False)
     assert raised.value.argument == "add_label"
+
+
+@st.composite
+def judged(draw):
+    """(candidates, labels) of a few examples: some candidates are right, by numbers; the label is the best of them."""
+    candidates = draw(BATCHES)
+    numbers = [{text: float(draw(st.integers(1, 3))) for text in texts[::2]} for texts in candidates]
+    return candidates, [max(own, key=own.get) for own in numbers], numbers
+
+
+@given(judged(), st.sampled_from(["batch", "inline", "batch-all-cands"]), st.booleans())
+def test_each_candidate_keeps_its_label_as_a_number(batch, source, merge):
+    """Of texts between which a model cannot tell, the best one's; a text of another example has 0."""
+    candidates, labels, numbers = batch
+    pool = batch_pool(source, labels=labels, candidates=candidates, relevance=numbers)
+    if merge:
+        pool = without_twins(pool, keys(pool.texts))
+    for row, own in enumerate(numbers):
+        texts, found = pool.candidates(row), pool.numbers[row].tolist()
+        for text, number in zip(texts, found, strict=False):
+            twins = [value for other, value in own.items() if (other[0] == text[0] if merge else other == text)]
+            assert number == max(twins, default=0)
+        assert set(found[len(texts) :]) <= {0.0}
+        assert found[pool.labels[row]] == max(own.values())
+        assert {text[0] for text in pool.right()[row]} == {text[0] for text in own}
+
+
+def test_one_right_candidate_is_the_usual_pool():
+    usual = batch_pool("inline", labels=["a", "c"], candidates=[["a", "b"], ["b", "c"]])
+    assert usual.relevance is None
+    assert usual.numbers.tolist() == [[1, 0], [0, 1]]
+    graded = [Example.graded(["hi"], texts, one) for texts, one in ((["a", "b"], [1, 0]), (["b", "c"], [0, 1]))]
+    pool = batch_pool(
+        "inline",
+        labels=[one.label for one in graded],
+        candidates=[one.choices for one in graded],
+        relevance=[one.labels for one in graded],
+    )
+    assert pool.relevance is None
+    assert usual.right() == pool.right() == [["a"], ["c"]]
+
+
+def test_negatives_are_wrong_but_for_whom_they_are_right():
+    pool = batch_pool("batch", labels=["a", "c"], candidates=None, relevance=[{"a": 1, "b": 2}, None])
+    wider = pool.with_negatives(["x", "b", "y", "x"])
+    assert list(wider.texts) == ["a", "b", "c", "x", "y"]
+    assert wider.numbers.tolist() == [[1, 2, 0, 0, 0], [0, 0, 1, 0, 0]]

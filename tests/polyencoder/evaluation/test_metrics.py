@@ -6,11 +6,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.metrics import ndcg_score
 
-from polyencoder.data.pool import inline_pool, shared_pool
-from polyencoder.evaluation.metrics import Tally, of_example, of_pool, of_search, ranks
+from polyencoder.data.pool import batch_pool, inline_pool, shared_pool
+from polyencoder.evaluation.metrics import Tally, ndcg, of_example, of_pool, of_search, ranks
+from polyencoder.evaluation.names import main_measures
 
 NAN = math.nan
 
@@ -89,3 +91,27 @@ def test_means_of_examples_from_several_processes():
     again = Tally()
     again.merge(first.sums)
     assert again.report() == first.report()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_ndcg_is_scikit_learns(data):
+    n = data.draw(st.integers(2, 14))
+    scores = data.draw(st.lists(st.integers(-50, 50), min_size=n, max_size=n, unique=True))
+    labels = data.draw(st.lists(st.integers(0, 3), min_size=n, max_size=n).filter(any))
+    found = float(ndcg(torch.tensor([scores]).float(), torch.tensor([labels]).float()))
+    assert found == pytest.approx(ndcg_score([labels], [scores], k=10), abs=1e-6)
+
+
+def test_of_several_right_candidates_the_first_one_counts():
+    candidates = [["a", "b", "c"], ["d", "e", "f"]]
+    pool = batch_pool("inline", labels=["a", "e"], candidates=candidates, relevance=[{"a": 2, "c": 1}, None])
+    scores = torch.tensor([[0.0, 1.0, 3.0], [2.0, 1.0, 0.0]])
+    first, second = of_pool(scores, pool)
+    assert (first["rank"], first["hits@1"], second["rank"], second["hits@1"]) == (1, 1, 2, 0)
+    p = torch.softmax(scores, 1)
+    assert first["loss"] == pytest.approx(-float((p[0, 0] + p[0, 2]).log()))
+    assert second["loss"] == pytest.approx(-float(p[1, 1].log()))
+    assert first["nDCG@10"] == pytest.approx((1 + 2 / 2) / (2 + 1 / math.log2(3)))
+    assert second["nDCG@10"] == pytest.approx(1 / math.log2(3))
+    assert main_measures(first).keys() >= {"nDCG@10", "MRR", "loss"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from polyencoder.data.pool import fixed_pool, shared_pool
+from polyencoder.data.pool import batch_pool, fixed_pool, shared_pool
 from polyencoder.training.distributed import Processes
 from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 
@@ -58,3 +58,17 @@ def test_what_an_example_may_not_choose_stays_excluded(in_processes):
 
     texts = ["a", "b", "x", "c"]
     assert in_processes(run) == [(texts, [2, 0], [[1, 1, 1, 1], [1, 1, 0, 1]]), (texts, [1], None)]
+
+
+def test_labels_as_numbers_stay_those_of_each_example(in_processes):
+    numbers = [[{"a": 2, "b": 1}, None], [{"c": 1, "A": 3}]]
+    labels = [["a", "d"], ["A"]]
+
+    def run(rank: int) -> Any:
+        pool = batch_pool("batch", labels=labels[rank], candidates=None, relevance=numbers[rank])
+        keys = [text.lower() for text in pool.texts]
+        step = gathered_step(pool, 1, processes=Processes(rank, 2), gather=True, keys=keys)
+        return list(step.pool.texts), step.pool.numbers.tolist()
+
+    everything = ["a", "b", "d", "c"]
+    assert in_processes(run) == [(everything, [[2, 1, 0, 0], [0, 0, 1, 0]]), (everything, [[3, 0, 0, 1]])]

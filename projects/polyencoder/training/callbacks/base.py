@@ -29,7 +29,7 @@ class Run(Protocol):
 
     @property
     def skipped(self) -> int:
-        """Batches skipped because the label was the only candidate of every example."""
+        """Batches skipped because no example had a wrong candidate."""
         ...
 
     @property

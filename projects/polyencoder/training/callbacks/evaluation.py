@@ -27,8 +27,9 @@ LOWER_IS_BETTER = ("loss", "rank")
 def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, processes: Processes) -> dict[str, float]:
     """Evaluates a ranker on examples, shared among the processes; the metrics are the same in all of them."""
     own = processes.share(examples)
+    graded = any(one.labels is not None for one in examples)
     tally = Tally()
-    for share in gather_objects(dict(evaluate(ranker, own).sums) if own else {}):
+    for share in gather_objects(dict(evaluate(ranker, own, graded=graded).sums) if own else {}):
         tally.merge(share)
     return tally.report()
 

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
-from polyencoder.data.pool import shared_pool
 from polyencoder.index.meta import separable
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import TextRanker
@@ -28,8 +27,8 @@ _log = logging.getLogger(__name__)
 class MinedNegatives(Callback):
     """Re-encodes the labels seen so far at intervals, and adds negatives mined among them to each batch.
 
-    Negatives mined for one example are candidates of all examples of the batch; texts are deduplicated, so that no
-    label is its own negative. Until labels are first encoded, batches are unchanged.
+    Negatives mined for one example are candidates of all examples of the batch; texts are deduplicated, so that none is
+    a negative of an example that it is right for. Until labels are first encoded, batches are unchanged.
 
     Checkpoints store the labels and their vectors, which are those of an earlier update.
 
@@ -52,7 +51,8 @@ class MinedNegatives(Callback):
             return None
         assert batch.pool.labels is not None
         labels = [batch.pool.candidates(row)[column] for row, column in enumerate(batch.pool.labels.tolist())]
-        self._seen.update(dict.fromkeys(labels))
+        right = batch.pool.right()
+        self._seen.update(dict.fromkeys(chain.from_iterable(right)))
         steps = run.updates.count + run.skipped  # without mined negatives a batch may have none at all
         if self._encoded_at is None:
             self._encoded_at = steps
@@ -62,9 +62,8 @@ class MinedNegatives(Callback):
             return batch
         model = separable(self._ranker)
         with in_evaluation(run.model), torch.no_grad(), run.updates.autocast():
-            mined = self._miner(model.encode_context(batch.contexts), labels)
-        pool = shared_pool([*labels, *chain.from_iterable(mined)], labels).to(batch.contexts.ids.device)
-        return replace(batch, pool=pool, candidates=None)
+            mined = self._miner(model.encode_context(batch.contexts), labels, right=right)
+        return replace(batch, pool=batch.pool.with_negatives(list(chain.from_iterable(mined))), candidates=None)
 
     def _encode(self, run: Run) -> None:
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The losses against what they say, written as loops over one example."""
+"""The losses of distillation against what they say, written as loops over one example."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.training.losses import distillation_kl, margin_mse, smoothed_cross_entropy
+from polyencoder.training.losses.teacher import distillation_kl, margin_mse
 
 ABSENT = -math.inf
 
@@ -81,22 +81,3 @@ def test_what_the_teacher_says_costs_nothing():
     for shift in (0.0, 7.0):  # neither loss minds where the scores begin
         assert distillation_kl(teacher + shift, teacher).abs().max() < 1e-5
         assert margin_mse(teacher + shift, teacher, labels).abs().max() < 1e-5
-
-
-@settings(max_examples=60, deadline=None)
-@given(batches(), st.sampled_from([0.0, 0.2, 0.9]))
-def test_smoothing_spreads_over_the_other_candidates_alone(batch, smoothing):
-    scores, _, labels = batch
-    losses = smoothed_cross_entropy(scores, labels, smoothing=smoothing)
-    for loss, row, label in zip(losses.tolist(), scores.tolist(), labels.tolist(), strict=True):
-        there = [place for place, score in enumerate(row) if score != ABSENT]
-        total = math.fsum(math.exp(row[place]) for place in there)
-        others = len(there) - 1
-        expected = 0.0
-        for place in there:
-            share = smoothing / others if others else 0.0
-            target = (1 - smoothing if others else 1.0) if place == label else share
-            expected -= target * math.log(math.exp(row[place]) / total)
-        assert loss == pytest.approx(expected, rel=1e-4, abs=1e-5)
-    losses.sum().backward()
-    assert scores.grad.isfinite().all()

@@ -1,4 +1,4 @@
-"""Losses: cross-entropy with label smoothing, KL and margin-MSE for distillation; [batch] from scores [batch, n].
+"""Losses of distillation, KL and margin-MSE: [batch] from scores of model and teacher, [batch, n].
 
 A score of -inf is padding; a teacher's -inf means not scored. Both are masked.
 """
@@ -8,24 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["distillation_kl", "margin_mse", "smoothed_cross_entropy"]
-
-
-def smoothed_cross_entropy(scores: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
-    """Cross-entropy with 1 - `smoothing` for the label and `smoothing` spread evenly over the other candidates.
-
-    Note 10 of ConveRT: it "means that each positive example in each batch is assigned the probability of 0.8, while the
-    remaining probability mass is evenly redistributed across in-batch negative examples". Unlike torch's
-    `label_smoothing`, none of it goes to the label. `labels` [batch] are the label's columns; without other candidates
-    there is no smoothing.
-    """
-    logs = torch.log_softmax(scores, dim=-1)
-    places = labels.unsqueeze(-1)
-    others = (scores > -torch.inf).scatter(-1, places, False)
-    count = others.sum(-1)
-    spread = smoothing * (count > 0)
-    of_others = logs.masked_fill(~others, 0).sum(-1) / count.clamp(min=1)
-    return -(1 - spread) * logs.gather(-1, places).squeeze(-1) - spread * of_others
+__all__ = ["distillation_kl", "margin_mse"]
 
 
 def distillation_kl(scores: Tensor, teacher: Tensor, *, temperature: float = 1.0) -> Tensor:

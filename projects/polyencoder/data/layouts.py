@@ -1,0 +1,196 @@
+"""The layouts of records that examples are read from.
+
+- a pair: `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; the candidates may be missing;
+- several right responses: `{"context", "responses": [...]}`, with or without candidates;
+- graded candidates: `{"context", "candidates": [...], "labels": [2, 0, 1]}`, a number for each;
+- sentence-transformers' triples and n-tuples: `{"anchor" or "query", "positive", "negative", "negative_1", ...}`.
+
+Columns may have other names. Or the context has a column for each turn, as in PolyAI's datasets: `context`, the last
+one, `context/0`, the one before it, `context/1`, ... Or it is a chat, `[{"role": "user", "content": "..."}]`, also
+under the name `messages`; the assistant's last message is then the response, unless the record has one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count, takewhile
+from typing import Any
+
+from polyencoder.checks import checked_candidate, unencodable
+from polyencoder.data.example import Example
+from polyencoder.errors import InputError
+from polyencoder.text.dialogue import are_messages, turns_of_messages
+
+__all__ = ["Columns", "earlier_columns", "labels_of", "pair_of"]
+
+MESSAGES = "messages"
+"""The column of chat messages, `[{"role": "user", "content": "hi"}]`, in records without a context."""
+ANCHORS = ("anchor", "query")
+POSITIVE = "positive"
+_NEGATIVE = re.compile(r"negative(?:_(\d+))?")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The names of the columns of a file of pairs."""
+
+    context: str = "context"
+    response: str = "response"
+    candidates: str = "candidates"
+    responses: str = "responses"
+    labels: str = "labels"
+
+
+def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
+    """Reads the example of a record; InputError names `where` an invalid one is from."""
+    record = _of_tuple(_of_messages(record, columns, where=where), columns)
+    right = next((name for name in (columns.response, columns.responses) if name in record), columns.response)
+    names = {"context": columns.context}
+    if columns.labels not in record:
+        names["response"] = right
+    for part in ("candidates", "responses", "labels"):  # a named column must exist
+        if getattr(columns, part) != getattr(Columns, part):
+            names[part] = getattr(columns, part)
+    for part, name in names.items():
+        if name not in record:
+            raise InputError(
+                f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the column with "
+                f"the {part}",
+                argument=f"columns.{part}",
+            )
+    try:
+        turns, candidates = _turns(record, columns.context), _texts(record.get(columns.candidates), "candidate")
+        responses = _responses(record, columns) if right in record else None
+        if problem := next(filter(None, map(unencodable, (*turns, *(responses or ())))), None):
+            raise TypeError(problem)
+        if (labels := labels_of(record, columns, candidates)) is not None:
+            return _graded(turns, candidates, labels, responses, where=where)
+    except (TypeError, InputError) as error:
+        raise InputError(f"{where}: {error}") from None
+    assert responses is not None
+    others = [text for text in responses if text not in candidates] if candidates else []
+    if others and not add_response:
+        raise InputError(f"{where}: its response is not among its {len(candidates)} candidates")
+    numbers = None if len(responses) == 1 else dict.fromkeys(responses, 1.0)
+    return Example(turns, responses[0], [*others, *candidates] or None, where, numbers)
+
+
+def _graded(
+    turns: list[str], candidates: list[str], labels: Sequence[Any], responses: list[str] | None, *, where: str
+) -> Example:
+    """An example with a number for each candidate; a response that the record has must be (one of) the best."""
+    if not candidates:
+        raise InputError("has labels, but no candidates that they are of")
+    example = Example.graded(turns, candidates, labels, where=where)
+    numbers = example.labels or {example.label: 1.0}
+    for text in responses or ():
+        if text not in numbers or (responses == [text] and numbers[text] < numbers[example.label]):
+            raise InputError(f"its response has the label {numbers.get(text, 0):g}, and another candidate a higher one")
+    return replace(example, label=responses[0]) if responses is not None and len(responses) == 1 else example
+
+
+def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[str]) -> Sequence[Any] | None:
+    """The candidates' labels; None for a pair without, and for other data in a column of that name."""
+    value = record.get(columns.labels)
+    must = columns.labels != Columns.labels or not {columns.response, columns.responses} & record.keys()
+    if not must and not candidates:
+        return None
+    if isinstance(value, str) and value:  # one cell of a CSV file
+        try:
+            return [float(number) for number in value.split("|")]
+        except ValueError:
+            pass
+    elif isinstance(value, list) and (must or (value and all(isinstance(one, (int, float)) for one in value))):
+        return value
+    if must:
+        raise TypeError(f"the labels are {value!r:.60}, not a list of numbers (in CSV: joined by |)")
+    return None
+
+
+def _responses(record: Mapping[str, Any], columns: Columns) -> list[str]:
+    """The right responses of a record without labels, one or several; without duplicates."""
+    if columns.response in record:
+        return [_text(record[columns.response])]
+    found = list(dict.fromkeys(_texts(record[columns.responses], "response")))
+    if not found:
+        raise TypeError("the responses are empty")
+    return found
+
+
+def _of_tuple(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    """Converts a triple or n-tuple to the columns of a pair; columns that are named otherwise are read as they are."""
+    usual = columns.context == Columns.context and columns.response == Columns.response
+    anchor = next((name for name in ANCHORS if name in record), None)
+    taken = {columns.context, columns.response, columns.responses, columns.labels} & record.keys()
+    if not usual or anchor is None or POSITIVE not in record or taken:
+        return record
+    found = sorted((int(match[1] or 0), name) for name in record if (match := _NEGATIVE.fullmatch(name)))
+    negatives = [text for _, name in found if (text := record[name]) not in (None, "")]  # shorter than other tuples
+    made = {columns.context: record[anchor], columns.response: record[POSITIVE]}
+    own = record.get(columns.candidates)
+    if own is None and negatives:
+        own = [record[POSITIVE], *negatives]
+    return made if own is None else made | {columns.candidates: own}
+
+
+def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
+    """Converts a record of `messages` to the columns of a pair; the default response is the assistant's last one."""
+    messages = record.get(MESSAGES) if columns.context == Columns.context else None
+    messages = record.get(columns.context, messages)
+    if not are_messages(messages):
+        return record
+    found = {**record, columns.context: messages}
+    if columns.response not in record:
+        last = messages[-1]
+        if not isinstance(last, Mapping) or last.get("role") != "assistant":
+            raise InputError(
+                f"{where}: has no {columns.response!r}, and the last of its messages, which would be the response, is "
+                "not the assistant's"
+            )
+        (response,) = turns_of_messages([last], name=f"{where}: the response")
+        found |= {columns.context: messages[:-1], columns.response: response}
+    return found
+
+
+def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
+    """The columns of earlier turns, oldest first; `context/0` is the latest of them, as in PolyAI's datasets."""
+    found = takewhile(record.__contains__, (f"{column}/{number}" for number in count()))
+    return list(found)[::-1]
+
+
+def _turns(record: dict[str, Any], column: str) -> list[str]:
+    value, earlier = record[column], [record[name] for name in earlier_columns(record, column)]
+    if earlier and isinstance(value, str | None):
+        if others := [turn for turn in earlier if not isinstance(turn, str | None)]:
+            raise TypeError(f"a turn before the last one of the context is {type(others[0]).__name__}, not a text")
+        turns = [" ".join((turn or "").split()) for turn in (*earlier, value)]  # each in one line, as the tasks have it
+    elif isinstance(value, str):
+        turns = [value]
+    elif are_messages(value):
+        turns = turns_of_messages(value, name="the context")
+    elif isinstance(value, list) and all(isinstance(turn, str) for turn in value):
+        turns = value
+    else:
+        raise TypeError(f"the context is neither a text nor a list of texts, but {type(value).__name__}")
+    turns = [turn.strip() for turn in turns if turn.strip()]
+    if not turns:
+        raise TypeError("the context is empty")
+    return turns
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise TypeError(f"the response is {'empty' if isinstance(value, str) else type(value).__name__}, not a text")
+    return value.strip()
+
+
+def _texts(value: Any, name: str) -> list[str]:
+    if value is None or value == "":
+        return []
+    if isinstance(value, str):  # one cell of a CSV file
+        value = value.split("|")
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise TypeError(f"the {name}s are not a list of texts (in CSV: joined by |)")
+    return [checked_candidate(f"{name} {place}", text).strip() for place, text in enumerate(value)]

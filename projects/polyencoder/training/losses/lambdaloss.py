@@ -1,0 +1,58 @@
+"""LambdaLoss: pairs weighted by what their order is worth in nDCG."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyencoder.training.losses.pairs import pairs_of
+
+__all__ = ["lambdaloss"]
+
+MU = 10.0
+"""The weight of NDCG-Loss2 beside LambdaRank in NDCG-Loss2++."""
+
+
+def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
+    """NDCG-Loss2++: the sum of (rho_ij + mu delta_ij) |G_i - G_j| log2(1 + exp(s_j - s_i)) where l_i > l_j: [batch].
+
+    Wang et al., "The LambdaLoss framework for ranking metric optimization" (CIKM 2018), with sigma = 1:
+    G_i = (2^l_i - 1) / max DCG, D_k = log2(1 + k), rho_ij = |1 / D_i - 1 / D_j| at the ranks of i and j, which is
+    LambdaRank's weight, and delta_ij = |1 / D_|i-j| - 1 / D_(|i-j| + 1)|, which is NDCG-Loss2's. Ranks are those of the
+    current scores, constant to the gradient. Equal scores are ranked by their columns.
+
+    Args:
+        scores: [batch, n], -inf at padding.
+        labels: [batch, n], of any size; padding has none.
+        mu: 10, or 0 for LambdaRank.
+    """
+    pairs = pairs_of(scores, labels)
+    order = scores.detach().argsort(dim=-1, descending=True, stable=True)
+    places = torch.arange(1, order.size(-1) + 1, device=order.device).expand_as(order)
+    ranks = torch.empty_like(order).scatter(-1, order, places)
+    gains = _gains(labels.masked_fill(scores == -torch.inf, 0))
+    i, j = ranks.gather(-1, pairs.better).unsqueeze(-1), ranks.unsqueeze(-2)
+    apart = (i - j).abs().clamp(min=1)
+    rho = (_discount(i) - _discount(j)).abs()
+    delta = _discount(apart) - _discount(apart + 1)
+    worth = (gains.gather(-1, pairs.better).unsqueeze(-1) - gains.unsqueeze(-2)).abs()
+    costs = F.softplus(-pairs.differences) / math.log(2)
+    return ((rho + mu * delta) * worth * costs).masked_fill(~pairs.there, 0).sum((-2, -1))
+
+
+def _gains(labels: Tensor) -> Tensor:
+    """(2^l - 1) / max DCG, computed in units of 2^(the largest label), which may be large."""
+    largest = labels.amax(-1, keepdim=True)
+    gains = torch.exp2(labels - largest) - torch.exp2(-largest)
+    ideal = gains.sort(-1, descending=True).values
+    places = torch.arange(1, labels.size(-1) + 1, device=labels.device)
+    best = (ideal * _discount(places)).sum(-1, keepdim=True)
+    return gains / best.clamp(min=torch.finfo(gains.dtype).tiny)
+
+
+def _discount(ranks: Tensor) -> Tensor:
+    """1 / D_k of ranks k from 1 on."""
+    return 1 / torch.log2(1 + ranks.float())

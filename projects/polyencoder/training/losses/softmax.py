@@ -1,0 +1,44 @@
+"""Softmax cross-entropy with one or several right candidates, and label smoothing."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["smoothed_cross_entropy", "softmax_loss"]
+
+
+def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """-log of the probability that the softmax gives to the candidates with a label above 0 together: [batch].
+
+    -log (sum of exp(s_i) over the right candidates / sum of exp(s_j) over all), the summed objective of Clark and
+    Gardner, "Simple and effective multi-paragraph reading comprehension" (ACL 2018, "Handling noisy labels"): the model
+    need not rank every right candidate high, and one that it ranks high is never pushed down for another. `smoothing`
+    is the probability that the wrong candidates share evenly; without any there is none.
+
+    Args:
+        scores: [batch, n], -inf at padding.
+        labels: [batch, n], above 0 for right candidates, of which each row has at least one.
+        smoothing: at least 0, below 1.
+    """
+    logs = torch.log_softmax(scores, dim=-1)
+    right = labels > 0
+    of_right = logs.masked_fill(~right, -torch.inf).logsumexp(-1)
+    if not smoothing:
+        return -of_right
+    others = (scores > -torch.inf) & ~right
+    count = others.sum(-1)
+    spread = smoothing * (count > 0)
+    of_others = logs.masked_fill(~others, 0).sum(-1) / count.clamp(min=1)
+    return -(1 - spread) * of_right - spread * of_others
+
+
+def smoothed_cross_entropy(scores: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
+    """Cross-entropy with 1 - `smoothing` for the label and `smoothing` spread evenly over the other candidates.
+
+    Note 10 of ConveRT: it "means that each positive example in each batch is assigned the probability of 0.8, while the
+    remaining probability mass is evenly redistributed across in-batch negative examples". Unlike torch's
+    `label_smoothing`, none of it goes to the label. `labels` [batch] are the label's columns; without other candidates
+    there is no smoothing.
+    """
+    return softmax_loss(scores, torch.zeros_like(scores).scatter(-1, labels.unsqueeze(-1), 1.0), smoothing=smoothing)

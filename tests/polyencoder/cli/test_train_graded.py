@@ -1,0 +1,99 @@
+"""`polyencoder train`, `evaluate` and `mine` on graded candidates: every objective raises nDCG."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.training.losses import OF_LABELS
+from tests.commands import run_command
+
+THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
+KINDS = ["today", "great", "fine", "high"]
+
+
+def record(thing, kind, *, top):
+    """Both words of the context make the best candidate, one of them a right one."""
+    other = THINGS[THINGS.index(thing) - 3]
+    candidates = [f"my {other} .", f"my {thing} is {kind} .", f"no {other} today .", f"my {thing} ."]
+    return {"context": f"do you like {thing} {kind} ?", "candidates": candidates, "labels": [0, top, 0, top / 2]}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """(largest label) -> a folder with train.jsonl and valid.jsonl."""
+
+    def make(top):
+        folder = tmp_path_factory.mktemp("graded")
+        records = [record(thing, kind, top=top) for thing in THINGS for kind in KINDS]
+        for name, part in (("train", records), ("valid", records[::3])):
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in part))
+        return folder
+
+    return {top: make(top) for top in (1, 2)}
+
+
+@pytest.fixture
+def train(files, backbone_folder, tmp_path):
+    """(objective, *arguments, top=1) -> the result of a short run."""
+
+    def run(objective, *arguments, top=1):
+        return run_command(
+            *("train", "--backbone", backbone_folder("bert"), "--architecture", "bi", "--reduction", "mean"),
+            *("--train", files[top] / "train.jsonl", "--valid", files[top] / "valid.jsonl", "--out", tmp_path / "out"),
+            *("--objective", objective, "--batch-size", 10, "--learning-rate", 0.003, "--fine-tuned", "all"),
+            *("--text-truncate", 16, "--label-truncate", 12, "--device", "cpu", "--epochs", 4, *arguments),
+        )
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["softmax", *OF_LABELS])
+def test_a_run_raises_ndcg(objective, train, files, tmp_path, caplog):
+    done = train(objective, "--candidates", "inline")
+    before, trained = (
+        float(re.search(rf"{who} +nDCG@10 ([\d.]+)", done.output)[1]) for who in ("before training", "trained")
+    )
+    assert trained > before
+    losses = [float(found) for found in re.findall(r"loss ([\d.e-]+), R@1 of the batch", caplog.text)]
+    assert len(losses) >= 4
+    assert losses[-1] < losses[0]
+    report = json.loads(
+        run_command("evaluate", "-m", tmp_path / "out", "--data", files[1] / "valid.jsonl", "--json").output
+    )
+    assert report["nDCG@10"] == pytest.approx(trained, abs=1e-3)
+
+
+def test_labels_that_an_objective_cannot_read(train, tmp_path):
+    with pytest.raises(
+        InputError, match=r"train.jsonl, line 1: objective bce reads labels as probabilities, but one is 2"
+    ):
+        train("bce", "--candidates", "inline", top=2)
+    with pytest.raises(ConfigError, match="objective listnet has no meaning with candidates 'batch'"):
+        train("listnet", "--candidates", "batch")
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+def test_negatives_are_mined_beside_what_is_right(make_ranker, tmp_path, files):
+    """What is mined can be trained on: a label for each candidate, and none of the right ones is a negative."""
+    make_ranker("bi").save_pretrained(tmp_path / "model")
+    rows = [json.loads(line) for line in (files[2] / "train.jsonl").read_text().splitlines()[:6]]
+    rows += [{"context": "hi", "responses": ["my cat .", "my dogs ."]}]
+    rows += [{"anchor": "hi", "positive": "my ski .", "negative": "my math ."}]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mine = ["mine", "-m", tmp_path / "model", "-p", tmp_path / "pairs.jsonl", "--no-progress", "-n", 2]
+    run_command(*mine, "-o", tmp_path / "out.jsonl")
+    mined = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    for row, found in zip(rows[:6], mined, strict=False):
+        assert found["candidates"][:2] == [row["candidates"][1], row["candidates"][3]]
+        assert found["labels"] == [2, 1, 0, 0]
+        assert not {*found["candidates"][2:]} & {row["candidates"][1], row["candidates"][3]}
+    assert mined[6]["candidates"][:2] == ["my cat .", "my dogs ."]
+    assert mined[7]["candidates"][0] == "my ski ."
+    assert not {*mined[6]["candidates"][2:], *mined[7]["candidates"][1:]} & {"my cat .", "my dogs .", "my ski ."}
+    run_command(*mine[:4], tmp_path / "out.jsonl", *mine[5:], "-o", tmp_path / "again.jsonl")
+    assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()

@@ -1,0 +1,126 @@
+"""Graded records, several right responses and tuples: what becomes of them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from polyencoder.data.example import Example
+from polyencoder.data.layouts import Columns, pair_of
+from polyencoder.data.pairs import read_pairs
+from polyencoder.data.readers import BadExamples
+from polyencoder.errors import InputError
+
+
+def read(tmp_path, *records, name="a.jsonl", **options):
+    path = tmp_path / name
+    path.write_text("".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records))
+    return list(read_pairs(path, **options))
+
+
+def graded(label, candidates, labels=None):
+    return Example(["hi"], label, candidates, labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("record", "example"),
+    [
+        (
+            {"context": "hi", "candidates": ["a", "b", "c"], "labels": [2, 0, 1]},
+            ("a", ["a", "b", "c"], {"a": 2, "c": 1}),
+        ),
+        ({"context": "hi", "candidates": ["a", "b", "c"], "labels": [0, 1, 0]}, ("b", ["a", "b", "c"])),
+        ({"context": "hi", "candidates": ["a", "b"], "labels": [0.25, 0.5]}, ("b", ["a", "b"], {"a": 0.25, "b": 0.5})),
+        ({"context": "hi", "candidates": ["a", "a ", "b"], "labels": [1, 1, 0]}, ("a", ["a", "a", "b"])),
+        (
+            {"context": "hi", "response": "b", "candidates": ["a", "b"], "labels": [1, 1]},
+            ("b", ["a", "b"], {"a": 1, "b": 1}),
+        ),
+        ({"context": "hi", "responses": ["a", "b", "a"]}, ("a", None, {"a": 1, "b": 1})),
+        ({"context": "hi", "responses": ["a"]}, ("a", None)),
+        (
+            {"context": "hi", "responses": ["c", "b"], "candidates": ["a", "b", "c"]},
+            ("c", ["a", "b", "c"], {"c": 1, "b": 1}),
+        ),
+        ({"anchor": "hi", "positive": "a"}, ("a", None)),
+        ({"anchor": "hi", "positive": "a", "negative": "b"}, ("a", ["a", "b"])),
+        ({"query": "hi", "positive": "a", "negative_2": "c", "negative_1": "b", "id": 7}, ("a", ["a", "b", "c"])),
+        (
+            {"query": "hi", "positive": "a", "negative_1": "b", "negative_10": "d", "negative_9": None},
+            ("a", ["a", "b", "d"]),
+        ),
+        # a response was read before there were labels: what other data has in these columns is no matter
+        ({"context": "hi", "response": "a", "candidates": ["a", "b"], "labels": ["greeting"]}, ("a", ["a", "b"])),
+        ({"context": "hi", "response": "a", "labels": [3]}, ("a", None)),
+        ({"context": "hi", "response": "a", "responses": 5, "positive": "x", "query": "y"}, ("a", None)),
+    ],
+)
+def test_what_a_record_holds(tmp_path, record, example):
+    assert read(tmp_path, record) == [graded(*example)]
+
+
+def test_cells_of_tables(tmp_path):
+    rows = ("context,candidates,labels", "hi,a|b|c,0|2|0.5", "hi,a|b,1|0")
+    assert read(tmp_path, *rows, name="a.csv") == [
+        graded("b", ["a", "b", "c"], {"b": 2, "c": 0.5}),
+        graded("a", ["a", "b"]),
+    ]
+    assert read(tmp_path, "context,responses", "hi,a|b", name="b.csv") == [graded("a", None, {"a": 1, "b": 1})]
+    rows = ("anchor,positive,negative_1,negative_2", "hi,a,b,c", "hi,a,b,")
+    assert [one.candidates for one in read(tmp_path, *rows, name="c.csv")] == [["a", "b", "c"], ["a", "b"]]
+
+
+def test_columns_of_other_names(tmp_path):
+    columns = Columns(context="q", candidates="docs", labels="grades", responses="answers")
+    record = {"q": "hi", "docs": ["a", "b"], "grades": [0, 3], "answers": ["b"], "response": "b"}
+    assert read(tmp_path, record, columns=columns) == [graded("b", ["a", "b"], {"b": 3})]
+    for name in ("grades", "docs", "answers"):
+        with pytest.raises(InputError, match=f"a.jsonl, line 1: has no '{name}'; it has 'q'"):
+            read(tmp_path, {key: value for key, value in record.items() if key != name}, columns=columns)
+    triple = {"anchor": "hi", "positive": "a", "negative": "b"}
+    named = Columns(context="anchor", response="positive")
+    assert read(tmp_path, triple, columns=named) == [graded("a", None)]  # a pair, as its columns are named
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"labels": [1]}, "has 1 labels for 2 candidates"),
+        ({"labels": [1, 0, 0]}, "has 3 labels for 2 candidates"),
+        ({"labels": [1, -1]}, "label 1 is -1; give a finite number of 0 or more"),
+        ({"labels": [float("nan"), 1]}, "label 0 is nan; give a finite number"),
+        ({"labels": [float("inf"), 1]}, "label 0 is inf; give a finite number"),
+        ({"labels": [0, 0]}, "all labels are 0: no candidate is right"),
+        ({"labels": []}, "has 0 labels for 2 candidates"),
+        ({"labels": ["1", "0"]}, "label 0 is '1', not a number"),
+        ({"labels": [True, False]}, "label 0 is True, not a number"),
+        ({"labels": [1, None]}, "label 1 is None, not a number"),
+        ({"labels": "1|x"}, r"the labels are '1\|x', not a list of numbers"),
+        ({"labels": None}, "the labels are None, not a list of numbers"),
+        ({"labels": 1}, "the labels are 1, not a list of numbers"),
+        ({"labels": [1, 0], "candidates": None}, "has labels, but no candidates that they are of"),
+        ({"labels": [1, 0], "candidates": ["a", "a"]}, "the candidate 'a' occurs twice, with the labels 1 and 0"),
+        ({"labels": [1, 0], "candidates": ["a", " "]}, "candidate 1 is empty"),
+        ({"labels": [2, 1], "response": "b"}, "its response has the label 1, and another candidate a higher one"),
+        ({"labels": [2, 1], "response": "c"}, "its response has the label 0, and another candidate a higher one"),
+        ({"responses": []}, "the responses are empty"),
+        ({"responses": "a|"}, "response 1 is empty"),
+        ({"responses": ["c", "a"]}, "its response is not among its 2 candidates"),
+        ({}, "has no 'response'; it has 'context', 'candidates'"),
+    ],
+)
+def test_what_is_refused_with_its_line(tmp_path, fields, message):
+    good = {"context": "hi", "candidates": ["a", "b"], "labels": [1, 0]}
+    bad = {"context": "hi", "candidates": ["a", "b"], **fields}
+    with pytest.raises(InputError, match=rf"a\.jsonl, line 2: {message}"):
+        read(tmp_path, good, bad, good)
+    skipped = BadExamples(skip=True)
+    assert len(read(tmp_path, good, bad, good, bad=skipped)) == 2
+    assert skipped.count == 1
+
+
+def test_a_response_that_is_no_candidate_can_join_them():
+    record = {"context": "hi", "responses": ["c", "a"], "candidates": ["a", "b"]}
+    found = pair_of(record, Columns(), where="x", add_response=True)
+    assert found == graded("c", ["c", "a", "b"], {"c": 1, "a": 1})
