@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parlai.agents.ranker.dialogue.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.examples import Examples, label_of, right_of
 from parlai.agents.ranker.dialogue.fixed import FixedCandidates, VectorCache, index_place, read_candidates
 from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.dialogue.indexed import IndexSearch, check_index_options
@@ -133,6 +133,7 @@ class RankerAgent(RankerModelAgent):
             text_mask=contexts.mask,
             label_vec=text.candidates(labels).ids if has_labels else None,
             labels=labels if has_labels else None,
+            right=[right_of(obs) for obs in examples] if has_labels else None,
             valid_indices=torch.tensor(places),
             turns=[obs["turns"] for obs in examples] if self.reads_turns() else None,
             candidates=None if None in candidates else candidates,
@@ -151,7 +152,9 @@ class RankerAgent(RankerModelAgent):
         self.forget_vectors()
         examples = None
         if is_usable:
-            pool = self._examples.pool(self.candidates, labels=batch.labels, candidates=batch.candidates)
+            pool = self._examples.pool(
+                self.candidates, labels=batch.labels, candidates=batch.candidates, right=batch.right
+            )
             examples = collator.Batch(contexts_of(batch), pool.to(batch.text_vec.device), turns=batch.turns)
         outcome = self.trainer.step(examples)
         if outcome is None or not len(outcome):
@@ -174,7 +177,9 @@ class RankerAgent(RankerModelAgent):
         """Ranks the candidates of each example, with the label's metrics; None if there are no negatives."""
         if self.eval_candidates == INDEX:
             return self._searched(batch)
-        pool = self._examples.exam(self.eval_candidates, labels=batch.labels, candidates=batch.candidates)
+        pool = self._examples.exam(
+            self.eval_candidates, labels=batch.labels, candidates=batch.candidates, right=batch.right
+        )
         if pool is None:
             return None
         pool = pool.to(batch.text_vec.device)

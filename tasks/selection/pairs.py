@@ -1,9 +1,9 @@
 """`-t selection:jsonl`: your own pairs, without writing a task: JSON lines, CSV, TSV, Parquet, Hugging Face datasets.
 
 A record is `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; candidates are optional,
-and columns may have other names. `--selection-file GLOB` names the files for every `-dt`, `--selection-folder FOLDER`
-a folder with `train.*`, `valid.*` and `test.*`, `--selection-hf NAME:SPLIT` a dataset of the hub, or a folder that
-`datasets` can read; it is streamed.
+and columns may have other names. Of several right responses (`responses`, or candidates with `labels`) all are labels.
+`--selection-file GLOB` names the files for every `-dt`, `--selection-folder FOLDER` a folder with `train.*`, `valid.*`
+and `test.*`, `--selection-hf NAME:SPLIT` a dataset of the hub, or a folder that `datasets` can read; it is streamed.
 """
 
 from __future__ import annotations
@@ -90,4 +90,10 @@ class JsonlTeacher(SelectionTeacher):
         return Columns(**names)
 
 
-COLUMNS = {"context": "context: a text or a list of turns", "response": "response", "candidates": "candidates: a list"}
+COLUMNS = {
+    "context": "context: a text or a list of turns",
+    "response": "response",
+    "candidates": "candidates: a list",
+    "responses": "right responses, several in place of one: a list",
+    "labels": "candidates' labels, numbers in place of a response: a list; above 0 is right",
+}

@@ -181,7 +181,7 @@ class SelectionTeacher(FixedDialogTeacher):
         else:
             episodes = (episode for file in self.files("train") for episode in self._read(file))
         rng = SeededRandom("labels")
-        labels = (example.label for episode in episodes for example in self.draw(episode, rng))
+        labels = (text for episode in episodes for one in self.draw(episode, rng) for text in one.right)
         yield from islice(labels, SAMPLED_FROM if DatatypeHelper.is_streaming(self.datatype) else None)
 
     def num_episodes(self) -> int:
@@ -223,7 +223,8 @@ class SelectionTeacher(FixedDialogTeacher):
         if self.sampler is not None and message.get("labels"):
             # New negatives each time in training; in evaluation always the same for an example.
             key = None if self.training else f"{message['text']}\n{message['labels'][0]}"
-            choices = self.sampler.candidates(message["labels"], own=choices, key=key)
+            labels = message["labels"]
+            choices = self.sampler.candidates(labels, own=choices, key=key, positives=len(labels))
         if choices and self.gives_candidates:
             message["label_candidates"] = choices
 
@@ -266,7 +267,8 @@ class SelectionTeacher(FixedDialogTeacher):
 
 
 def _message(example: Example, *, is_last: bool) -> Message:
-    message = Message(text=example.text, labels=[example.label], episode_done=is_last)
+    labels = [example.label, *(text for text in example.right if text != example.label)]
+    message = Message(text=example.text, labels=labels, episode_done=is_last)
     if any("\n" in turn for turn in example.turns):
         message[MESSAGE_TURNS] = example.turns
     if example.candidates is not None:

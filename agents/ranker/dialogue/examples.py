@@ -13,10 +13,10 @@ from parlai.core.metrics import Metrics, SumMetric
 from parlai.core.opt import Opt
 
 from polyencoder.checks import lone_surrogates
-from polyencoder.data.pool import CandidatePool, batch_pool
+from polyencoder.data.pool import CandidatePool, Relevance, batch_pool
 from polyencoder.errors import InputError
 
-__all__ = ["Examples", "label_of"]
+__all__ = ["Examples", "label_of", "right_of"]
 
 IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI with a `-t selection:NAME`
 FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
@@ -31,6 +31,16 @@ def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None =
         return str(labels[0])
     candidates = set(obs.get("label_candidates") or ()) if among is None else among
     return str(rng.choice([label for label in labels if label in candidates] or list(labels)))
+
+
+def right_of(obs: Message) -> dict[str, float] | None:
+    """The labels that are among the example's own candidates, if there are several: all of them are right."""
+    labels = obs.get("labels") or obs.get("eval_labels") or ()
+    if len(labels) < 2:
+        return None
+    candidates = set(obs.get("label_candidates") or ())
+    found = {str(label): 1.0 for label in labels if label in candidates}
+    return found if len(found) > 1 else None
 
 
 class Examples:
@@ -73,20 +83,37 @@ class Examples:
         return False
 
     def pool(
-        self, source: str, *, labels: Sequence[str] | None, candidates: Sequence[Sequence[str]] | None
+        self,
+        source: str,
+        *,
+        labels: Sequence[str] | None,
+        candidates: Sequence[Sequence[str]] | None,
+        right: Relevance | None = None,
     ) -> CandidatePool:
-        """The candidate pool of a batch, from its labels and own candidates."""
-        return batch_pool(source, labels=labels, candidates=candidates, fixed=self._fixed, add_label=self._add_label)
+        """The candidate pool of a batch, from its labels and own candidates, of which several may be right."""
+        return batch_pool(
+            source,
+            labels=labels,
+            candidates=candidates,
+            fixed=self._fixed,
+            add_label=self._add_label,
+            relevance=right if source in FROM_EXAMPLE else None,
+        )
 
     def exam(
-        self, source: str, *, labels: Sequence[str] | None, candidates: Sequence[Sequence[str]] | None
+        self,
+        source: str,
+        *,
+        labels: Sequence[str] | None,
+        candidates: Sequence[Sequence[str]] | None,
+        right: Relevance | None = None,
     ) -> CandidatePool | None:
         """Like `pool`, for an evaluation; None if labels are the only candidates: the batch is skipped and counted.
 
         Raises:
             InputError: the evaluation begins with one such example.
         """
-        pool = self.pool(source, labels=labels, candidates=candidates)
+        pool = self.pool(source, labels=labels, candidates=candidates, right=right)
         if labels is not None and not pool.has_negatives:
             if len(labels) == 1 and not self._has_examined and not self._skips:
                 raise no_negatives_error(source)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from parlai.core.message import Message
 from parlai.scripts.display_model import DisplayModel
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
@@ -254,3 +255,29 @@ def test_words_are_no_replies(make_agent, name):
         ConfigError, match=f"--{name.replace('_', '-')} vocab is not supported: .* are not replies; use "
     ):
         make_agent("biencoder", **{name: "vocab"})
+
+
+@pytest.mark.parametrize("source", ["inline", "batch-all-cands"])
+def test_several_labels_among_the_candidates_are_all_right(source, make_agent, respond):
+    """In training and in evaluation; a label that is no candidate does not matter."""
+    turn = {"text": "do you ski ?", "label_candidates": ["yes .", "i ski .", "no ."]}
+    several, one = ["i ski .", "yes .", "maybe ."], ["no ."]
+    agent = make_agent("biencoder", candidates=source, eval_candidates=source, train_predict=True)
+    observed = [
+        agent.clone().observe(Message({"id": "test", "episode_done": True, **turn, "labels": labels}))
+        for labels in (several, one)
+    ]
+    batch = agent.batchify(observed)
+    assert batch.right == [{"i ski .": 1, "yes .": 1}, None]
+    outcomes = []
+    step = agent.trainer.step
+    agent.trainer.step = lambda examples: outcomes.append(step(examples)) or outcomes[-1]
+    agent.train_step(batch)
+    (outcome,) = outcomes
+    p = outcome.scores.softmax(1)
+    columns = [outcome.pool.candidates(0).index(text) for text in ("i ski .", "yes .")]
+    assert float(outcome.losses[0]) == pytest.approx(-float(p[0, columns].sum().log()), abs=1e-5)
+    (reply,) = respond(agent, {**turn, "eval_labels": several})
+    order = reply["text_candidates"]
+    assert reply["metrics"]["rank"].value() == min(order.index(text) for text in ("i ski .", "yes .")) + 1
+    assert reply["metrics"]["nDCG@10"].value() > 0
