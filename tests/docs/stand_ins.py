@@ -97,6 +97,17 @@ def _turns(split: str) -> Iterator[tuple[list[str], str, list[str]]]:
             context = [*context, turn.label.text]
 
 
+def _folder_of_graded(path: Path) -> None:
+    """JSON lines of candidates with labels: the reply, another one half as good, and wrong ones."""
+    for split in ("train", "valid", "test"):
+        records = []
+        for context, label, candidates in islice(_turns(split), 40):
+            others = [text for text in candidates if text != label]
+            labels = [1, *(0.5 if n == 0 else 0 for n in range(len(others)))]
+            records.append({"context": context, "candidates": [label, *others], "labels": labels})
+        write(path / f"{split}.jsonl", records)
+
+
 def _folder_of_pairs(path: Path, *, with_candidates: bool) -> None:
     for split in ("train", "valid", "test"):
         _pairs(path / f"{split}.jsonl", split, with_candidates=with_candidates)
@@ -225,6 +236,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "EXTRACTED": _dump,
     "sentence-transformers/all-MiniLM-L6-v2": _sentence_encoder,
     "my": partial(_folder_of_pairs, with_candidates=True),
+    "my_graded": _folder_of_graded,
     "my_pairs": partial(_folder_of_pairs, with_candidates=False),
     **{f"my_{split}.jsonl": partial(_dialogues, split) for split in ("train", "valid", "test")},
     "beir": _beir,

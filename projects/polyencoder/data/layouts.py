@@ -97,12 +97,12 @@ def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[
     must = columns.labels != Columns.labels or not {columns.response, columns.responses} & record.keys()
     if not must and not candidates:
         return None
-    if isinstance(value, str) and value:  # one cell of a CSV file
+    if isinstance(value, str) and (must or "|" in value):  # one cell of a CSV file
         try:
             return [float(number) for number in value.split("|")]
         except ValueError:
             pass
-    elif isinstance(value, list) and (must or (value and all(isinstance(one, (int, float)) for one in value))):
+    elif isinstance(value, list) and (must or (value and all(type(one) in (int, float) for one in value))):
         return value
     if must:
         raise TypeError(f"the labels are {value!r:.60}, not a list of numbers (in CSV: joined by |)")
@@ -145,6 +145,8 @@ def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dic
     if columns.response not in record:
         last = messages[-1]
         if not isinstance(last, Mapping) or last.get("role") != "assistant":
+            if {columns.responses, columns.labels} & record.keys():
+                return found
             raise InputError(
                 f"{where}: has no {columns.response!r}, and the last of its messages, which would be the response, is "
                 "not the assistant's"

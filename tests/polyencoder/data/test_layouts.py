@@ -50,6 +50,9 @@ def graded(label, candidates, labels=None):
             {"query": "hi", "positive": "a", "negative_1": "b", "negative_10": "d", "negative_9": None},
             ("a", ["a", "b", "d"]),
         ),
+        ({"messages": [{"role": "user", "content": "hi"}], "responses": ["a", "b"]}, ("a", None, {"a": 1, "b": 1})),
+        ({"context": "hi", "response": "a", "candidates": ["a", "b"], "labels": "7"}, ("a", ["a", "b"])),
+        ({"context": "hi", "response": "a", "candidates": ["a", "b"], "labels": [True]}, ("a", ["a", "b"])),
         # a response was read before there were labels: what other data has in these columns is no matter
         ({"context": "hi", "response": "a", "candidates": ["a", "b"], "labels": ["greeting"]}, ("a", ["a", "b"])),
         ({"context": "hi", "response": "a", "labels": [3]}, ("a", None)),
