@@ -68,7 +68,7 @@ class NegativeSampler:
         self._draws = count_up(draws * reader.count + reader.number, reader.count)
 
     def complete(self, example: Example, *, key: str | None = None) -> Example:
-        """Adds candidates to an example: its own or drawn ones, as from `candidates`, among them all its right texts."""
+        """Adds candidates to an example: its own or drawn ones, as from `candidates`, with all its right texts."""
         right = example.right
         return replace(
             example, candidates=self.candidates(right, own=example.candidates, key=key, positives=len(right))
