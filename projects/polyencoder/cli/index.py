@@ -21,6 +21,7 @@ from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.open import check_tuning, described, make_index, open_index
 from polyencoder.index.parts import fingerprints_of
+from polyencoder.index.token_rows import TokenDtype
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
@@ -69,6 +70,9 @@ class IndexSettings(Settings):
     what the files say)."""
     dtype: VectorDtype = "float32"
     """How vectors are stored."""
+    store_tokens: TokenDtype | None = None
+    """Also store candidates' token vectors in the folder, for a late-interaction encoder: its searches then rerank
+    without reading texts. With int8 a token takes as many bytes as its vector has numbers."""
     faiss: FaissSettings = field(default_factory=FaissSettings)
     milvus: str | None = None
     """How Milvus searches: auto, as it chooses, or flat, comparing with every vector, so that results are certified."""
@@ -102,6 +106,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
         settings.out,
         _maker(settings, files),
         dtype=settings.dtype,
+        store_tokens=settings.store_tokens,
         faiss=faiss.faiss,
         recall=faiss.recall,
         contexts=contexts,

@@ -15,8 +15,10 @@ from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import InputError
 from polyencoder.index.diversity import diverse_hits
 from polyencoder.index.options import TOP_K, Exactness, Filter, SearchOptions, changed
+from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.diversity import pool_size
+from polyencoder.scoring.tokens import TokenVectors
 
 
 class Candidate(NamedTuple):
@@ -242,6 +244,10 @@ class Index(ABC):
     @abstractmethod
     def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
         """The vectors of the candidates with these ids, float32 [dim], for those that exist."""
+
+    def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
+        """What a late-interaction encoder, which made this index, compares of these texts, as far as it is stored."""
+        return {}
 
     def check_searchable(self) -> None:
         """Raises PolyencoderError if it cannot be searched now."""

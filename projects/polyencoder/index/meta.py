@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from polyencoder.checks import check_fields, checked_count
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss.file import FaissFile
+from polyencoder.index.token_rows import StoredTokens
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.encoding import candidate_fingerprint
@@ -98,6 +99,8 @@ class Maker:
             fingerprints = Fingerprints(values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint"))
             if values.get("faiss") is not None:
                 values["faiss"] = FaissFile.parsed(values["faiss"])
+            if values.get("tokens") is not None:
+                values["tokens"] = StoredTokens.parsed(values["tokens"])
             parsed = cls(fingerprints=fingerprints, **values)
             parsed._check()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -163,6 +166,8 @@ class IndexMeta(Maker):
     """Counts the changes."""
     faiss: FaissFile | None = None
     """The FAISS index, if any."""
+    tokens: StoredTokens | None = None
+    """The token vectors beside the vectors, if any."""
 
     def _check(self) -> None:
         super()._check()

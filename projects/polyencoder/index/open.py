@@ -24,6 +24,7 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex, described_milvus
 from polyencoder.index.milvus.collection import IndexKind
 from polyencoder.index.postgres import SCHEMES, PostgresIndex, described_postgres, is_postgres
+from polyencoder.index.token_rows import TokenDtype
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.storage.temporary import TemporaryFolder
@@ -74,6 +75,7 @@ def make_index(
     ranker: TextRanker | Fingerprints,
     *,
     dtype: VectorDtype = "float32",
+    store_tokens: TokenDtype | None = None,
     faiss: str | None = None,
     recall: float | None = None,
     contexts: Sequence[Context] | None = None,
@@ -106,8 +108,8 @@ def make_index(
             )
     if where is not None and any(is_there for _, is_there in engines.values()):
         shown = without_password(str(where))
-        if (dtype, faiss, workers, shard_size) != ("float32", None, 1, SHARD_SIZE):
-            raise ConfigError(f"{shown}: dtype, faiss, workers and shard_size are only for index folders")
+        if (dtype, store_tokens, faiss, workers, shard_size) != ("float32", None, None, 1, SHARD_SIZE):
+            raise ConfigError(f"{shown}: dtype, store_tokens, faiss, workers and shard_size are only for index folders")
         if share is not None and share.processes > 1:
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
         return _on_server(
@@ -130,6 +132,7 @@ def make_index(
         records,
         ranker,
         dtype=dtype,
+        store_tokens=store_tokens,
         workers=workers,
         share=share,
         shard_size=shard_size,

@@ -11,7 +11,7 @@ import torch
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import InputError
-from polyencoder.index.base import Hit
+from polyencoder.index.base import Hit, Index
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_texts
@@ -31,6 +31,7 @@ def rerank(
     *,
     k: int = 50,
     encoded: ContextEncoding | None = None,
+    index: Index | None = None,
 ) -> list[list[Hit]]:
     """Orders the hits of each context's first `k` texts by the ranker's scores; other hits follow.
 
@@ -42,6 +43,7 @@ def rerank(
         hits: [contexts], each best first.
         k: different texts of each context to re-rank; equal scores keep their order.
         encoded: the contexts as this ranker encoded them, with their tokens; None to read them here.
+        index: of this ranker; what it holds of a text is not read again.
 
     Raises:
         InputError: `ranker` only compares vectors, `k` is below 1, or contexts and lists of hits differ in number.
@@ -54,7 +56,9 @@ def rerank(
     if not any(texts):
         return firsts
     if ranker.model.token_dim is not None:
-        scores = _token_scores(ranker, ranker.encode_contexts(contexts) if encoded is None else encoded, texts)
+        scores = _token_scores(
+            ranker, ranker.encode_contexts(contexts) if encoded is None else encoded, texts, index=index
+        )
     else:
         scores = _pair_scores(ranker, contexts, texts)
     ordered = [
@@ -74,16 +78,20 @@ def _pair_scores(ranker: TextRanker, contexts: Sequence[Context], texts: Sequenc
 
 
 @torch.inference_mode()
-def _token_scores(ranker: TextRanker, contexts: ContextEncoding, texts: Sequence[list[str]]) -> list[list[float]]:
+def _token_scores(
+    ranker: TextRanker, contexts: ContextEncoding, texts: Sequence[list[str]], *, index: Index | None
+) -> list[list[float]]:
     """The scores of each context's texts by token vectors; the texts of several contexts are read together."""
     model, text, scores = ranker.model, ranker.text, []
     at_once = max(1, _TEXTS // max(map(len, texts)))
     with in_evaluation(model):
         for first in range(0, len(texts), at_once):
             some = texts[first : first + at_once]
-            distinct = list(dict.fromkeys(text for own in some for text in own))
-            ids = text.candidate_ids(distinct, remember=False)
-            read = dict(zip(distinct, ranker.reader(model, text, ids), strict=True))
+            distinct = dict.fromkeys(text for own in some for text in own)
+            read = {} if index is None else index.token_vectors(distinct, model)
+            if new := [one for one in distinct if one not in read]:
+                ids = text.candidate_ids(new, remember=False)
+                read |= zip(new, ranker.reader(model, text, ids), strict=True)
             for row, own in enumerate(some, start=first):
                 found = model.rescore(contexts.select(row), [read[one] for one in own]) if own else torch.empty(1, 0)
                 check_scores(found)

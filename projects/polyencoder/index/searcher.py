@@ -129,8 +129,15 @@ class Searcher:
             hits = self._search(encoded, contexts, top_k=most, texts=texts)
         if self.reranker is not None:
             with self._timed("rerank"):
-                own = encoded if self.reranker is self._ranker and encoded.tokens is not None else None
-                hits = rerank(self.reranker, contexts, hits, k=self._rerank_k, encoded=own)
+                own = self.reranker is self._ranker
+                hits = rerank(
+                    self.reranker,
+                    contexts,
+                    hits,
+                    k=self._rerank_k,
+                    encoded=encoded if own and encoded.tokens is not None else None,
+                    index=self.index if own else None,
+                )
         self.improbable = [None] * len(hits)
         if self.calibration is not None:
             among = self.among

@@ -2,8 +2,9 @@
 
 `vectors-000000065536-9f86d081884c7d65.npy` holds the rows from 65,536 on, [n, dim], as float32, float16, int8, or as
 uint16 with the bits of bfloat16, a type that numpy does not have. The vector of an int8 row is the row times its scale,
-which is in `vectors-000000065536-9f86d081884c7d65.scales.npy`, [n]. The name ends with a tag: the id of the build that
-wrote the file, or a digest of that id and the texts. So a file name is never reused for other texts.
+which is in `vectors-000000065536-9f86d081884c7d65.scales.npy`, [n]; token vectors are in two more files, see
+`token_rows`. The name ends with a tag: the id of the build that wrote the file, or a digest of that id and the texts.
+So a file name is never reused for other texts.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
+from polyencoder.index.token_rows import StoredTokens, TokenRows
 from polyencoder.scoring.rows import Chunk
 from polyencoder.storage.files import atomic_write
 
@@ -28,6 +30,7 @@ VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 _TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
 _ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
+_BESIDE = ("scales", "tokens", "offsets")  # what a file of vectors may have beside it
 _NAME = re.compile(r"vectors-(\d{12})(?:-[0-9a-f]{16})?\.npy")
 
 
@@ -38,6 +41,7 @@ class MappedFile(NamedTuple):
     """[n, dim], as stored."""
     scales: Tensor | None
     """float32 [n], of int8 rows."""
+    tokens: TokenRows | None = None
 
 
 class Vectors:
@@ -67,6 +71,7 @@ class Vectors:
         dim: int,
         dtype: VectorDtype,
         rows: int | None = None,
+        tokens: StoredTokens | None = None,
         before: Vectors | None = None,
     ) -> Vectors:
         """Maps the files of an index folder.
@@ -77,6 +82,7 @@ class Vectors:
             dim: of the vectors.
             dtype: their stored dtype.
             rows: the expected number of rows.
+            tokens: the token vectors beside them, if any.
             before: an earlier state of the index; files mapped there are reused.
 
         Raises:
@@ -90,7 +96,7 @@ class Vectors:
         for start, name in sorted((first_row(name), name) for name in names):
             if start != row:
                 raise CheckpointError(f"{folder}: {vectors_file(folder, row).name} is missing: the index is damaged")
-            files[name] = mapped.get(name) or map_file(folder / name, dim=dim, dtype=dtype)
+            files[name] = mapped.get(name) or map_file(folder / name, dim=dim, dtype=dtype, tokens=tokens)
             row += len(files[name].rows)
         if rows is not None and row != rows:
             raise CheckpointError(f"{folder}: its files hold {row} vectors for {rows} texts: the index is damaged")
@@ -109,7 +115,7 @@ class Vectors:
         """Yields all rows in order, in chunks of at most `size`: views of the files, not copies."""
         if size < 1:
             raise InputError(f"a chunk must have at least 1 row, not {size}")
-        for start, (rows, scales) in zip(self._firsts, self._files, strict=False):
+        for start, (rows, scales, _) in zip(self._firsts, self._files, strict=False):
             for i in range(0, len(rows), size):
                 yield Chunk(start + i, rows[i : i + size], None if scales is None else scales[i : i + size])
 
@@ -120,25 +126,35 @@ class Vectors:
 
     def stored(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """The vectors of these rows as stored, [len(rows), dim], with their scales if they are int8."""
+        out = torch.empty(len(rows), self.dim, dtype=self.dtype)
+        scales = torch.empty(len(rows)) if self.dtype == torch.int8 else None
+        for file, place, inside in self._parts(rows):
+            out[place] = file.rows[inside]
+            if scales is not None and file.scales is not None:
+                scales[place] = file.scales[inside]
+        return out, scales
+
+    def token_rows(self, rows: Tensor) -> TokenRows | None:
+        """The token vectors of these rows, at least one; None if the index has none."""
+        parts = [(file.tokens.take(inside), place) for file, place, inside in self._parts(rows) if file.tokens]
+        if not parts:
+            return None
+        order, found = torch.cat([place for _, place in parts]), TokenRows.joined([part for part, _ in parts])
+        return found if order.equal(torch.arange(len(order))) else found.take(order.argsort())
+
+    def _parts(self, rows: Tensor) -> Iterator[tuple[MappedFile, Tensor, Tensor]]:
+        """Each file with some of these rows, their places among them, and the rows inside the file, forwards."""
         rows = rows.cpu()
         if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise InputError(
                 f"rows {rows.min()} to {rows.max()} were asked for, but the index has rows 0 to {len(self) - 1}"
             )
-        out = torch.empty(len(rows), self.dim, dtype=self.dtype)
-        scales = torch.empty(len(rows)) if self.dtype == torch.int8 else None
         file_of = torch.searchsorted(self._starts, rows, right=True) - 1
-        # Sorted, so that each file is read once, forwards.
         order = rows.argsort()
         places = order.split(torch.bincount(file_of, minlength=len(self._files)).tolist()) if len(rows) else ()
         for i, place in enumerate(places):
             if len(place):
-                inside = rows[place] - self._starts[i]
-                file = self._files[i]
-                out[place] = file.rows[inside]
-                if scales is not None and file.scales is not None:
-                    scales[place] = file.scales[inside]
-        return out, scales
+                yield self._files[i], place, rows[place] - self._starts[i]
 
 
 def check_dtype(dtype: str) -> None:
@@ -152,9 +168,9 @@ def vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:
     return folder / f"vectors-{row:012d}{tag and '-'}{tag}.npy"
 
 
-def scales_file(path: Path) -> Path:
-    """The path of the scales of a file of int8 vectors."""
-    return path.with_suffix(".scales.npy")
+def beside(path: Path) -> dict[str, Path]:
+    """The paths of what a file of vectors may have beside it: the scales of int8, the tokens and their offsets."""
+    return {what: path.with_suffix(f".{what}.npy") for what in _BESIDE}
 
 
 def first_row(name: str) -> int:
@@ -164,10 +180,10 @@ def first_row(name: str) -> int:
     return int(match[1])
 
 
-def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype) -> bool:
-    """Whether a complete file of `rows` vectors exists, with its scales."""
+def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> bool:
+    """Whether a complete file of `rows` vectors exists, with its scales and tokens."""
     try:
-        return len(map_file(path, dim=dim, dtype=dtype).rows) == rows
+        return len(map_file(path, dim=dim, dtype=dtype, tokens=tokens).rows) == rows
     except CheckpointError:
         return False
 
@@ -202,11 +218,23 @@ def quantize(
     return stored.to(_TORCH[dtype]), scales
 
 
-def write_vectors(folder: Path, row: int, stored: Tensor, scales: Tensor | None = None, *, tag: str = "") -> Path:
+def write_vectors(
+    folder: Path,
+    row: int,
+    stored: Tensor,
+    scales: Tensor | None = None,
+    tokens: TokenRows | None = None,
+    *,
+    tag: str = "",
+) -> Path:
     """Writes the output of `quantize` as the rows from `row`; returns the path. A kill leaves no partial file."""
     path = vectors_file(folder, row, tag=tag)
+    paths = beside(path)
     if scales is not None:
-        _save(scales_file(path), scales.numpy())
+        _save(paths["scales"], scales.numpy())
+    if tokens is not None:
+        _save(paths["tokens"], tokens.stored.numpy())
+        _save(paths["offsets"], tokens.offsets.numpy())
     bits = stored.view(torch.int16).numpy().view(np.uint16) if stored.dtype == torch.bfloat16 else stored.numpy()
     _save(path, bits)
     return path
@@ -217,11 +245,18 @@ def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
         np.save(file, array, allow_pickle=False)
 
 
-def map_file(path: Path, *, dim: int, dtype: VectorDtype) -> MappedFile:
-    """Maps a file of vectors, and its scales for int8."""
+def map_file(path: Path, *, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> MappedFile:
+    """Maps a file of vectors, and its scales for int8, and its token vectors."""
+    paths = beside(path)
     rows = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim)).view(_TORCH[dtype])
-    scales = _map(scales_file(path), np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
-    return MappedFile(rows, scales)
+    scales = _map(paths["scales"], np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
+    if tokens is None:
+        return MappedFile(rows, scales)
+    offsets = _map(paths["offsets"], np.dtype(np.int64), shape=(len(rows) + 1,))
+    stored = _map(paths["tokens"], np.dtype(tokens.dtype), shape=(-1, tokens.dim))
+    if offsets[-1] != len(stored):
+        raise CheckpointError(f"{path}: has {len(stored)} token vectors beside it, not {offsets[-1]}: it is damaged")
+    return MappedFile(rows, scales, TokenRows(stored, offsets))
 
 
 def _map(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:

@@ -60,6 +60,10 @@ class TrainableModel(nn.Module):
         """The modules that a candidate's vector depends on; none without vectors."""
         return []
 
+    def token_modules(self) -> list[nn.Module]:
+        """The modules between the candidate tower and a candidate's token vectors."""
+        return []
+
     def after_batch(self) -> None:
         """Updates what depends on the number of batches, not on gradients; called after each training batch."""
 

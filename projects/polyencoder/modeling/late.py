@@ -81,6 +81,9 @@ class LateEncoder(BiEncoder):
     def token_dim(self) -> int:
         return self.token_weight.numel()
 
+    def token_modules(self) -> list[nn.Module]:
+        return [] if self.token_map is None else [self.token_map]
+
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         read = self._read_context(tokens)
         return ContextEncoding(read.vectors.unsqueeze(1), tokens=read.each())

@@ -41,25 +41,24 @@ def encode_candidates(
     Batches of at most `batch_size` texts and `BATCH_TOKENS` tokens, from long to short, have almost no padding.
     `remember` caches the candidates' tokens; `progress` is called with the size of each finished batch.
     """
-    parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
-    ids = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
+    ids = candidate_ids(text, candidates, remember=remember)
     found = _encoded(model.encode_candidates, ids, text, model, batch_size=batch_size, progress=progress)
     return torch.empty(0, model.dim, device=next(model.parameters()).device) if found is None else found
 
 
+def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: bool) -> list[Sequence[int]]:
+    """The tokens of many candidates, in little memory."""
+    parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
+    return [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
+
+
 @torch.no_grad()
 def read_candidates(
-    model: RankerModel,
-    text: TextEncoder,
-    ids: Sequence[Sequence[int]],
-    *,
-    progress: Callable[[int], object] | None = None,
-) -> Iterator[tuple[int, TokenVectors]]:
-    """Yields (place, what `RankerModel.rescore` compares) of candidates by their tokens, from long to short."""
-    for batch, tokens in _batches(ids, text, model, batch_size=256):
-        yield from zip(batch, model.read_candidates(tokens), strict=True)
-        if progress is not None:
-            progress(len(batch))
+    model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]], *, batch_size: int = 256
+) -> Iterator[tuple[list[int], list[TokenVectors]]]:
+    """What `RankerModel.rescore` compares of candidates, with their places, batched as in `encode_candidates`."""
+    for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
+        yield batch, model.read_candidates(tokens)
 
 
 @torch.no_grad()

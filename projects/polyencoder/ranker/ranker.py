@@ -22,6 +22,7 @@ from polyencoder.index.folder.shards import Share
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
+from polyencoder.index.token_rows import TokenDtype
 from polyencoder.index.vectors import VectorDtype
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
@@ -273,6 +274,7 @@ class Ranker(Scorer):
         where: str | os.PathLike[str] | None = None,
         *,
         dtype: VectorDtype = "float32",
+        store_tokens: TokenDtype | None = None,
         faiss: str | None = None,
         recall: float | None = None,
         contexts: Sequence[Context] | None = None,
@@ -294,6 +296,8 @@ class Ranker(Scorer):
                 with the index object. An index of the same candidates and model in the folder is opened, or completed
                 if its build was killed; any other existing folder is an error.
             dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
+            store_tokens: also store a late-interaction encoder's token vectors in the folder, as int8 or float16, so
+                that searches rerank without reading texts.
             faiss: also build a FAISS index, for searches that do not score every candidate: "flat", "hnsw",
                 "ivf-flat", "ivf-pq", or "auto" to choose by the number of candidates. With parameters, as in
                 "hnsw,m=16,ef_search=256": see `polyencoder.index.faiss.file.build_faiss`.
@@ -318,6 +322,7 @@ class Ranker(Scorer):
             where,
             self,
             dtype=dtype,
+            store_tokens=store_tokens,
             faiss=faiss,
             recall=recall,
             contexts=contexts,

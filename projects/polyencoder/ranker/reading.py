@@ -53,7 +53,8 @@ class CandidateReader:
                 self._kept.move_to_end(key)
         new = {key: row for key, row in zip(keys, ids, strict=True) if key not in found}
         places = list(new)
-        read = {places[i]: one for i, one in read_candidates(model, text, list(new.values()))}
+        batches = read_candidates(model, text, list(new.values()))
+        read = {places[i]: one for batch, some in batches for i, one in zip(batch, some, strict=True)}
         self._keep(read, weights)
         found |= read
         return [found[key] for key in keys]

@@ -14,7 +14,6 @@ from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import tokens as token_scoring
 from polyencoder.scoring.context import stacked
-from polyencoder.scoring.tokens import max_similarities
 from polyencoder.text import TextEncoder
 
 CONTEXTS = [
@@ -86,28 +85,6 @@ def test_scores_and_gradients_are_those_of_the_formula(make_late, text, sentence
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)  # layers have sums in float32
-
-
-@given(data=st.data())
-@settings(max_examples=30)
-def test_max_similarities_of_any_shape(data):
-    batch, n, length, tokens = (data.draw(st.integers(1, 4)) for _ in range(4))
-    own = data.draw(st.booleans())
-    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 9)))
-    contexts = torch.randn(batch, length, 3, generator=generator, dtype=torch.float64)
-    shape = (batch, n) if own else (n,)
-    candidates = torch.randn(*shape, tokens, 3, generator=generator, dtype=torch.float64)
-    p = torch.rand(batch, length, generator=generator, dtype=torch.float64)
-    q = torch.rand(*shape, tokens, generator=generator, dtype=torch.float64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(token_scoring, "SIMILARITIES", data.draw(st.integers(1, 100)))
-        forth, back = max_similarities(contexts, p, candidates, q)
-    for i in range(batch):
-        for j in range(n):
-            of, weights = (candidates[i, j], q[i, j]) if own else (candidates[j], q[j])
-            products = contexts[i] @ of.T
-            assert forth[i, j] == pytest.approx(float((products.max(0).values * weights).sum()))
-            assert back[i, j] == pytest.approx(float((products.max(1).values * p[i]).sum()))
 
 
 def test_a_new_model_scores_as_the_bi_encoder_that_it_starts_from(make_model, text, sentences):

@@ -44,6 +44,7 @@ from polyencoder.index.folder.given import GivenShards
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
+from polyencoder.index.token_rows import StoredTokens, TokenDtype
 from polyencoder.index.vectors import VectorDtype, check_dtype
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
@@ -60,6 +61,7 @@ def build_index(
     ranker: TextRanker | Fingerprints,
     *,
     dtype: VectorDtype = "float32",
+    store_tokens: TokenDtype | None = None,
     shard_size: int = SHARD_SIZE,
     workers: int = 1,
     share: Share | None = None,
@@ -77,6 +79,8 @@ def build_index(
             read once, and never all in memory.
         ranker: a bi- or poly-encoder; or, if all candidates have vectors, their encoder's fingerprints.
         dtype: of the vectors on disk. bfloat16 halves, int8 quarters the size of float32.
+        store_tokens: also store the token vectors that a late-interaction encoder compares, as int8 or float16, so that
+            reranking reads no text. The tokens of a shard are in memory.
         shard_size: rows per file, encoded at once: the most that a kill loses.
         workers: processes on this machine, each with the model in memory. They import the main module, so a script that
             calls this needs `if __name__ == "__main__":`.
@@ -109,7 +113,10 @@ def build_index(
     if (dim is not None or isinstance(ranker, Fingerprints)) and (workers, share.processes) != (1, 1):
         raise ConfigError("nothing is encoded where candidates bring their vectors: start one process")
     build = secrets.token_hex(8)
-    plan = IndexMeta.of(ranker, model_name=model_name, dim=dim, dtype=dtype, shard_size=shard_size, build=build)
+    tokens = None if store_tokens is None else _stored_tokens(ranker, store_tokens, given=dim is not None)
+    plan = IndexMeta.of(
+        ranker, model_name=model_name, dim=dim, dtype=dtype, shard_size=shard_size, build=build, tokens=tokens
+    )
     with ExitStack() as stack:
         if first:
             stack.enter_context(_there(folder))
@@ -136,6 +143,15 @@ def build_index(
                 _finish(folder, plan)
         if not first:
             _wait_for(folder, DATABASE)
+
+
+def _stored_tokens(ranker: TextRanker | Fingerprints, dtype: TokenDtype, *, given: bool) -> StoredTokens:
+    if given or isinstance(ranker, Fingerprints):
+        raise ConfigError(
+            "store_tokens is for candidates that are encoded, and these bring their vectors: give their texts alone",
+            argument="store_tokens",
+        )
+    return StoredTokens.of(separable(ranker), dtype)
 
 
 def candidates_digest(candidates: Iterable[Record]) -> str:
@@ -240,6 +256,11 @@ def _begun(folder: Path) -> IndexMeta | None:
 
 def _check_same(begun: IndexMeta, plan: IndexMeta, *, folder: Path) -> None:
     begun.check_model(plan.fingerprints, where=folder)
+    if begun.tokens != plan.tokens:
+        raise InputError(
+            f"{folder}: has an index {'without' if begun.tokens is None else 'with other'} token vectors; give another "
+            "folder, or remove it"
+        )
     for name in ("dtype", "shard_size"):
         if (there := getattr(begun, name)) != (here := getattr(plan, name)):
             raise InputError(

@@ -126,6 +126,11 @@ class Catalogue:
         """The row of an existing text."""
         return int(self._one("SELECT row FROM texts WHERE digest = ?", (digest_of(text),)))
 
+    def rows_of_texts(self, texts: Iterable[str]) -> dict[str, int]:
+        """The rows of these texts, as far as they exist."""
+        found = ((text, self._ask("SELECT row FROM texts WHERE digest = ?", (digest_of(text),))) for text in texts)
+        return {text: row[0] for text, rows in found if (row := rows.fetchone()) is not None}
+
     def text_of(self, rows: Iterable[int]) -> dict[int, str]:
         """The texts of these rows."""
         wanted = [*rows]

@@ -25,28 +25,25 @@ from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import sample, tune
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
+from polyencoder.index.folder.encoding import encoded_rows
 from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, explained, is_ours
 from polyencoder.index.meta import IndexMeta, separable
+from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vectors import (
     MappedFile,
     Vectors,
+    beside,
     first_row,
     is_whole,
     map_file,
-    quantize,
-    scales_file,
     vectors_file,
     write_vectors,
 )
-from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.files import fingerprint
 
 __all__ = ["Change", "checksum", "recorded"]
-
-Stored = tuple[Tensor, Tensor | None]
-"""Vectors as stored, and their scales."""
 
 _CHUNK = 1 << 20
 
@@ -128,7 +125,7 @@ class Change:
         self._forget_faiss()
         self._forget(*vectors.names)
         for first, rows in pieces.items():
-            self._name(first, len(rows), partial(vectors.stored, rows), there=kept[first])
+            self._name(first, len(rows), partial(_stored, vectors, rows), there=kept[first])
         self.meta = replace(self.meta, faiss=None, candidates=None, version=self._version)
         self._compacted = True
 
@@ -220,7 +217,7 @@ class Change:
         """The vectors of all texts; encodes those that were added."""
         self._encode()
         names = [file.name for file in self.catalogue.files() if file.rows]
-        return Vectors.open(self.folder, names, dim=self.meta.dim, dtype=self.meta.dtype)
+        return Vectors.open(self.folder, names, dim=self.meta.dim, dtype=self.meta.dtype, tokens=self.meta.tokens)
 
     def _encode(self) -> None:
         """Writes files for the texts without vectors, merged with small files before them.
@@ -240,26 +237,30 @@ class Change:
             self._forget(*merged)
             self._name(first, stop - first, partial(self._joined, merged, start, stop))
 
-    def _joined(self, merged: list[str], start: int, stop: int) -> Stored:
+    def _joined(self, merged: list[str], start: int, stop: int) -> MappedFile:
         """The vectors of some files, then those of the texts of these rows, which it encodes."""
         if self._ranker is None:
             raise InputError(
                 f"{self.folder}: was opened without its model, which encodes new texts; open it with a Ranker"
             )
         texts, meta = self.catalogue.texts(start, stop), self.meta
-        vectors = encode_candidates(separable(self._ranker), self._ranker.text, texts, remember=False)
-        parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype) for name in merged]
-        parts.append(MappedFile(*quantize(vectors, meta.dtype, texts=texts)))
-        scales = [part for _, part in parts if part is not None]
-        return torch.cat([part for part, _ in parts]), torch.cat(scales) if scales else None
+        parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens) for name in merged]
+        parts.append(encoded_rows(self.folder, separable(self._ranker), self._ranker.text, meta, texts))
+        scales = [part.scales for part in parts if part.scales is not None]
+        tokens = [part.tokens for part in parts if part.tokens is not None]
+        return MappedFile(
+            torch.cat([part.rows for part in parts]),
+            torch.cat(scales) if scales else None,
+            TokenRows.joined(tokens) if tokens else None,
+        )
 
-    def _name(self, first: int, rows: int, make: Callable[[], Stored], *, there: str | None = None) -> None:
+    def _name(self, first: int, rows: int, make: Callable[[], MappedFile], *, there: str | None = None) -> None:
         """Adds the file of these rows: an existing one (`there` or left by a kill), or one written by `make`."""
         meta = self.meta
         texts = self.catalogue.texts(first, first + rows)
         tag = fingerprint([meta.build, *texts])[:16]
         path = vectors_file(self.folder, first, tag=tag) if there is None else self.folder / there
-        if there is None and not is_whole(path, rows=rows, dim=meta.dim, dtype=meta.dtype):
+        if there is None and not is_whole(path, rows=rows, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens):
             write_vectors(self.folder, first, *make(), tag=tag)
         self._add_files(path, rows)
 
@@ -275,13 +276,13 @@ class Change:
             self.catalogue.forget_files([self.meta.faiss.file])
 
     def _forget(self, *names: str) -> None:
-        self.catalogue.forget_files([*names, *(scales_file(Path(name)).name for name in names)])
+        self.catalogue.forget_files([*names, *(path.name for name in names for path in beside(Path(name)).values())])
 
 
 def recorded(path: Path, rows: int = 0) -> list[File]:
-    """The database's records of a file and its scales, if any; `rows` is 0 for files without vectors."""
-    scales = scales_file(path)
-    files = [(path, rows), *([(scales, 0)] if rows and scales.exists() else [])]
+    """The database's records of a file and what is beside it, if anything; `rows` is 0 for files without vectors."""
+    others = [other for other in beside(path).values() if other.exists()] if rows else []
+    files = [(path, rows), *((other, 0) for other in others)]
     return [File(path.name, n, path.stat().st_size, checksum(path)) for path, n in files]
 
 
@@ -293,6 +294,10 @@ def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
             digest.update(part)
             progress(len(part))
     return digest.hexdigest()
+
+
+def _stored(vectors: Vectors, rows: Tensor) -> MappedFile:
+    return MappedFile(*vectors.stored(rows), vectors.token_rows(rows))
 
 
 def _file_of(rows: Tensor, vectors: Vectors) -> str | None:

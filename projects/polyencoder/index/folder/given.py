@@ -71,6 +71,6 @@ class GivenShards:
         shard, place = divmod(row, self._plan.shard_size)
         if shard == len(self._files):
             return self._shard[place]
-        rows, scales = self._files[shard]
+        rows, scales, _ = self._files[shard]
         vector = rows[place].float()
         return (vector if scales is None else vector * scales[place]).numpy()

@@ -33,8 +33,10 @@ from polyencoder.index.folder.state import State
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.options import TOP_K, Filter, SearchOptions
 from polyencoder.index.vectors import Vectors
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text.dialogue import checked_contexts
 
 _AT_ONCE = 32  # contexts per batch when recall is measured
@@ -137,6 +139,22 @@ class FolderIndex(Index):
             rows = catalogue.rows_of(wanted)
             vectors = state.vectors.take(torch.tensor([*rows.values()], dtype=torch.int64))
             return dict(zip(rows, vectors.numpy(), strict=True))
+
+        return self._read(find)
+
+    def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
+        wanted = [*texts]
+
+        def find(state: State, catalogue: Catalogue) -> dict[str, TokenVectors]:
+            if state.meta.tokens is None or not state.meta.tokens.are_of(model):
+                return {}
+            rows = catalogue.rows_of_texts(wanted)
+            places = torch.tensor(list(rows.values()), dtype=torch.int64)
+            if (tokens := state.vectors.token_rows(places)) is None:
+                return {}
+            device = next(model.parameters()).device
+            both = zip(state.vectors.take(places).to(device), tokens.vectors(device), strict=True)
+            return {text: TokenVectors(*one) for text, one in zip(rows, both, strict=True)}
 
         return self._read(find)
 
@@ -284,8 +302,12 @@ def described_folder(folder: Path) -> list[str]:
     with closing(Database(folder)) as database, database.snapshot() as catalogue:
         meta = IndexMeta.parsed(catalogue.description(), folder)
         dead = len(catalogue.dead_rows())
+        files = catalogue.files()
     vectors = f"{meta.rows:,} of {meta.dim} numbers, {meta.dtype}" + (f", {dead:,} removed" if dead else "")
     lines = meta.summary(folder, entries=meta.entries, vectors=vectors)
+    if (tokens := meta.tokens) is not None:
+        size = sum(file.bytes for file in files if file.name.endswith((".tokens.npy", ".offsets.npy")))
+        lines.append(f"tokens: of {tokens.dim} numbers, {tokens.dtype}; {size / meta.rows:,.0f} bytes per text")
     if (faiss := meta.faiss) is None:
         return [*lines, "search: everything is scored (no FAISS index)"]
     parameters = ", ".join(f"{name}={value}" for name, value in faiss.parameters.items())

@@ -19,11 +19,11 @@ import torch
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import connect
+from polyencoder.index.folder.encoding import encoded_rows
 from polyencoder.index.folder.files import UNFINISHED
 from polyencoder.index.meta import IndexMeta
-from polyencoder.index.vectors import is_whole, quantize, vectors_file, write_vectors
+from polyencoder.index.vectors import is_whole, vectors_file, write_vectors
 from polyencoder.modeling import RankerModel
-from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.text import TextEncoder
 
@@ -63,7 +63,7 @@ def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:
     return [
         first
         for first, (path, rows) in shards_of(folder, plan).items()
-        if not is_whole(path, rows=rows, dim=plan.dim, dtype=plan.dtype)
+        if not is_whole(path, rows=rows, dim=plan.dim, dtype=plan.dtype, tokens=plan.tokens)
     ]
 
 
@@ -75,8 +75,8 @@ def encode_here(
         catalogue = Catalogue(connection, folder)
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
-            vectors = encode_candidates(model, text, texts, remember=False, progress=advance)
-            write_vectors(folder, first, *quantize(vectors, plan.dtype, texts=texts), tag=plan.build)
+            rows = encoded_rows(folder, model, text, plan, texts, progress=advance)
+            write_vectors(folder, first, *rows, tag=plan.build)
 
 
 def encode_in_processes(

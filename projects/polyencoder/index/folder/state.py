@@ -71,6 +71,7 @@ class State:
             dim=meta.dim,
             dtype=meta.dtype,
             rows=meta.rows,
+            tokens=meta.tokens,
             before=None if before is None else before.vectors,
         )
         self._faiss: FaissSearch | None = None

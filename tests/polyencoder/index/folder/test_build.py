@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import polyencoder.index.folder.build as build_module
+import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.shards as shards_module
 import polyencoder.index.vectors as vectors_module
 from polyencoder import Ranker
@@ -103,13 +104,13 @@ def test_the_files_are_shards(make_index):
 
 def test_equal_texts_are_encoded_once(monkeypatch, make_index, ranker):
     encoded = []
-    original = shards_module.encode_candidates
+    original = encoding_module.encode_candidates
 
     def encode(model, text, texts, **others):
         encoded.extend(texts)
         return original(model, text, texts, **others)
 
-    monkeypatch.setattr(shards_module, "encode_candidates", encode)
+    monkeypatch.setattr(encoding_module, "encode_candidates", encode)
     folder = make_index()
     assert len(encoded) == len(set(encoded)) == N_TEXTS
     assert len(FolderIndex.open(folder, ranker)) == N_TEXTS + 6
@@ -151,8 +152,8 @@ MOMENTS = [
     (os, "replace", 12),
     (build_module, "fsync", 1),
     (build_module, "fsync", 2),
-    (shards_module, "encode_candidates", 1),
-    (shards_module, "encode_candidates", 4),
+    (encoding_module, "encode_candidates", 1),
+    (encoding_module, "encode_candidates", 4),
     (shards_module, "write_vectors", 1),
     (shards_module, "write_vectors", 5),
     (vectors_module, "_save", 2),
@@ -187,7 +188,7 @@ def test_whole_shards_are_not_encoded_again(monkeypatch, make_index, tmp_path):
 SCRIPT = """
 import os, signal, sys
 from polyencoder import Ranker
-import polyencoder.index.folder.build as build, polyencoder.index.folder.shards as shards
+import polyencoder.index.folder.build as build, polyencoder.index.folder.encoding as encoding
 from polyencoder.index.base import Candidate
 
 def kill(*args, **kwargs):
@@ -211,8 +212,8 @@ source = candidates
 if moment == "reading":
     source = kill_while_reading()
 elif moment == "encoding":
-    quantize = shards.quantize
-    shards.quantize = kill_in_second_shard
+    quantize = encoding.quantize
+    encoding.quantize = kill_in_second_shard
 elif moment == "writing":
     import numpy
     numpy.save = lambda file, *args, **kwargs: (file.write(b"half"), file.flush(), kill())
@@ -292,7 +293,7 @@ def test_the_environment_alone_shares_nothing(monkeypatch, make_index):
 def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
     folder = make_index()
     before = contents(folder)
-    monkeypatch.setattr(shards_module, "encode_candidates", lambda *args, **kwargs: pytest.fail("encoded again"))
+    monkeypatch.setattr(encoding_module, "encode_candidates", lambda *args, **kwargs: pytest.fail("encoded again"))
     make_index()
     assert contents(folder) == before
 
@@ -393,7 +394,7 @@ def test_memory_does_not_grow_with_the_candidates(tmp_path, ranker, monkeypatch)
         progress(len(texts))
         return torch.tensor([[float(len(t))] * model.dim for t in texts])
 
-    monkeypatch.setattr(shards_module, "encode_candidates", encode)
+    monkeypatch.setattr(encoding_module, "encode_candidates", encode)
     peaks = []
     for n in (2_000, 20_000):
         tracemalloc.start()

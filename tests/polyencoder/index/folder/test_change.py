@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import polyencoder.index.folder.change as change_module
+import polyencoder.index.folder.encoding as encoding_module
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.faiss.file import build_faiss
@@ -31,9 +32,11 @@ class TestChanging:
 
     def test_only_new_texts_are_encoded(self, monkeypatch, index, candidates):
         encoded = []
-        original = change_module.encode_candidates
+        original = encoding_module.encode_candidates
         monkeypatch.setattr(
-            change_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
+            encoding_module,
+            "encode_candidates",
+            lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts),
         )
         index.add([*candidates, Candidate("x", candidates[0].text), Candidate("y", "new"), Candidate("z", "new")])
         index.update([Candidate("0", candidates[0].text, {"other": 1}), Candidate("1", "newer")])
@@ -62,7 +65,7 @@ class TestChanging:
             getattr(index, change)([argument])
         assert_finds(index, ranker, candidates)
 
-    @pytest.mark.parametrize("where", ["encode_candidates", "write_vectors"])
+    @pytest.mark.parametrize("where", ["encoded_rows", "write_vectors"])
     @pytest.mark.parametrize("after", [True, False])
     def test_killed_while_adding(self, monkeypatch, index, folder, ranker, candidates, where, after, assert_finds):
         def die(*args, **kwargs):
@@ -84,7 +87,7 @@ class TestChanging:
     def test_killed_and_begun_again(self, monkeypatch, index, folder, ranker, candidates, assert_finds):
         """Whole files of vectors that a killed change has written are not written again."""
         new = [Candidate(f"new {i}", f"new text {i}") for i in range(9)]
-        encoded, original = [], change_module.encode_candidates
+        encoded, original = [], encoding_module.encode_candidates
 
         def encode(model, text, texts, **settings):
             if len(encoded) == 6:
@@ -93,7 +96,7 @@ class TestChanging:
             return original(model, text, texts, **settings)
 
         with monkeypatch.context() as patch:
-            patch.setattr(change_module, "encode_candidates", encode)
+            patch.setattr(encoding_module, "encode_candidates", encode)
             with pytest.raises(KeyboardInterrupt):
                 index.add(new)
             encoded.append("so that it goes on")

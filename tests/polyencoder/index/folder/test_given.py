@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import polyencoder.index.folder.build as build_module
+import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.given as given_module
-import polyencoder.index.folder.shards as shards_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Fingerprints, FolderIndex, build_index, open_index
 from polyencoder.index.base import Candidate
@@ -31,7 +31,7 @@ def build(tmp_path, ranker, candidates, with_vectors, monkeypatch):
 
     def build(name: str, *, given: bool = True, maker=ranker, **settings):
         if given:
-            monkeypatch.setattr(shards_module, "encode_candidates", None)  # nothing is encoded
+            monkeypatch.setattr(encoding_module, "encode_candidates", None)  # nothing is encoded
         build_index(tmp_path / name, with_vectors if given else candidates, maker, shard_size=3, **settings)
         monkeypatch.undo()
         return contents(tmp_path / name)

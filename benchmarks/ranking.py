@@ -1,0 +1,137 @@
+"""Ranks lists of candidates for a context: bi-, late-interaction and cross-encoder around one backbone, in one process.
+
+Milliseconds of processor time, medians, from a context and texts to their order, tokenizing and the context included:
+- bi, late, cross: `Ranker.rank` of candidates that were never seen before;
+- late, read before: `Ranker.rank` of the same candidates for another context;
+- late, stored: a search in an index of the candidates with `store_tokens="int8"`, which reranks all of them.
+
+Weights are untrained: times do not depend on them. With `--model`, a trained late-interaction encoder also shows what
+storing its token vectors costs: the share of contexts whose ten best of the candidates are those of token vectors that
+were not stored, and the largest difference of a score.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
+from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
+from polyencoder import Ranker
+from polyencoder.index.searcher import Searcher
+
+COUNTS = (20, 100, 1_000)
+SYSTEMS = ("bi", "late", "late, read before", "late, stored", "cross")
+TOP_K = 10
+
+Work = Callable[[list[str]], object]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--backbone", type=Path, help="folder of the encoder (default: MiniLM)")
+    parser.add_argument("--datapath", type=Path, help="ParlAI's data folder, for real texts")
+    parser.add_argument("--model", type=Path, help="a trained late-interaction encoder")
+    parser.add_argument("--repeats", type=int, default=5, help="contexts of each measurement; of a cross-encoder, one")
+    parser.add_argument("--contexts", type=int, default=50, help="contexts over which stored tokens are compared")
+    parser.add_argument("--texts", type=int, default=1000, help="candidates among which stored tokens are compared")
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    counts, repeats = (COUNTS[:1], 2) if flags.quick else (COUNTS, flags.repeats)
+    n_texts, n_contexts = max((repeats + 1) * sum(counts), flags.texts), max(repeats + 1, flags.contexts)
+    if flags.datapath is None:
+        contexts, texts = made_contexts(n_contexts), made_candidates(n_texts)
+    else:
+        contexts, texts = read_contexts(flags.datapath, n_contexts), read_candidates(flags.datapath, n_texts)
+    rows, summary = _times(flags.backbone or minilm_folder(), contexts, texts, counts=counts, repeats=repeats)
+    if flags.model is not None:
+        summary |= _stored(Ranker.from_pretrained(flags.model), contexts[: flags.contexts], texts[: flags.texts])
+    settings = {"repeats": repeats, "candidates": list(counts)}
+    if flags.model is not None:
+        settings |= {"compared_contexts": flags.contexts, "compared_texts": flags.texts}
+    report = {"benchmark": "ranking", "machine": machine(), "settings": settings, "rows": rows, "summary": summary}
+    print_report(report, as_json=flags.json)
+
+
+def _times(
+    backbone: Path, contexts: list[list[str]], texts: list[str], *, counts: Sequence[int], repeats: int
+) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """A row for each number of candidates, and how many times a late encoder's the cross-encoder's is."""
+    rankers = {kind: Ranker.from_backbone(backbone, kind, device="cpu") for kind in ("bi", "late", "cross")}
+    with torch.no_grad():
+        rankers["late"].model.get_parameter("exits").fill_(1e-3)
+    unseen, asked = iter(texts), itertools.cycle(contexts)
+    rows, summary = [], {}
+    for n in counts:
+        times: dict[str, list[float]] = {name: [] for name in SYSTEMS}
+        for repeat in range(repeats + 1):  # the first one warms up
+            candidates = list(itertools.islice(unseen, n))
+            with tempfile.TemporaryDirectory() as folder:
+                index = rankers["late"].index(candidates, Path(folder) / "index", store_tokens="int8")
+                stored = Searcher(rankers["late"], index, top_k=TOP_K, rerank_k=n, keep_turns=True)
+                works: dict[str, Work] = {kind: _rank(ranker, candidates) for kind, ranker in rankers.items()}
+                works |= {"late, read before": works["late"], "late, stored": lambda turns: stored([turns])}  # noqa: B023
+                for name in SYSTEMS:
+                    if name == "cross" and (repeat > 1 or (repeat == 0 and n > COUNTS[0])):
+                        continue  # seconds each
+                    took = _processor_ms(works[name], next(asked))
+                    if repeat:
+                        times[name].append(took)
+                index.close()
+        row = {name: statistics.median(values) for name, values in times.items()}
+        rows.append({"candidates": n, **row})
+        summary |= {f"cross / {name}, {n}": row["cross"] / row[name] for name in SYSTEMS[:-1]}
+    return rows, summary
+
+
+def _rank(ranker: Ranker, candidates: list[str]) -> Work:
+    return lambda turns: ranker.rank(turns, candidates, top_k=TOP_K)
+
+
+def _processor_ms(work: Work, turns: list[str]) -> float:
+    start = time.process_time()
+    work(turns)
+    return 1e3 * (time.process_time() - start)
+
+
+def _stored(ranker: Ranker, contexts: list[list[str]], texts: list[str]) -> dict[str, float]:
+    """What the order of these texts, and their scores, lose by storing token vectors; and the bytes of a candidate."""
+    expected = ranker.score(contexts, texts)
+    best = expected.topk(TOP_K).indices.tolist()
+    place = {text: i for i, text in enumerate(texts)}
+    found: dict[str, float] = {}
+    for dtype in ("int8", "float16"):
+        with tempfile.TemporaryDirectory() as folder:
+            index = ranker.index(texts, folder, store_tokens=dtype)
+            size = sum(path.stat().st_size for path in Path(folder).glob("*.npy"))
+            hits = Searcher(ranker, index, top_k=len(texts), rerank_k=len(texts), keep_turns=True)(contexts)
+            index.close()
+        ours = [[place[hit.text] for hit in some] for some in hits]
+        differences = [
+            abs(float(hit.rerank_score or 0) - float(expected[i, place[hit.text]]))
+            for i, some in enumerate(hits)
+            for hit in some
+        ]
+        same = [one[:TOP_K] == other for one, other in zip(ours, best, strict=True)]
+        kept = [len({*one[:TOP_K]} & {*other}) for one, other in zip(ours, best, strict=True)]
+        first = [one[0] == other[0] for one, other in zip(ours, best, strict=True)]
+        found |= {
+            f"{dtype}: the ten best in the same order": statistics.mean(same),
+            f"{dtype}: share of the ten best": statistics.mean(kept) / TOP_K,
+            f"{dtype}: the same best": statistics.mean(first),
+            f"{dtype}: largest difference of a score": max(differences),
+            f"{dtype}: bytes per text, vectors included": size / len(texts),
+        }
+    found["standard deviation of a context's scores"] = float(expected.std(dim=1).mean())
+    return found
+
+
+if __name__ == "__main__":
+    main()

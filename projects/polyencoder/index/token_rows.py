@@ -1,0 +1,123 @@
+"""Token vectors of candidates in an index folder, beside its files of vectors.
+
+`vectors-ROW-TAG.tokens.npy`, [tokens, dim], has the token vectors of the rows of `vectors-ROW-TAG.npy`, one row's after
+the other's, as int8 or float16; `vectors-ROW-TAG.offsets.npy`, int64 [rows + 1], says where each row's begin, and where
+the last one's end. A token vector has length 1, so that an int8 one needs no scale: it is divided by its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyencoder.checks import check_fields, checked_count
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.modeling import RankerModel
+from polyencoder.ranker.encoding import weight_parts
+from polyencoder.scoring.tokens import TokenVectors
+from polyencoder.storage.files import fingerprint
+
+__all__ = ["StoredTokens", "TokenDtype", "TokenRows"]
+
+TokenDtype = Literal["int8", "float16"]
+
+
+@dataclass(frozen=True)
+class StoredTokens:
+    """Which token vectors an index holds.
+
+    Args:
+        dtype: of each number.
+        dim: of each vector.
+        fingerprint: of the weights behind the candidate tower that they depend on.
+    """
+
+    dtype: TokenDtype
+    dim: int
+    fingerprint: str
+
+    @classmethod
+    def of(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
+        """Those of this model. InputError for a model without any, ConfigError for another dtype."""
+        if dtype not in get_args(TokenDtype):
+            known = ", ".join(get_args(TokenDtype))
+            raise ConfigError(f"store_tokens is {dtype!r:.60}; it must be one of {known}", argument="store_tokens")
+        if model.token_dim is None:
+            raise InputError(
+                f"a {model.title} compares no token vectors that an index could hold; store_tokens is for a "
+                "late-interaction encoder",
+                argument="store_tokens",
+            )
+        parts = [part for module in model.token_modules() for part in weight_parts(module)]
+        return cls(dtype, model.token_dim, fingerprint(parts))
+
+    @classmethod
+    def parsed(cls, values: dict[str, Any]) -> StoredTokens:
+        """Parses JSON. Raises TypeError or ConfigError for invalid values."""
+        parsed = cls(**values)
+        check_fields(parsed)
+        checked_count("dim", parsed.dim)
+        return parsed
+
+    def are_of(self, model: RankerModel) -> bool:
+        """Whether a model whose vectors fit the index gives these token vectors."""
+        return model.token_dim is not None and self == StoredTokens.of(model, self.dtype)
+
+
+class TokenRows(NamedTuple):
+    """The token vectors of some rows, as stored."""
+
+    stored: Tensor
+    """[tokens, dim], int8 or float16."""
+    offsets: Tensor
+    """int64 [rows + 1]: the tokens of row i are those from offsets[i] to offsets[i + 1]."""
+
+    @classmethod
+    def empty(cls, lengths: Sequence[int], tokens: StoredTokens) -> TokenRows:
+        """Room for rows of these numbers of tokens."""
+        offsets = _offsets(torch.tensor(lengths, dtype=torch.int64))
+        return cls(torch.empty(int(offsets[-1]), tokens.dim, dtype=getattr(torch, tokens.dtype)), offsets)
+
+    def put(self, rows: Sequence[int], read: Sequence[TokenVectors]) -> None:
+        """Stores candidates in these rows.
+
+        A number of a vector of length 1 changes by at most 1/254 of the vector's largest (int8), or 1 part in 2,048
+        (float16).
+        """
+        tokens = torch.cat([one.tokens for one in read]).float().cpu()
+        if self.stored.dtype == torch.int8:
+            largest = tokens.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+            tokens = (tokens * (127 / largest)).round_()
+        self.stored[self._places(torch.tensor(rows))] = tokens.to(self.stored.dtype)
+
+    @classmethod
+    def joined(cls, parts: Sequence[TokenRows]) -> TokenRows:
+        """The rows of one part after those of another."""
+        lengths = [part.offsets.diff() for part in parts]
+        return cls(torch.cat([part.stored for part in parts]), _offsets(torch.cat(lengths)))
+
+    def take(self, rows: Tensor) -> TokenRows:
+        """A copy of some rows, int64, in this order."""
+        return TokenRows(self.stored[self._places(rows)], _offsets(self.offsets[rows + 1] - self.offsets[rows]))
+
+    def _places(self, rows: Tensor) -> Tensor:
+        """Where the tokens of these rows are, one row's after the other's."""
+        starts, ends = self.offsets[rows], self.offsets[rows + 1]
+        if (starts < 0).any() or (ends <= starts).any() or (ends > len(self.stored)).any():
+            raise CheckpointError("the offsets of an index's token vectors are damaged: build the index again")
+        before = _offsets(ends - starts)
+        return torch.repeat_interleave(starts - before[:-1], ends - starts) + torch.arange(int(before[-1]))
+
+    def vectors(self, device: torch.device) -> list[Tensor]:
+        """The token vectors of each row, float32 [tokens, dim] of length 1."""
+        tokens = F.normalize(self.stored.to(device).float(), dim=-1)
+        return list(tokens.split(self.offsets.diff().tolist()))
+
+
+def _offsets(lengths: Tensor) -> Tensor:
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
