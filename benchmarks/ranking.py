@@ -68,7 +68,8 @@ def _times(
     with torch.no_grad():
         rankers["late"].model.get_parameter("exits").fill_(1e-3)
     unseen, asked = iter(texts), itertools.cycle(contexts)
-    rows, summary = [], {}
+    rows: list[dict[str, Any]] = []
+    summary: dict[str, float] = {}
     for n in counts:
         times: dict[str, list[float]] = {name: [] for name in SYSTEMS}
         for repeat in range(repeats + 1):  # the first one warms up

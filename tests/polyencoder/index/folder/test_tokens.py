@@ -84,7 +84,7 @@ def test_a_search_reads_no_candidate_and_scores_as_if_it_did(make_index, ranker,
         moved = (true.tokens - rounded.tokens).norm(dim=-1).max()
         weights = model.exit_weights.detach()
         shift = weights[1] * ((true.weights - rounded.weights).abs().sum() + moved) + weights[2] * moved
-        bounds[text] = float(late.DOT_SCALE * shift)
+        bounds[text] = late.DOT_SCALE * shift.item()
     assert max(bounds.values()) < (1.5 if store_tokens == "int8" else 0.2)  # of scores whose differences are above 10
     for i, hits in enumerate(found):
         assert {hit.text for hit in hits} == set(texts)
