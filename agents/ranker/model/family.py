@@ -73,7 +73,7 @@ MODEL_NAMES: dict[str, str] = {
 
 
 class ModelFamily:
-    """What differs between agents of different models: flags, vocabulary, configuration.
+    """The parts of an agent that depend on its model: flags, vocabulary, configuration.
 
     This base class is for rankers around a backbone, pre-trained or new. Its methods raise ConfigError, or
     CheckpointError if a loaded model contradicts the flags.

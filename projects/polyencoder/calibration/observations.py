@@ -38,7 +38,7 @@ class Observations:
         return Observations(self.scores[rows], self.right[rows], self.among[rows])
 
     def without_the_right(self) -> Observations:
-        """The same examples without their right candidate."""
+        """Copies the observations without the right candidates."""
         there = self.right >= 0
         kept = torch.ones_like(self.scores, dtype=torch.bool)
         kept[there, self.right[there]] = False

@@ -54,7 +54,7 @@ class FaissSettings(Settings):
 
 @settings()
 class IndexSettings(Settings):
-    """What an index is made of, and where and how."""
+    """Settings of a new index: candidates, place and format."""
 
     out: Annotated[str, Parameter(alias="-o")]
     """A folder, milvus: and the address of a server or file, or postgres://USER@HOST:PORT/DATABASE#NAME."""

@@ -61,7 +61,7 @@ class IntentData(Settings):
 
 @settings()
 class IntentSettings(Settings):
-    """How intent classifiers are trained, and on what."""
+    """Settings of the training of intent classifiers."""
 
     data: IntentData
     encoder: RankerOrBackbone = field(default_factory=RankerOrBackbone)

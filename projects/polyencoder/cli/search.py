@@ -30,7 +30,7 @@ __all__ = ["search"]
 
 @settings()
 class SearchSettings(Settings):
-    """What `polyencoder search` reads, and how it searches."""
+    """Settings of `polyencoder search`: the contexts and the search."""
 
     model: RankerSettings
     index: Annotated[str, Parameter(alias="-i")]

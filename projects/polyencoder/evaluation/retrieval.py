@@ -59,7 +59,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RetrievalReport:
-    """How well a run answers the judged queries."""
+    """The results of a retrieval evaluation."""
 
     run: Run
     """The run that was measured."""

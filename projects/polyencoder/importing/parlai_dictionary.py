@@ -121,7 +121,7 @@ def names_of_word(word: str) -> set[str]:
 
 
 def _words(tokens: list[str], unknown: str, *, pattern: str) -> Tokenizer:
-    """Whole words: a token is what the pattern matches."""
+    """Builds a tokenizer of whole words: each match of the pattern is a token."""
     tokenizer = Tokenizer(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token=unknown))
     tokenizer.pre_tokenizer = matches(pattern)
     return tokenizer

@@ -125,7 +125,7 @@ class Index(ABC):
     @property
     @abstractmethod
     def address(self) -> str:
-        """Its address for error messages, without a password."""
+        """The address for error messages, without a password."""
 
     @property
     def remote(self) -> bool:

@@ -62,7 +62,7 @@ class Maker:
     def of(
         cls: type[M], ranker: TextRanker | Fingerprints, *, model_name: str, dim: int | None = None, **fields: Any
     ) -> M:
-        """For an index made by this ranker, or of vectors [dim] from the encoder with these fingerprints.
+        """Describes this ranker, or the encoder with these fingerprints, whose vectors are [dim].
 
         Raises InputError for a cross-encoder.
         """

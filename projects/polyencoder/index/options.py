@@ -32,7 +32,7 @@ TOP_K = 10
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How an index is searched.
+    """Options of a search of an index.
 
     Raises:
         ConfigError: an unknown exactness or dtype, or a contradiction between them.

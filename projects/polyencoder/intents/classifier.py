@@ -113,7 +113,7 @@ class IntentClassifier:
 
     @torch.inference_mode()
     def of_vectors(self, vectors: Tensor) -> Tensor:
-        """The same for vectors [texts, dim] of the encoder."""
+        """Like `probabilities`, for vectors [texts, dim] of the encoder."""
         logits: Tensor = self.head(vectors)
         return (logits / self.temperature).softmax(1)
 

@@ -32,7 +32,7 @@ _OF_MLP = Needs("head", ("mlp",))
 
 @settings(panel="The paper's head (head mlp)")
 class FitSettings(Settings):
-    """How a head is trained; the defaults are those of Section 3 and Table 8 of ConveRT's paper."""
+    """Training hyperparameters of a head; the defaults are those of Section 3 and Table 8 of ConveRT's paper."""
 
     optimizer: Annotated[HeadOptimizer, _OF_MLP] = "sgd"
     """sgd, or adam with a learning rate that decays to 0 over max_epochs."""

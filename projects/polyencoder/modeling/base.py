@@ -197,7 +197,7 @@ class RankerModel(TrainableModel, ABC):
         return score(context, candidates, attention=self.config.poly_attention)
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
-        """What `rescore` compares of each candidate, for a model with a `token_dim`."""
+        """Encodes candidates for `rescore`, for a model with a `token_dim`."""
         raise NotImplementedError
 
     def rescore(self, contexts: ContextEncoding, candidates: Sequence[TokenVectors]) -> Tensor:

@@ -98,7 +98,7 @@ def _some(model: nn.Module, length: int) -> TokenBatch:
 
 @contextmanager
 def _exact(model: nn.Module) -> Iterator[None]:
-    """Without dropout, in float32."""
+    """Disables dropout and computes in float32 until the block ends."""
     halves = [(parameter, parameter.data) for parameter in model.parameters() if parameter.dtype != torch.float32]
     precision = torch.get_float32_matmul_precision()
     device = next(model.parameters()).device.type

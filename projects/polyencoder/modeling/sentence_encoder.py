@@ -64,7 +64,7 @@ class SentenceVectors:
 
     @property
     def pooling_name(self) -> str:
-        """Its pooling modes, for messages."""
+        """The pooling modes, for messages."""
         return " and ".join(self.pooling) or "none"
 
     def fields(self, architecture: Architecture, *, given: Collection[str] = ()) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`CandidateReader`: what a late-interaction encoder compares of candidates, read once and kept within a budget."""
+"""`CandidateReader`: encodes candidates for a late-interaction encoder, with an LRU cache bounded in bytes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ KEPT_BYTES = 1 << 27
 
 
 class CandidateReader:
-    """Reads candidates with a model that has a `token_dim`; what was read lately is not read again.
+    """Encodes candidates with a model that has a `token_dim`, and caches the most recently used ones.
 
-    Candidates with equal tokens are equal. A change of the model's weights, or of autocast, empties it. Threads may
-    share it.
+    The key is a candidate's tokens. A change of the model's weights, or of autocast, empties the cache. Thread-safe.
 
     Args:
-        max_bytes: of the vectors that are kept.
+        max_bytes: the maximum size of the cached vectors.
     """
 
     def __init__(self, *, max_bytes: int = KEPT_BYTES) -> None:
@@ -37,11 +36,11 @@ class CandidateReader:
         self._lock = threading.Lock()
 
     def fits(self, model: RankerModel, ids: Sequence[Sequence[int]]) -> bool:
-        """Whether all of these candidates can be kept."""
+        """Whether the cache can hold all of these candidates."""
         return 4 * sum(model.dim + len(row) * (model.token_dim or 0) for row in ids) <= self._max_bytes
 
     def __call__(self, model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
-        """What is compared of candidates with these tokens."""
+        """Encodes candidates with these token ids, or takes them from the cache."""
         keys = [array("i", row).tobytes() for row in ids]
         weights = _state_of(model)
         with self._lock:

@@ -35,7 +35,7 @@ def element_budget(max_elements: int | None, device: torch.device) -> int:
 
 
 def chunk_sizes(context: ContextEncoding, candidates: Tensor, *, max_elements: int | None) -> tuple[int, int]:
-    """How many contexts and candidates to score in one step.
+    """The number of contexts and candidates to score in one step.
 
     Args:
         context: all contexts, in the dtype and on the device where the scoring runs.

@@ -16,7 +16,7 @@ SIMILARITIES = 1 << 23  # of tokens that are in memory at once
 
 
 class TokenVectors(NamedTuple):
-    """What a late-interaction encoder compares of one candidate."""
+    """The vectors of one candidate for a late-interaction encoder."""
 
     vector: Tensor
     """[dim]"""
@@ -26,7 +26,7 @@ class TokenVectors(NamedTuple):
 
 @dataclass(frozen=True)
 class Texts:
-    """What is compared of a batch of contexts or candidates.
+    """The vectors of a batch of contexts or candidates that are compared.
 
     vectors: [batch, dim], the bi-encoder's. tokens: [batch, length, token_dim] of length 1; at padding stands the first
     token once more, which changes no maximum. weights: [batch, length] of the tokens, 0 at padding, with the sum 1.
@@ -40,7 +40,7 @@ class Texts:
     turns: Tensor
 
     def select(self, rows: Tensor) -> Texts:
-        """Those in these rows, [n] or [batch, n]."""
+        """Selects rows, [n] or [batch, n]."""
         return self.mapped(lambda tensor: tensor[rows])
 
     def each(self) -> list[Texts]:

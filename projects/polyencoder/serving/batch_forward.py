@@ -90,7 +90,7 @@ class BatchForward:
     def _by_tokens(
         self, model: RankerModel, pairs: Sequence[tuple[Ids, Ids]], rows: dict[tuple[int, ...], list[int]]
     ) -> list[float]:
-        """The same of a model whose token vectors of candidates are kept."""
+        """Like `_pairs`, for a model whose token vectors of candidates are cached."""
         text = self._ranker.text
         contexts = self._in_batches(list(rows), partial(self._contexts, model))
         read = self._ranker.reader(model, text, [candidate for _, candidate in pairs])

@@ -16,7 +16,7 @@ __all__ = ["ColumnSettings", "MakerSettings", "PairColumns", "RankerOrBackbone",
 
 @settings()
 class RunningSettings(Settings):
-    """How a model runs."""
+    """Settings of a model's execution."""
 
     device: str | None = None
     """For example cpu or cuda:1 (default: CUDA if available)."""

@@ -82,7 +82,7 @@ class EncoderSettings(Settings):
 
     @property
     def sizes(self) -> dict[str, Any]:
-        """Of a new encoder, as the arguments of `scratch_config`."""
+        """The sizes of a new encoder, as arguments of `scratch_config`."""
         return {
             "n_layers": self.n_layers,
             "dim": self.embedding_size,

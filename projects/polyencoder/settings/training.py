@@ -86,7 +86,7 @@ class OptimizerConfig(Settings):
 
 @settings(panel="Training", in_parlai=True)
 class ScheduleConfig(Settings):
-    """How the learning rate changes.
+    """The learning-rate schedule.
 
     "plateau", the paper's (Section 5.1), multiplies it by `decay` whenever `patience` + 1 validations in a row have not
     lowered the loss; "linear" and "cosine" take it to `final_learning_rate` at the run's end; "invsqrt" divides it by

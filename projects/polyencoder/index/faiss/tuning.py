@@ -115,7 +115,7 @@ def checked_recall(recall: Any) -> float:
 
 
 def sample(items: Sequence[T], n: int) -> list[T]:
-    """At most `n` of the items, always the same, in order."""
+    """Samples at most `n` items, deterministically, in order."""
     chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))[:n]
     return [items[i] for i in chosen.sort().values.tolist()]
 
@@ -157,7 +157,7 @@ class _Measure:
 
 
 def _efforts(searcher: FaissSearch) -> list[int | None]:
-    """From the least effort to all, doubling."""
+    """The efforts to try, from the least to all, doubling."""
     least = _LEAST_EFFORT.get(searcher.meta.kind)
     if least is None:  # a flat index compares all
         return [None]
@@ -167,7 +167,7 @@ def _efforts(searcher: FaissSearch) -> list[int | None]:
 
 
 def _lengths(searcher: FaissSearch) -> list[int]:
-    """From the shortest lists to the longest, doubling."""
+    """The list lengths to try, from the shortest to the longest, doubling."""
     most = min(LONGEST_LIST, searcher.meta.rows)
     lengths = [_SHORTEST_LIST << i for i in range(most.bit_length()) if _SHORTEST_LIST << i < most]
     return [*lengths, most]

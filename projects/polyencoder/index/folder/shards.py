@@ -41,7 +41,7 @@ class Share(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> Share:
-        """From the variables of torchrun."""
+        """Reads torchrun's environment variables."""
         return cls(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
 
     def of(self, shards: Sequence[int], *, shard_size: int) -> list[int]:

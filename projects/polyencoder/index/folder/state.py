@@ -82,7 +82,7 @@ class State:
 
     @property
     def faiss(self) -> FaissSearch:
-        """Its FAISS index, if any, opened at first use: exact searches and changes do not need it.
+        """The FAISS index, if any, opened on first use: exact searches and changes do not need it.
 
         Raises:
             ConfigError: faiss is not installed.

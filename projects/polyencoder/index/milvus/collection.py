@@ -148,7 +148,7 @@ class MilvusCollection:
             return bool(self._query(filter=condition, limit=1, output_fields=["key"]))
 
     def nearest(self, vectors: np.ndarray[Any, Any], length: int, condition: str = "") -> list[dict[str, float]]:
-        """For each vector [dim] the keys with the largest inner products, and the products, largest first."""
+        """Nearest neighbours of each vector [dim]: keys and inner products, largest first."""
         with self._explained():
             lists = self._loaded(
                 partial(

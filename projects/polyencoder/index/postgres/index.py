@@ -262,7 +262,7 @@ class PostgresIndex(Index):
         return self._read(find)
 
     def _plan(self, session: Session, *, length: int, effort: int | None) -> None:
-        """How PostgreSQL finds neighbours in this transaction."""
+        """Sets how PostgreSQL finds neighbours in this transaction."""
         if self.meta.kind == "flat":
             session.set({"enable_indexscan": "off"})  # or a foreign index would make lists approximate
         elif self.meta.kind == "hnsw":

@@ -33,7 +33,7 @@ class PackedRows:
 
     @classmethod
     def of(cls, mask: Tensor) -> PackedRows:
-        """In the order of the batch."""
+        """Packs a batch in its order."""
         return cls(mask, mask.flatten().nonzero().squeeze(1))
 
     @classmethod
