@@ -1,8 +1,8 @@
 """Reads checkpoints of other projects as plain data, without running their code or importing their packages.
 
 Beside the weights such a file holds options, meters and random states of its trainer. `torch.load` with
-`weights_only=True` refuses every class that is not allowed, so known classes are replaced by a `Record`, which stores
-their state without behaviour. Any other class or function is an error that names it.
+`weights_only=True` refuses every class that is not allowed, so known classes are replaced by `PlainObject`,
+which stores their state without behaviour. Any other class or function is an error that names it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.storage.safe_load import Allowed, allowing
 
-__all__ = ["Record", "option", "plain", "read_checkpoint", "tensors"]
+__all__ = ["PlainObject", "option", "plain", "read_checkpoint", "tensors"]
 
 T = TypeVar("T", int, float, bool, str, dict[str, Any])
 _KINDS: dict[type, str] = {
@@ -32,12 +32,12 @@ _KINDS: dict[type, str] = {
 }
 
 
-class Record:
+class PlainObject:
     """Stand-in for an object of an unavailable class: its saved state, without behaviour."""
 
     state: Any = None
 
-    def __new__(cls, *args: Any) -> Record:
+    def __new__(cls, *args: Any) -> PlainObject:
         return object.__new__(cls)
 
     def __init__(self, *args: Any) -> None:
@@ -66,7 +66,7 @@ _ALLOWED: list[Allowed] = [
     argparse.Namespace,
     collections.defaultdict,
     *(dict, list, int, float, bool, str),
-    *(type(name, (Record,), {"__module__": module}) for module, names in _RECORDS.items() for name in names),
+    *(type(name, (PlainObject,), {"__module__": module}) for module, names in _RECORDS.items() for name in names),
 ]
 
 
@@ -106,7 +106,7 @@ def plain(value: Any) -> Any:
     """Options as dictionaries, lists and values, from a Namespace, omegaconf nodes or these."""
     if isinstance(value, argparse.Namespace):
         return plain(vars(value))
-    if isinstance(value, Record):
+    if isinstance(value, PlainObject):
         state = value.state if isinstance(value.state, dict) else {}
         return plain(state.get("_content", state.get("_val")))
     if isinstance(value, dict):

@@ -22,7 +22,7 @@ from torch import Tensor
 from polyencoder.index.options import Exactness
 from polyencoder.scoring import ContextEncoding, TopK, search
 
-__all__ = ["Answer", "Engine", "Shortlist", "search_shortlists"]
+__all__ = ["Engine", "Shortlist", "ShortlistResult", "search_shortlists"]
 
 
 class Shortlist(NamedTuple):
@@ -58,7 +58,7 @@ class Engine(Protocol):
         ...
 
 
-class Answer(NamedTuple):
+class ShortlistResult(NamedTuple):
     """The result of one context, best first."""
 
     scores: Tensor
@@ -68,7 +68,7 @@ class Answer(NamedTuple):
     found: Exactness
 
 
-def search_shortlists(engine: Engine, *, exactness: Exactness, length: int, longest: int) -> list[Answer]:
+def search_shortlists(engine: Engine, *, exactness: Exactness, length: int, longest: int) -> list[ShortlistResult]:
     """The k best of each context's shortlist; lists are doubled until the result is good enough.
 
     A result is good enough with k candidates, which for "certified" must be proven the best: the k-th score reaches the
@@ -84,7 +84,7 @@ def search_shortlists(engine: Engine, *, exactness: Exactness, length: int, long
     """
     contexts, k = engine.contexts, engine.k
     device = contexts.vectors.device
-    answers: dict[int, Answer] = {}
+    answers: dict[int, ShortlistResult] = {}
     waiting = list(range(contexts.batch_size))
     hopeless = (
         exactness == "exact" or (exactness == "certified" and not engine.exact_lists) or contexts.keys is not None
@@ -101,10 +101,12 @@ def search_shortlists(engine: Engine, *, exactness: Exactness, length: int, long
                 proven = best.scores[0, -1].item() >= bound
                 if proven or exactness == "approximate":
                     found: Exactness = "certified" if proven else "approximate"
-                    answers[i] = Answer(best.scores[0], rows.to(device)[best.indices[0]], found)
+                    answers[i] = ShortlistResult(best.scores[0], rows.to(device)[best.indices[0]], found)
         waiting = [i for i in waiting if i not in answers]
         length *= 2
     if waiting:
         scanned = engine.scan(contexts.select(torch.tensor(waiting, device=device)))
-        answers |= {i: Answer(scores, rows, "exact") for i, scores, rows in zip(waiting, *scanned, strict=True)}
+        answers |= {
+            i: ShortlistResult(scores, rows, "exact") for i, scores, rows in zip(waiting, *scanned, strict=True)
+        }
     return [answers[i] for i in range(contexts.batch_size)]

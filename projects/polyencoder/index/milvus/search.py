@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.index.certificate import Answer, Shortlist, search_shortlists
+from polyencoder.index.certificate import Shortlist, ShortlistResult, search_shortlists
 from polyencoder.index.milvus.collection import LONGEST_LIST, MilvusCollection
 from polyencoder.index.options import Exactness
 from polyencoder.scoring import ContextEncoding, TopK
@@ -61,7 +61,7 @@ class MilvusSearch:
         """The keys of the candidates, by number."""
         return list(self._numbers)
 
-    def best(self, *, exactness: Exactness, list_length: int) -> list[Answer]:
+    def best(self, *, exactness: Exactness, list_length: int) -> list[ShortlistResult]:
         """The result of each context, with at least this `exactness`; of equal scores the lowest key comes first.
 
         Lists are doubled if they name fewer than k, or a required proof is missing. Everything is fetched and scored if
@@ -69,7 +69,7 @@ class MilvusSearch:
         """
         contexts, length = self.contexts, min(list_length, LONGEST_LIST)
         if self.k == 0:
-            return [Answer(torch.empty(0), torch.empty(0, dtype=torch.int64), "exact")] * contexts.batch_size
+            return [ShortlistResult(torch.empty(0), torch.empty(0, dtype=torch.int64), "exact")] * contexts.batch_size
         longest = max(length, min(LONGEST_LIST, _MOST_NAMED // contexts.n_codes))
         longest = min(longest, (self.available - 1) // contexts.n_codes)
         return search_shortlists(self, exactness=exactness, length=length, longest=longest)
