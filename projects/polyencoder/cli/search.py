@@ -17,7 +17,7 @@ from polyencoder.data.contexts import Question, read_questions
 from polyencoder.data.loader import in_batches
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
-from polyencoder.index.base import Hit
+from polyencoder.index.hits import Hit
 from polyencoder.index.open import open_index
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.searcher import Searcher

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from polyencoder.index.base import Candidate, Hit, Index
+from polyencoder.index.base import Candidate, Index
 from polyencoder.index.candidates import candidates_from
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.verify import verify
+from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
 from polyencoder.index.options import Filter, SearchOptions

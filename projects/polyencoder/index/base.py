@@ -13,8 +13,8 @@ import torch
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import InputError
-from polyencoder.index.diversity import diverse_hits
-from polyencoder.index.options import TOP_K, Exactness, Filter, SearchOptions, changed
+from polyencoder.index.hits import Hit, diverse_hits
+from polyencoder.index.options import TOP_K, Filter, SearchOptions, changed
 from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.diversity import pool_size
@@ -66,22 +66,6 @@ def _candidate(record: Any, *, where: str) -> Candidate:
     if isinstance(id_, int) and not isinstance(id_, bool):
         id_ = str(id_)
     return Candidate(id_, record["text"], record.get("metadata"), where, record.get("vector"))
-
-
-class Hit(NamedTuple):
-    """A result of a search."""
-
-    id: str
-    text: str
-    score: float
-    metadata: dict[str, Any] | None
-    found: Exactness
-    rerank_score: float | None = None
-    """The cross-encoder's score, on another scale; None without re-ranking."""
-    probability: float | None = None
-    """The probability that it is the right one; None if the model that ordered the hits is not calibrated."""
-    considered: int | None = None
-    """The number of hits from which a search with `diversity` chose; None without it."""
 
 
 def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:

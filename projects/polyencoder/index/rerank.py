@@ -11,7 +11,8 @@ import torch
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import InputError
-from polyencoder.index.base import Hit, Index
+from polyencoder.index.base import Index
+from polyencoder.index.hits import Hit
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_texts

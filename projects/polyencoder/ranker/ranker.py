@@ -16,9 +16,10 @@ from polyencoder.config import Architecture, Backend, WeightDtype
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.hub.push import push
-from polyencoder.index.base import Hit, Index, Record
+from polyencoder.index.base import Index, Record
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
+from polyencoder.index.hits import Hit
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Hit
+from polyencoder.index.hits import Hit
 from polyencoder.index.options import Exactness, SearchOptions
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.batch_forward import context

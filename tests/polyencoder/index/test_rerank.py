@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Hit
+from polyencoder.index.hits import Hit
 from polyencoder.index.rerank import rerank
 
 CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."], "i am a teacher ."]

@@ -21,7 +21,7 @@ import torch
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
+from polyencoder.index.base import Candidate, How, Index, check_contexts
 from polyencoder.index.faiss.file import Tuned
 from polyencoder.index.faiss.search import scan_vectors
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
@@ -30,6 +30,7 @@ from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
 from polyencoder.index.folder.files import DATABASE, LOCK, check_only_ours, explained, locked
 from polyencoder.index.folder.state import State
+from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.options import TOP_K, Filter, SearchOptions
 from polyencoder.index.vectors import Vectors

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.base import Hit
 from polyencoder.index.faiss.search import FaissSearch, Results
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.files import is_ours
+from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.options import Filter, SearchOptions, checked_filter
 from polyencoder.index.vectors import Vectors

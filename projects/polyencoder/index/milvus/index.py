@@ -22,7 +22,8 @@ import torch
 
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
+from polyencoder.index.base import Candidate, How, Index, check_contexts
+from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import IndexKind, MilvusCollection, check_kind
 from polyencoder.index.milvus.rows import condition, has_field, milvus_entry

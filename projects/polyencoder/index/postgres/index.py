@@ -19,9 +19,10 @@ import torch
 
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.base import Candidate, Hit, How, Index, check_contexts
+from polyencoder.index.base import Candidate, How, Index, check_contexts
 from polyencoder.index.certificate import search_shortlists
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
+from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.postgres.connection import Server, Session

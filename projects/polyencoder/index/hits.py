@@ -1,20 +1,34 @@
-"""Hits that are unlike each other: `scoring.diversity` with the vectors of an index."""
+"""`Hit`: a result of a search; and hits that are unlike each other, by `scoring.diversity`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from polyencoder.index.options import Exactness
 from polyencoder.scoring.diversity import marginal_relevance
 
-if TYPE_CHECKING:  # which imports this module
-    from polyencoder.index.base import Hit
-
-__all__ = ["diverse_hits"]
+__all__ = ["Hit", "diverse_hits"]
 
 Vectors = Mapping[str, np.ndarray[Any, Any]]
+
+
+class Hit(NamedTuple):
+    """A result of a search."""
+
+    id: str
+    text: str
+    score: float
+    metadata: dict[str, Any] | None
+    found: Exactness
+    rerank_score: float | None = None
+    """The cross-encoder's score, on another scale; None without re-ranking."""
+    probability: float | None = None
+    """The probability that it is the right one; None if the model that ordered the hits is not calibrated."""
+    considered: int | None = None
+    """The number of hits from which a search with `diversity` chose; None without it."""
 
 
 def diverse_hits(
