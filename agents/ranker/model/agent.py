@@ -46,6 +46,7 @@ from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import limit_shape_cache
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.lora import adapted_tensors
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import start_from_dense
 from polyencoder.modeling.transfer import transfer_weights
@@ -59,6 +60,7 @@ from polyencoder.training.trainer import Trainer
 from polyencoder.training.updates import OptimizerUpdates
 
 TRAINING_KEY = "training"  # the key of a run's state in a checkpoint
+ADAPTED_KEY = "adapted"  # in it: LoRA's adapters, and the weights beside them
 
 
 class RankerModelAgent(TorchRankerAgent):
@@ -180,6 +182,8 @@ class RankerModelAgent(TorchRankerAgent):
             start = LoadedModel(self._checkpoint[0], origin)
         is_new = start is None or self._is_finetune
         self.output_scaling_pending = is_new and opt.get("output_scaling") == "auto"
+        if start is None and not opt.get("backbone") and self._training.lora.rank is not None:
+            raise ConfigError(f"--lora {opt['lora']}: adapts a trained encoder: give --backbone or --init-model")
         config, pretrained = self.family.configure(opt, self.architecture, self.dict.text, start)
         model = build_model(config, pretrained)
         if pretrained is not None:
@@ -264,14 +268,18 @@ class RankerModelAgent(TorchRankerAgent):
         self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
 
     def state_dict(self) -> dict[str, Any]:
-        states = super().state_dict()
+        states, is_adapted = super().state_dict(), self.ranker.is_adapted
         weights = {"model": states.pop("model")}
+        if is_adapted:
+            weights = {"model": self.ranker.merged().state_dict()}
         # some of ParlAI's schedules return numpy numbers, which safe loading does not accept
         states = {**weights, **plain_numbers(states), CONFIG_KEY: self.ranker.config.to_json()}
         if self.trainer is not None:
             run = self.trainer.run_state()
             del run["updates"]["optimizer"]  # ParlAI stores it
             states[TRAINING_KEY] = {**self._run.state(self.random), "unwritten": self._saving.unwritten, **run}
+            if is_adapted:
+                states[TRAINING_KEY][ADAPTED_KEY] = adapted_tensors(self.ranker)
         return states
 
     def save(self, path: str | None = None) -> None:
@@ -364,8 +372,25 @@ class RankerModelAgent(TorchRankerAgent):
         saved_optim_type: str | None = None,
         is_finetune: bool = False,
     ) -> bool:
+        self._adapt()
         groups = parameter_groups(self.model, self.opt)
         return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
+
+    def _adapt(self) -> None:
+        """Adds the adapters of `--lora`, and restores those of a resumed run, whose model file has them merged."""
+        lora, restored = self._training.lora, self._restored or {}
+        kept = restored.get(ADAPTED_KEY, {})
+        if lora.rank is not None and not self.ranker.is_adapted:
+            self.ranker.add_adapters(**lora.options)
+        own = adapted_tensors(self.ranker) if self.ranker.is_adapted else {}
+        if not restored:
+            return
+        if {name: one.shape for name, one in own.items()} != {name: one.shape for name, one in kept.items()}:
+            raise CheckpointError(
+                f"--model-file {self.opt.get('model_file')}: this run began with another --lora or --lora-targets: "
+                "give the same, or train another model file"
+            )
+        self.ranker.load_state_dict(kept, strict=False)
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
         """Builds the library's updates around ParlAI's optimizer; with `hard_reset`, with a new state."""

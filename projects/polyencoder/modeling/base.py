@@ -18,6 +18,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, CandidatesStep, ContextStep, Step
+from polyencoder.modeling.lora import add_adapters, load_trained, merged, trained_state
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder
@@ -55,6 +56,38 @@ class TrainableModel(nn.Module):
         if any(backbone.rounded for backbone in self.backbones):
             return "these weights were loaded in low precision: load the ranker without dtype to train it"
         return None
+
+    # ---- LoRA
+
+    is_adapted: bool = False
+    """Whether it has adapters beside its encoders' frozen weights."""
+
+    def add_adapters(self, **options: Any) -> None:
+        """Trains adapters in the place of its encoders' weights; those of `inference_only` modules have none.
+
+        Options and errors are those of `modeling.lora.add_adapters`.
+        """
+        add_adapters(self, [one for one in self.backbones if one not in self.inference_only], **options)
+        self.is_adapted = True
+
+    def merged(self: M) -> M:
+        """The model to save or export: itself or, with adapters, a copy in which they are merged."""
+        if not self.is_adapted:
+            return self
+        model = merged(self)
+        model.is_adapted = False
+        return model
+
+    def trained_state(self) -> dict[str, Tensor]:
+        """The state to resume training from: all tensors or, with adapters, those that are trained."""
+        return trained_state(self) if self.is_adapted else self.state_dict()
+
+    def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restores `trained_state`."""
+        if self.is_adapted:
+            load_trained(self, state)
+        else:
+            self.load_state_dict(state)
 
     def candidate_modules(self) -> list[nn.Module]:
         """The modules that a candidate's vector depends on; none without vectors."""

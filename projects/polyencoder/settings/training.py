@@ -14,13 +14,14 @@ from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Hidden, Needs, NotNegative, Pair, Parlai, Positive, Share
+from polyencoder.settings.fields import Count, Hidden, Needs, NotNegative, Pair, Parlai, Positive, Share, Without
 
 __all__ = [
     "POINTWISE",
     "DistillationConfig",
     "DistillationKind",
     "HardNegatives",
+    "LoraConfig",
     "ObjectiveName",
     "OptimizerConfig",
     "OptimizerName",
@@ -217,6 +218,27 @@ class HardNegatives(Settings):
 
 
 @settings(panel="Training", in_parlai=True)
+class LoraConfig(Settings):
+    """Adapters that are trained in the place of an encoder's weights; see `polyencoder.modeling.lora`."""
+
+    rank: Annotated[Count | None, Parameter(name="--lora"), AROUND_BACKBONE, Without("fine_tuned")] = None
+    """Train adapters of this rank beside the encoder's frozen linear layers (LoRA, Hu et al., 2022), and all that a
+    ranker adds to its encoder. Checkpoints hold the adapters alone; the saved model has them merged."""
+    alpha: Annotated[Positive | None, Parameter(name="--lora-alpha"), Needs("lora")] = None
+    """Scale of the adapters times their rank (default: twice the rank)."""
+    targets: Annotated[str | None, Parameter(name="--lora-targets"), Needs("lora")] = None
+    """Names of the linear layers to adapt, comma-separated, such as query,value (default: all of the encoder)."""
+    dropout: Annotated[Share, Parameter(name="--lora-dropout"), Needs("lora")] = 0.0
+    """Dropout of the adapters' inputs."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `TrainableModel.add_adapters`."""
+        targets = [one.strip() for one in (self.targets or "").split(",") if one.strip()]
+        return {"rank": self.rank, "alpha": self.alpha, "dropout": self.dropout, "targets": targets}
+
+
+@settings(panel="Training", in_parlai=True)
 class TrainingConfig(Settings):
     """Training hyperparameters. A run ends at whichever of `epochs`, `max_updates` and `max_seconds` comes first."""
 
@@ -249,6 +271,7 @@ class TrainingConfig(Settings):
     freeze_candidates: Annotated[bool, TWO_TOWERS] = False
     """Keep the vectors of candidates: train the side of contexts alone, so that an index made before training stays
     valid."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
     accumulate: Annotated[Count, Parlai("update_freq", theirs=True)] = 1
     """Batches per update (gradient accumulation)."""
     clip: Annotated[NotNegative, Parlai("gradient_clip", theirs=True)] = 1.0

@@ -48,7 +48,7 @@ def save_folder(
     target = Path(folder)
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
-    weights = _weights(model, dtype)
+    weights = _weights(model.merged(), dtype)
     with reporting_write_errors(target, CheckpointError):
         target.mkdir(parents=True, exist_ok=True)
     with (
@@ -115,6 +115,7 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
 
     `dtype`: as the weights will be when they have been saved so.
     """
+    model = model.merged()
     config = identity(model.config)
     del config["format_version"]
     known = model.weights_fingerprints

@@ -69,6 +69,8 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
     if precision.warning and processes.is_first:
         _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
     freeze(learner.model, fine_tuned=config.fine_tuned, freeze_candidates=config.freeze_candidates)
+    if config.lora.rank is not None:
+        learner.model.add_adapters(**config.lora.options)
     optimizer = build_optimizer(learner.model, config.optimizer)
     total = goal.total_updates(batch=config.batch_size * processes.count, accumulate=config.accumulate)
     return OptimizerUpdates(

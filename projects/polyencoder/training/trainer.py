@@ -267,11 +267,11 @@ class Trainer:
         """
         run = self.run_state()
         of_each = {"random": gather_objects(random_state()), "callbacks": gather_objects(run["callbacks"])}
-        return {"model": self.model.state_dict(), **run, **of_each}
+        return {"model": self.model.trained_state(), **run, **of_each}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `state_dict`."""
-        self.model.load_state_dict(state["model"])
+        self.model.load_trained_state(state["model"])
         self.load_run_state(state)
         states, rank = state["random"], self.processes.rank
         if rank < len(states):

@@ -26,6 +26,7 @@ RUNS = {
     "sampled negatives": {"candidates": "inline", "num_negatives": 3},
     "cross-encoder": {"architecture": "cross", "num_negatives": 3, "pair_tokens": 128},
     "gradient cache": {"grad_cache": 3},
+    "adapters": {"lora": 2, "lora_dropout": 0.1, "fine_tuned": "all_encoder_layers", **MINED},
     "hard negatives": MINED,
     "hard negatives of a bi-encoder in a stream": {"architecture": "bi", "streaming": True, **MINED},
     "hard negatives, gradient cache and gradients of two batches, in a stream": {

@@ -111,6 +111,7 @@ def _check_model_there(target: Path, model: RankerModel, text: TextEncoder, weig
 
 def _plain(model: RankerModel) -> RankerModel:
     """A copy of the model on the CPU in float32, for tracing and comparison."""
+    model = model.merged()
     model.export_steps()  # raises InputError if it is one of graphs
     model = model.as_kept()  # of a quantized model the rounded weights
     for tower in model.backbones:

@@ -1,0 +1,125 @@
+"""LoRA (Hu et al., 2022): small trained matrices beside the frozen linear layers of encoders, by the peft library.
+
+A layer's output is Wx + (alpha / rank) BAx, with W frozen and B 0 at first. Merging adds (alpha / rank) BA to W.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.packages import require
+from polyencoder.storage.files import fingerprint
+
+__all__ = ["adapted_tensors", "add_adapters", "load_trained", "merged", "trained_state"]
+
+_log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=nn.Module)
+
+FROZEN = "frozen"  # the key of the frozen weights' digest
+_ADAPTED = "base_layer."  # in the names of an adapted layer's own weights
+_MATRICES = "lora_"
+
+
+def add_adapters(
+    model: nn.Module,
+    encoders: Collection[nn.Module],
+    *,
+    rank: int,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+    targets: Collection[str] = (),
+) -> None:
+    """Freezes encoders and adds adapters to their linear layers, in place; the rest of the model is unchanged.
+
+    Args:
+        model: the model of the encoders.
+        encoders: those to adapt.
+        rank: of the matrices.
+        alpha: their scale times the rank; None for twice the rank.
+        dropout: of their inputs.
+        targets: the last parts of names of the layers to adapt, such as "query"; none for all linear layers.
+
+    Raises:
+        ConfigError: peft is not installed, there is no encoder to adapt, or a target is none of its linear layers.
+    """
+    peft = require("peft", extra="lora")
+    if not encoders:
+        raise ConfigError("lora adapts the layers of an encoder, and this model has none to train", argument="lora")
+    for encoder in encoders:
+        encoder.requires_grad_(False)
+        layers = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+        own = {name.rpartition(".")[2] for name in layers}
+        if unknown := sorted({*targets} - own):
+            raise ConfigError(
+                f"lora_targets: the encoder has no linear layer {unknown[0]!r}; it has {', '.join(sorted(own))}",
+                argument="lora_targets",
+            )
+        config = peft.LoraConfig(
+            r=rank,
+            lora_alpha=2 * rank if alpha is None else alpha,
+            lora_dropout=dropout,
+            target_modules=[name for name in layers if not targets or name.rpartition(".")[2] in targets],
+        )
+        peft.inject_adapter_in_model(config, encoder)
+    model.train(model.training)  # the new layers, too
+    trained, every = (sum(p.numel() for p in model.parameters() if p.requires_grad or of_all) for of_all in (0, 1))
+    _log.info("lora of rank %d: %s of %s weights are trained", rank, f"{trained:,}", f"{every:,}")
+
+
+def merged(model: M) -> M:
+    """A copy of a model whose adapters are merged into its linear layers, which have their old names."""
+    layer_type = require("peft.tuners.lora", extra="lora").LoraLayer
+    model = copy.deepcopy(model)
+    for parent in [*model.modules()]:
+        for name, child in [*parent.named_children()]:
+            if isinstance(child, layer_type):
+                child.merge()
+                parent.register_module(name, child.get_base_layer())
+        for attribute in ("peft_config", "_hf_peft_config_loaded"):
+            parent.__dict__.pop(attribute, None)
+    return model
+
+
+def adapted_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What merging changes: adapters, and the weights that these are beside."""
+    return {name: tensor for name, tensor in model.state_dict().items() if _ADAPTED in name or _MATRICES in name}
+
+
+def trained_state(model: nn.Module) -> dict[str, Tensor]:
+    """All tensors but the frozen weights, and a digest of these."""
+    frozen = _frozen(model)
+    state = {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}
+    return {**state, FROZEN: _digest(frozen)}
+
+
+def load_trained(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Restores `trained_state`. CheckpointError if the frozen weights are others, or names differ."""
+    frozen = _frozen(model)
+    if FROZEN not in state or not torch.equal(state[FROZEN], _digest(frozen)):
+        raise CheckpointError(
+            "the weights that lora keeps frozen are not those that the run began with: give the same encoder"
+        )
+    missing, unexpected = model.load_state_dict({k: v for k, v in state.items() if k != FROZEN}, strict=False)
+    if wrong := [*({*missing} - frozen.keys()), *unexpected]:
+        raise CheckpointError(f"the checkpoint's adapters are not this model's: {wrong[0]}")
+
+
+def _frozen(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter for name, parameter in model.named_parameters() if not parameter.requires_grad}
+
+
+def _digest(weights: Mapping[str, Tensor]) -> Tensor:
+    def parts() -> Iterator[str | memoryview]:
+        for name in sorted(weights):
+            yield name
+            yield weights[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+
+    return torch.tensor([*bytes.fromhex(fingerprint(parts()))], dtype=torch.uint8)
