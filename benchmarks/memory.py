@@ -5,8 +5,9 @@
 A BERT-base-sized model from scratch with dropout, random contexts of 360 tokens and candidates of 72; one
 step of AdamW each, including the optimizer's state. A poly-encoder with 64 codes and the other labels of the batch as
 negatives: a plain batch, and 512 examples with the memory of `--grad-cache` contexts. A cross-encoder with 16 examples
-of 16 candidates, all of 432 tokens, in pieces of `--pair-tokens`, and 64 pairs at once. Each case runs in a separate
-process, whose whole peak counts: weights, gradients, optimizer state and imports.
+of 16 candidates, all of 432 tokens, in pieces of `--pair-tokens`, and 64 pairs at once. `--lora RANK` trains adapters
+of this rank in the place of the encoders' weights. Each case runs in a separate process, whose whole peak counts:
+weights, gradients, optimizer state and imports.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Setting:
     context_tokens: int
     candidate_tokens: int
     bf16: bool
+    lora: int | None
     threads: int | None
 
 
@@ -61,15 +63,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--grad-cache", type=int, default=4, help="contexts whose activations are kept at a time")
     parser.add_argument("--pair-tokens", type=int, default=1728, help="tokens of pairs that are kept at a time")
     parser.add_argument("--layers", type=int, default=12, help="layers of the encoders")
+    parser.add_argument("--dim", type=int, default=768, help="dimensions of the encoders")
+    parser.add_argument("--lora", type=int, help="rank of the adapters to train; without, all weights are trained")
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16 (autocast)")
     parser.add_argument("--only", action="append", help="run only this case; may be repeated")
     flags = parser.parse_args(arguments)
     setting = Setting(
         layers=2 if flags.quick else flags.layers,
-        dim=64 if flags.quick else 768,
+        dim=64 if flags.quick else flags.dim,
         context_tokens=360,
         candidate_tokens=72,
         bf16=flags.bf16,
+        lora=flags.lora,
         threads=flags.threads,
     )
     cache = flags.grad_cache * setting.context_tokens
@@ -102,6 +107,8 @@ def _measure(case: Case, setting: Setting) -> dict[str, Any]:
     use_threads(setting.threads)
     torch.manual_seed(0)
     model = build_model(_config(case, setting)).train()
+    if setting.lora:
+        model.add_adapters(rank=setting.lora)
     contexts, candidates = (
         _tokens(n, length)
         for n, length in ((case.examples, setting.context_tokens), (case.candidates, setting.candidate_tokens))
@@ -113,10 +120,11 @@ def _measure(case: Case, setting: Setting) -> dict[str, Any]:
         matrix: Tensor = model(contexts, candidates, max_tokens=case.limit)
         return matrix
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
-    start = time.perf_counter()
+    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=5e-5)
+    start, processor = time.perf_counter(), time.process_time()
     _step(scores, optimizer, bf16=setting.bf16)
-    return {**asdict(case), "seconds": time.perf_counter() - start, "peak_gb": peak_mb() / 1024}
+    seconds = {"seconds": time.perf_counter() - start, "processor_seconds": time.process_time() - processor}
+    return {**asdict(case), **seconds, "peak_gb": peak_mb() / 1024}
 
 
 def _step(scores: Callable[[], Tensor], optimizer: torch.optim.Optimizer, *, bf16: bool) -> None:

@@ -383,7 +383,7 @@ class RankerModelAgent(TorchRankerAgent):
         if lora.rank is not None and not self.ranker.is_adapted:
             self.ranker.add_adapters(**lora.options)
         own = adapted_tensors(self.ranker) if self.ranker.is_adapted else {}
-        if not restored:
+        if not (restored and (own or kept)):
             return
         if {name: one.shape for name, one in own.items()} != {name: one.shape for name, one in kept.items()}:
             raise CheckpointError(

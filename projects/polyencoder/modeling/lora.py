@@ -53,6 +53,8 @@ def add_adapters(
     peft = require("peft", extra="lora")
     if not encoders:
         raise ConfigError("lora adapts the layers of an encoder, and this model has none to train", argument="lora")
+    if adapted_tensors(model):
+        raise ConfigError("this model has adapters already: save it, which merges them, and load it", argument="lora")
     for encoder in encoders:
         encoder.requires_grad_(False)
         layers = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from polyencoder import Ranker
-from polyencoder.errors import ConfigError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.freezing import freeze
 from polyencoder.storage.checkpoint import model_fingerprint
 
@@ -89,6 +89,25 @@ def test_frozen_candidates_have_no_adapters(make_ranker):
         shared.add_adapters(rank=2)
 
 
-def test_what_is_no_layer(make_ranker):
+def test_what_cannot_be_adapted(make_ranker):
+    model = make_ranker("bi").model
+    model.add_adapters(rank=2)
+    with pytest.raises(ConfigError, match="this model has adapters already"):
+        model.add_adapters(rank=2)
     with pytest.raises(ConfigError, match="lora_targets: the encoder has no linear layer 'q'; it has dense, key, "):
         make_ranker("bi").model.add_adapters(rank=2, targets=("q",))
+
+
+def test_a_checkpoint_holds_what_is_trained_and_fits_its_frozen_weights_alone(make_ranker):
+    model, again, other = (make_ranker("poly", seed=seed).model for seed in (0, 0, 1))
+    for one in (model, again, other):
+        one.add_adapters(rank=2)
+    state = model.trained_state()
+    assert {name for name in state if "lora_" not in name} == {"codes.codes", "frozen"}
+    again.load_trained_state(state)
+    assert all(torch.equal(one, two) for one, two in zip(model.parameters(), again.parameters(), strict=True))
+    with pytest.raises(CheckpointError, match="frozen are not those that the run began with"):
+        other.load_trained_state(state)
+    del state["codes.codes"]
+    with pytest.raises(CheckpointError, match="adapters are not this model's: codes.codes"):
+        again.load_trained_state(state)

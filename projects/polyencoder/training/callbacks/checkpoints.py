@@ -70,6 +70,8 @@ class Checkpoints(Callback):
         self._check_settings(states["settings"])
         try:
             run.load_state_dict(states["run"])
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.path}: {error}") from None
         except KeyError as error:
             raise CheckpointError(
                 f"{self.path}: has no {error}: another version of polyencoder wrote it; {self._instead}"

@@ -1,0 +1,65 @@
+"""`--lora`: adapters alone are trained, model files have them merged, and runs are resumed with them apart."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder import Ranker
+from polyencoder.errors import CheckpointError, ConfigError
+
+pytest.importorskip("peft", reason="the extra [lora] is not installed")
+
+TURNS = [{"text": f"{word} there ?", "labels": [f"{word} too"]} for word in ("hi", "bye")]
+OPTIONS = {"lora": 2, "lora_targets": "query,value", "learningrate": 1e-2, "warmup_updates": -1}
+OPTIONS |= {"text_truncate": 24, "label_truncate": 12}
+
+
+@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
+def test_trained_saved_and_resumed(model, make_agent, respond, backbone_folder, task, tmp_path):
+    options = {**OPTIONS, "backbone": str(backbone_folder("bert")), **task}
+    if model == "crossencoder":
+        options["candidates"] = "batch"
+    path = tmp_path / "model"
+
+    def train(agent, batches):
+        torch.manual_seed(0)
+        for _ in range(batches):
+            respond(agent, *TURNS)
+        return agent
+
+    def begin():
+        torch.manual_seed(1)
+        return make_agent(model, **options, dict_file=str(tmp_path / "new.dict"))
+
+    whole = train(begin(), 4)
+    of_encoders = {id(parameter) for one in whole.ranker.backbones for parameter in one.parameters()}
+    for name, parameter in whole.ranker.named_parameters():
+        assert parameter.requires_grad == ("lora_" in name or id(parameter) not in of_encoders), name
+    half = train(begin(), 2)
+    half.save(str(path))
+    loaded = Ranker.from_pretrained(path, device="cpu")
+    assert not any("lora_" in name for name in loaded.model.state_dict())
+    own = Ranker(half.ranker.eval(), half.dict.text, device="cpu").score(["hi there ?"], ["hi too", "bye too"])
+    torch.testing.assert_close(loaded.score(["hi there ?"], ["hi too", "bye too"]), own, atol=1e-5, rtol=1e-5)
+
+    resumed = train(make_agent(model, model_file=path, datatype="train", **options), 2)
+    for (name, one), other in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+    with pytest.raises(CheckpointError, match="this run began with another --lora or --lora-targets"):
+        make_agent(model, model_file=path, datatype="train", **{**options, "lora": 3})
+    assert not make_agent(model, model_file=path, datatype="valid").ranker.is_adapted
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lora": 2}, "--lora 2: adapts a trained encoder: give --backbone or --init-model"),
+        ({"lora_alpha": 3.0}, "--lora-alpha 3.0 is read only with --lora"),
+        ({"lora": 2, "type_optimization": "all"}, "lora is not read with fine_tuned"),
+        ({"lora": 0}, "lora is 0"),
+    ],
+)
+def test_what_cannot_be(make_agent, options, message):
+    with pytest.raises(ConfigError, match=message):
+        make_agent("biencoder", **options)
