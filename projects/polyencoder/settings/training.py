@@ -223,7 +223,7 @@ class LoraConfig(Settings):
 
     rank: Annotated[Count | None, Parameter(name="--lora"), AROUND_BACKBONE, Without("fine_tuned")] = None
     """Train adapters of this rank beside the encoder's frozen linear layers (LoRA, Hu et al., 2022), and all that a
-    ranker adds to its encoder. Checkpoints hold the adapters alone; the saved model has them merged."""
+    ranker adds to its encoder. The saved model has them merged."""
     alpha: Annotated[Positive | None, Parameter(name="--lora-alpha"), Needs("lora")] = None
     """Scale of the adapters times their rank (default: twice the rank)."""
     targets: Annotated[str | None, Parameter(name="--lora-targets"), Needs("lora")] = None
