@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ __all__ = [
     "examples_to_rank",
     "pair_counts",
     "pairs_and_records",
+    "pairs_of_rows",
     "read_all_pairs",
     "read_examples",
     "read_pairs",
@@ -67,6 +68,28 @@ def pairs_and_records(
             bad(error)
         else:
             yield pair, record
+
+
+def pairs_of_rows(
+    rows: Iterable[Example | Mapping[str, Any]], *, name: str, columns: Columns | None = None, bad: OnBad = raise_it
+) -> Iterator[Example]:
+    """The pairs of records in memory, such as a `datasets.Dataset`; an `Example` is one already.
+
+    `name` is that of the data, in errors. Raises InputError for a row that is neither, and what `bad` raises.
+    """
+    for number, row in enumerate(rows, start=1):
+        where = f"{name}, row {number}"
+        if isinstance(row, Example):
+            yield row
+            continue
+        try:
+            if not isinstance(row, Mapping):
+                raise InputError(f"{where}: is neither a record with named columns nor an Example: {row!r:.60}")
+            pair = pair_of(dict(row), columns or Columns(), where=where)
+        except InputError as error:
+            bad(error)
+        else:
+            yield pair
 
 
 def data_files(names: str) -> list[str]:

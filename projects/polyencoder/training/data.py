@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
+from typing import Any, TypeAlias
 
 from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Source, Streamed
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import Columns
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
-from polyencoder.data.pairs import HUB, data_files, examples_to_rank, pair_counts, read_all_pairs, read_pairs
+from polyencoder.data.pairs import (
+    HUB,
+    data_files,
+    examples_to_rank,
+    pair_counts,
+    pairs_of_rows,
+    read_all_pairs,
+    read_pairs,
+)
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings
 from polyencoder.storage.files import fingerprint
 
-__all__ = ["RunData", "open_data"]
+__all__ = ["Rows", "RunData", "open_data"]
+
+Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
+"""Records in memory: a `datasets.Dataset`, dictionaries, or examples."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,8 +59,8 @@ class RunData:
     """Of the training and validation data; for a stream, of the sizes, beginnings and ends of its files."""
 
 
-def open_data(settings: TrainSettings) -> RunData:
-    """Opens the data that the settings name.
+def open_data(settings: TrainSettings, *, train: Rows | None = None, valid: Rows | None = None) -> RunData:
+    """Opens the data that the settings name, or reads records in memory in its place.
 
     Without validation data the last training pairs are held out.
 
@@ -57,29 +69,37 @@ def open_data(settings: TrainSettings) -> RunData:
     """
     bad = BadExamples(skip=settings.data.skip_bad_examples)
     files = settings.data
-    valid = list(read_all_pairs(files.valid, columns=_columns(settings), bad=bad)) if files.valid else []
-    if settings.data.valid and not valid:
-        raise InputError(f"{settings.data.valid}: has no pair to evaluate on")
-    train: Sequence[Example] | Source[Example]
-    if settings.data.streaming:
-        train, size, responses = _streamed(settings, bad)
+    held = _pairs(files.valid or "valid", valid, settings, bad) if files.valid or valid is not None else []
+    if (files.valid or valid is not None) and not held:
+        raise InputError(f"{files.valid or 'valid'}: has no pair to evaluate on")
+    source: Sequence[Example] | Source[Example]
+    if files.streaming:
+        source, size, responses = _streamed(settings, bad)
     else:
-        pairs = list(read_all_pairs(settings.data.train, columns=_columns(settings), bad=bad))
-        if not settings.data.valid and len(pairs) > 1:
-            pairs, valid = _held_out(pairs)
+        pairs = _pairs(files.train, train, settings, bad)
+        if not held and len(pairs) > 1:
+            pairs, held = _held_out(pairs)
         examples = [_example(pair, settings) for pair in pairs]
-        train, size, responses = examples, len(examples), partial(_labels, examples)
+        source, size, responses = examples, len(examples), partial(_labels, examples)
     if bad.count:
         _log.warning(bad.summary())
     if size < 2:
         raise InputError(f"{settings.data.train}: has {size} training pairs; at least 2 are needed")
     seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
-    ranked = _to_rank(valid, responses, settings)
-    trained = map(_printed, train) if isinstance(train, Sequence) else _of_files(settings.data.train)
-    parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_numbers(one)}" for one in valid))
+    ranked = _to_rank(held, responses, settings)
+    trained = map(_printed, source) if isinstance(source, Sequence) else _of_files(settings.data.train)
+    parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_numbers(one)}" for one in held))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
-    return RunData(train, size, ranked, responses, sampler if own else None, bad, digest)
+    return RunData(source, size, ranked, responses, sampler if own else None, bad, digest)
+
+
+def _pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamples) -> list[Example]:
+    """The pairs of files, or of records in memory."""
+    columns = _columns(settings)
+    if rows is None:
+        return list(read_all_pairs(names, columns=columns, bad=bad))
+    return list(pairs_of_rows(rows, name=names, columns=columns, bad=bad))
 
 
 def _printed(example: Example) -> str:

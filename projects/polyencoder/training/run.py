@@ -16,6 +16,7 @@ from typing import Any
 
 from polyencoder.config import PROMPTS
 from polyencoder.data.pairs import data_files
+from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import NDCG, main_measures
 from polyencoder.export.card import TrainingRun, model_card
 from polyencoder.export.folder import README
@@ -37,7 +38,7 @@ from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.record import Record
 from polyencoder.training.console import logged_by_default
-from polyencoder.training.data import RunData, open_data
+from polyencoder.training.data import Rows, RunData, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, RESUME_IGNORES, TEACHER_SCORES, run_folder
 from polyencoder.training.randomness import seed_everything
@@ -81,8 +82,13 @@ class RunReport:
     """Why training may not have helped, if the model is no better than before."""
 
 
-def train_ranker(settings: TrainSettings) -> RunReport:
-    """Trains a ranker on files and writes it, with its model card, to a folder; resumes a run that was killed.
+def train_ranker(settings: TrainSettings, *, train: Rows | None = None, valid: Rows | None = None) -> RunReport:
+    """Trains a ranker and writes it, with its model card, to a folder; resumes a run that was killed.
+
+    Args:
+        settings: what to train, and how.
+        train, valid: records in memory (a `datasets.Dataset`, a list of dictionaries or of `Example`) in place of the
+            files that `settings` names, which are then only names.
 
     Raises:
         ConfigError: settings that contradict each other.
@@ -91,17 +97,20 @@ def train_ranker(settings: TrainSettings) -> RunReport:
         CheckpointError: the folder holds a run with other settings, or a model that was not trained there.
     """
     with run_folder(Path(settings.data.out)) as processes, logged_by_default(show=processes.is_first):
-        return _train(settings, processes)
+        return _train(settings, processes, train=train, valid=valid)
 
 
-def _train(settings: TrainSettings, processes: Processes) -> RunReport:
-    for files in filter(None, (settings.data.train, settings.data.valid)):
-        data_files(files)  # missing files are an error before the model is loaded
+def _train(settings: TrainSettings, processes: Processes, *, train: Rows | None, valid: Rows | None) -> RunReport:
+    if train is not None and settings.data.streaming:
+        raise ConfigError("streaming reads files: leave it out with training data in memory", argument="streaming")
+    for files, rows in ((settings.data.train, train), (settings.data.valid, valid)):
+        if files and rows is None:
+            data_files(files)  # missing files are an error before the model is loaded
     seed_everything(settings.training.seed)
     ranker = starting_ranker(settings)
     if settings.data.candidates_of:
         open_index(settings.data.candidates_of, ranker).close()  # an error where its vectors are another model's
-    data = open_data(settings)
+    data = open_data(settings, train=train, valid=valid)
     metric = "hits@1" if all(one.labels is None for one in data.valid) else NDCG
     best = KeepBest(ranker, settings.data.out, metric=metric, patience=settings.evaluation.patience)
     checkpoints = _checkpoints(settings, ranker, data, processes)

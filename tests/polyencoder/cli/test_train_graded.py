@@ -7,8 +7,11 @@ import re
 
 import pytest
 
+from polyencoder.data.pairs import read_all_pairs
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.settings.train import TrainSettings
 from polyencoder.training.losses import OF_LABELS
+from polyencoder.training.run import train_ranker
 from tests.commands import run_command
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
@@ -97,3 +100,30 @@ def test_negatives_are_mined_beside_what_is_right(make_ranker, tmp_path, files):
     assert not {*mined[6]["candidates"][2:], *mined[7]["candidates"][1:]} & {"my cat .", "my dogs .", "my ski ."}
     run_command(*mine[:4], tmp_path / "out.jsonl", *mine[5:], "-o", tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_records_in_memory_train_as_their_files_do(files, backbone_folder, tmp_path):
+    """A `datasets.Dataset`, dictionaries or examples in place of files that do not exist; bad rows are named."""
+    fields = {"backbone": str(backbone_folder("bert")), "architecture": "bi", "reduction": "mean", "device": "cpu"}
+    fields |= {"objective": "ranknet", "candidates": "inline", "batch_size": 10, "max_updates": 3, "fine_tuned": "all"}
+    paths = {part: str(files[1] / f"{part}.jsonl") for part in ("train", "valid")}
+    rows = {part: [json.loads(line) for line in (files[1] / f"{part}.jsonl").open()] for part in paths}
+    expected = train_ranker(TrainSettings(**fields, **paths, out=str(tmp_path / "files")))
+    named = {"train": "my rows", "valid": "my other rows"}
+    found = train_ranker(
+        TrainSettings(**fields, **named, out=str(tmp_path / "rows")),
+        train=pytest.importorskip("datasets").Dataset.from_list(rows["train"]),
+        valid=list(read_all_pairs(paths["valid"])),
+    )
+    assert (found.before, found.trained) == (expected.before, expected.trained)
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("files", "rows")]
+    assert weights[0] == weights[1]
+    bad, settings = (
+        [rows["train"][0], {**rows["train"][1], "labels": [1]}],
+        {**fields, **named, "out": tmp_path / "bad"},
+    )
+    with pytest.raises(InputError, match="my rows, row 2: has 1 labels for 4 candidates"):
+        train_ranker(TrainSettings(**settings), train=bad, valid=rows["valid"])
+    with pytest.raises(InputError, match="my rows, row 1: is neither a record with named columns nor an Example: 'hi'"):
+        train_ranker(TrainSettings(**settings), train=["hi"], valid=rows["valid"])
