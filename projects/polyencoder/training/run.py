@@ -87,8 +87,9 @@ def train_ranker(settings: TrainSettings, *, train: Rows | None = None, valid: R
 
     Args:
         settings: what to train, and how.
-        train, valid: records in memory (a `datasets.Dataset`, a list of dictionaries or of `Example`) in place of the
-            files that `settings` names, which are then only names.
+        train: records in memory (a `datasets.Dataset`, a list of dictionaries or of `Example`) in place of the files
+            that `settings` names, which are then only names.
+        valid: the same of the evaluation data.
 
     Raises:
         ConfigError: settings that contradict each other.
