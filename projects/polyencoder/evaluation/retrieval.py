@@ -136,7 +136,8 @@ def evaluate_retrieval(
     """
     check_measures(measures)
     _check_qrels(qrels)
-    _measure(qrels, qrels, measures)  # some measures' programs cannot read all ids: an error before the search
+    # before the search, as some measures' programs cannot read all ids; Accuracy needs a result that is not judged
+    _measure({query: {**labels, "unjudged": -1.0} for query, labels in qrels.items()}, qrels, measures)
     for name, other in (("rerank_run", rerank), ("compare", compare)):
         _check_queries(other, qrels, argument=name)
     if (unknown := next((query for query in qrels if query not in queries), None)) is not None:

@@ -188,6 +188,17 @@ def test_a_run_need_not_find_what_is_judged(make_ranker, queries, texts, caplog)
     assert "no result is a judged document; is it of another corpus?" in caplog.text
 
 
+def test_a_measure_of_results_that_are_not_judged(make_ranker, queries, texts):
+    """Accuracy of judgements that are all relevant divides by the number of other results."""
+    run, qrels = {"q1": {"d0": 2.0, "d4": 1.0}}, {"q1": {"d0": 1}}
+    report = evaluate_retrieval(
+        make_ranker("bi"), queries, qrels, rerank=run, texts=texts, measures=["Accuracy"], compare=run
+    )
+    assert report.compared is not None
+    assert report.compared.means == {"Accuracy": 1.0}
+    assert report.measured.means["Accuracy"] in (0.0, 1.0)
+
+
 def test_other_runs_are_checked_before_the_search(make_ranker, queries, texts, monkeypatch):
     """A mistake is no error after hours of searching."""
     ranker = make_ranker("bi")
