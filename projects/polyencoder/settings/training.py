@@ -224,11 +224,11 @@ class LoraConfig(Settings):
     rank: Annotated[Count | None, Parameter(name="--lora"), AROUND_BACKBONE, Without("fine_tuned")] = None
     """Train adapters of this rank beside the encoder's frozen linear layers (LoRA, Hu et al., 2022), and all that a
     ranker adds to its encoder. The saved model has them merged."""
-    alpha: Annotated[Positive | None, Parameter(name="--lora-alpha"), Needs("lora")] = None
+    alpha: Annotated[Positive | None, Parameter(name="--lora-alpha"), AROUND_BACKBONE, Needs("lora")] = None
     """Scale of the adapters times their rank (default: twice the rank)."""
-    targets: Annotated[str | None, Parameter(name="--lora-targets"), Needs("lora")] = None
+    targets: Annotated[str | None, Parameter(name="--lora-targets"), AROUND_BACKBONE, Needs("lora")] = None
     """Names of the linear layers to adapt, comma-separated, such as query,value (default: all of the encoder)."""
-    dropout: Annotated[Share, Parameter(name="--lora-dropout"), Needs("lora")] = 0.0
+    dropout: Annotated[Share, Parameter(name="--lora-dropout"), AROUND_BACKBONE, Needs("lora")] = 0.0
     """Dropout of the adapters' inputs."""
 
     @property

@@ -7,6 +7,7 @@ import torch
 
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
+from tests.agents.flag_tables import flags_of
 
 pytest.importorskip("peft", reason="the extra [lora] is not installed")
 
@@ -63,3 +64,8 @@ def test_trained_saved_and_resumed(model, make_agent, respond, backbone_folder, 
 def test_what_cannot_be(make_agent, options, message):
     with pytest.raises(ConfigError, match=message):
         make_agent("biencoder", **options)
+
+
+def test_a_convert_has_no_such_flags():
+    assert not [name for name in flags_of(model="convert") if name.startswith("lora")]
+    assert len([name for name in flags_of(model="biencoder") if name.startswith("lora")]) == 4
