@@ -2,7 +2,7 @@
 
 Milliseconds of processor time, medians, from a context and texts to their order, tokenizing and the context included:
 - bi, late, cross: `Ranker.rank` of candidates that were never seen before;
-- late, read before: `Ranker.rank` of the same candidates for another context;
+- late, read before: `Ranker.rank` of the same candidates once more;
 - late, stored: a search in an index of the candidates with `store_tokens="int8"`, which reranks all of them.
 
 Weights are untrained: times do not depend on them. With `--model`, a trained late-interaction encoder also shows what
@@ -16,7 +16,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from polyencoder.index.searcher import Searcher
 COUNTS = (20, 100, 1_000)
 SYSTEMS = ("bi", "late", "late, read before", "late, stored", "cross")
 TOP_K = 10
+WARM_UP = 20  # candidates of an uncounted list
 
 Work = Callable[[list[str]], object]
 
@@ -40,12 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--datapath", type=Path, help="ParlAI's data folder, for real texts")
     parser.add_argument("--model", type=Path, help="a trained late-interaction encoder")
     parser.add_argument("--repeats", type=int, default=5, help="contexts of each measurement; of a cross-encoder, one")
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="candidates of a list")
     parser.add_argument("--contexts", type=int, default=50, help="contexts over which stored tokens are compared")
     parser.add_argument("--texts", type=int, default=1000, help="candidates among which stored tokens are compared")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    counts, repeats = (COUNTS[:1], 2) if flags.quick else (COUNTS, flags.repeats)
-    n_texts, n_contexts = max((repeats + 1) * sum(counts), flags.texts), max(repeats + 1, flags.contexts)
+    counts, repeats = (COUNTS[:1], 2) if flags.quick else (flags.counts, flags.repeats)
+    n_texts, n_contexts = max(WARM_UP + repeats * sum(counts), flags.texts), max(repeats, flags.contexts)
     if flags.datapath is None:
         contexts, texts = made_contexts(n_contexts), made_candidates(n_texts)
     else:
@@ -67,29 +69,34 @@ def _times(
     rankers = {kind: Ranker.from_backbone(backbone, kind, device="cpu") for kind in ("bi", "late", "cross")}
     with torch.no_grad():
         rankers["late"].model.get_parameter("exits").fill_(1e-3)
-    unseen, asked = iter(texts), itertools.cycle(contexts)
+    unseen = iter(texts)
+    _measured(rankers, list(itertools.islice(unseen, WARM_UP)), contexts[0], names=SYSTEMS)
     rows: list[dict[str, Any]] = []
     summary: dict[str, float] = {}
     for n in counts:
-        times: dict[str, list[float]] = {name: [] for name in SYSTEMS}
-        for repeat in range(repeats + 1):  # the first one warms up
-            candidates = list(itertools.islice(unseen, n))
-            with tempfile.TemporaryDirectory() as folder:
-                index = rankers["late"].index(candidates, Path(folder) / "index", store_tokens="int8")
-                stored = Searcher(rankers["late"], index, top_k=TOP_K, rerank_k=n, keep_turns=True)
-                works: dict[str, Work] = {kind: _rank(ranker, candidates) for kind, ranker in rankers.items()}
-                works |= {"late, read before": works["late"], "late, stored": lambda turns: stored([turns])}  # noqa: B023
-                for name in SYSTEMS:
-                    if name == "cross" and (repeat > 1 or (repeat == 0 and n > COUNTS[0])):
-                        continue  # seconds each
-                    took = _processor_ms(works[name], next(asked))
-                    if repeat:
-                        times[name].append(took)
-                index.close()
-        row = {name: statistics.median(values) for name, values in times.items()}
+        found = [
+            _measured(rankers, list(itertools.islice(unseen, n)), turns, names=SYSTEMS if i == 0 else SYSTEMS[:-1])
+            for i, turns in enumerate(contexts[:repeats])
+        ]
+        row = {name: statistics.median(one[name] for one in found if name in one) for name in SYSTEMS}
         rows.append({"candidates": n, **row})
         summary |= {f"cross / {name}, {n}": row["cross"] / row[name] for name in SYSTEMS[:-1]}
     return rows, summary
+
+
+def _measured(
+    rankers: Mapping[str, Ranker], candidates: list[str], turns: list[str], *, names: Sequence[str]
+) -> dict[str, float]:
+    """Milliseconds of each system for one list."""
+    late, n = rankers["late"], len(candidates)
+    with tempfile.TemporaryDirectory() as folder:
+        index = late.index(candidates, Path(folder) / "index", store_tokens="int8")
+        stored = Searcher(late, index, top_k=TOP_K, rerank_k=n, keep_turns=True)
+        works: dict[str, Work] = {kind: _rank(ranker, candidates) for kind, ranker in rankers.items()}
+        works |= {"late, read before": works["late"], "late, stored": lambda turns: stored([turns])}
+        times = {name: _processor_ms(works[name], turns) for name in names}
+        index.close()
+    return times
 
 
 def _rank(ranker: Ranker, candidates: list[str]) -> Work:
