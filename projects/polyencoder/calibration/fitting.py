@@ -17,7 +17,7 @@ from polyencoder.calibration.observations import Observations
 from polyencoder.calibration.probability import DEPTH, Calibration
 from polyencoder.errors import InputError
 
-__all__ = ["Bin", "Fit", "Reliability", "fit", "reliability"]
+__all__ = ["Bin", "Fit", "Reliability", "fit", "reliability", "reliability_of"]
 
 _FOLDS = 5
 _BINS = 10
@@ -109,6 +109,13 @@ def fit(
         (observations.right == 0).double().mean().item(),
         coverage,
     )
+
+
+def reliability_of(calibration: Calibration, observations: Observations, *, unanswerable: float = 0.5) -> Reliability:
+    """How reliable a calibration's probabilities are on examples, each asked with and without its right candidate."""
+    asked = _both(observations, unanswerable=unanswerable)
+    probabilities = calibration.probabilities(asked.observations.scores, among=asked.observations.among)[:, 0]
+    return reliability(probabilities, asked.observations.right == 0, asked.weights)
 
 
 def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliability:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from polyencoder.evaluation import example_scores
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import check_scores
 
-__all__ = ["Observations", "observe", "observe_search"]
+__all__ = ["Observations", "observations_of", "observe", "observe_search"]
 
 _AT_ONCE = 32  # contexts per search
 
@@ -48,8 +48,13 @@ class Observations:
 
 def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
     """Ranks each example's own candidates, deduplicated."""
+    return observations_of(examples, example_scores(ranker, examples))
+
+
+def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Tensor]]) -> Observations:
+    """The observations of examples from the scores of their candidates, as `example_scores` yields them."""
     found: list[_Ranked] = [([], -1, 0)] * len(examples)
-    for i, scores in example_scores(ranker, examples):
+    for i, scores in scored:
         of = dict(zip(examples[i].choices, scores.tolist(), strict=True))
         found[i] = _ranked(of, examples[i].label, among=len(of))
     return _together(found)

@@ -27,6 +27,7 @@ __all__ = ["COMMANDS", "app", "flag_of", "flags_of", "main", "parse", "run", "sh
 COMMANDS = {
     "train": "train:train",
     "evaluate": "evaluate:evaluate",
+    "report": "report:report",
     "index": "index:index",
     "search": "search:search",
     "serve": "serve:serve",

@@ -19,7 +19,7 @@ from polyencoder.evaluation.names import current_name, main_measures
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["TrainingRun", "model_card", "read_run", "table", "updated_card"]
+__all__ = ["TrainingRun", "measured", "model_card", "read_run", "table", "updated_card"]
 
 # What of a training matters to a reader, when the options do not say which of them were given
 _FLAGS = (
@@ -61,6 +61,21 @@ class TrainingRun:
     @property
     def task(self) -> str | None:
         return self.flags.get("task")
+
+
+def measured(
+    *, trained: Mapping[str, float], before: Mapping[str, float], stands_in: bool, tfidf: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
+    """The main measures of a run's model and of its baselines, by the names that the card has; empty reports left out.
+
+    `stands_in`: those before training are a bi-encoder's.
+    """
+    reports = {
+        "valid": trained,
+        "before training" + (", a bi-encoder of the backbone" if stands_in else ""): before,
+        "TF-IDF": tfidf,
+    }
+    return {who: main_measures(report) for who, report in reports.items() if report}
 
 
 def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from polyencoder.html import page, table
 from polyencoder.ranker.inspection import Inspection
 
 __all__ = ["inspection_page"]
-
-STYLE = """
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
-body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem }
-table { border-collapse: collapse; display: block; overflow-x: auto }
-td, th { padding: .15rem .4rem; text-align: right; font-weight: normal }
-td.text { text-align: left; min-width: 16rem }
-"""
 
 
 def inspection_page(found: Inspection) -> str:
@@ -34,7 +27,7 @@ def inspection_page(found: Inspection) -> str:
         f"<h1>{escape(found.title)}</h1>",
         *(f"<p>{escape(turn)}</p>" for turn in found.context),
         f"<h2>Candidates{', and how much each context vector counts, in percent' if vectors else ''}</h2>",
-        _table([*head, *(str(number + 1) for number in vectors)], rows),
+        table([*head, *(str(number + 1) for number in vectors)], rows),
         f"<p>{escape(found.missing)}</p>" if found.missing else "",
     ]
     if found.tokens:
@@ -44,14 +37,8 @@ def inspection_page(found: Inspection) -> str:
             f'<td class="text">{escape(token)}</td>{_heat([found.token_weights[number][i] for number in real], most)}'
             for i, token in enumerate(found.tokens)
         ]
-        parts += ["<h2>Tokens of each context vector, in percent</h2>", _table(["", *(str(n + 1) for n in real)], rows)]
-    head_html = f'<meta charset="utf-8"><title>{escape(found.title)}</title><style>{STYLE}</style>'
-    return f'<!doctype html><html lang="en"><head>{head_html}</head><body>{"".join(parts)}</body></html>\n'
-
-
-def _table(head: Sequence[str], rows: Sequence[str]) -> str:
-    names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    return f"<table><tr>{names}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+        parts += ["<h2>Tokens of each context vector, in percent</h2>", table(["", *(str(n + 1) for n in real)], rows)]
+    return page(found.title, parts)
 
 
 def _heat(weights: Sequence[float], most: float) -> str:

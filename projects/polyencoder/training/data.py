@@ -29,7 +29,7 @@ from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings
 from polyencoder.storage.files import fingerprint
 
-__all__ = ["Rows", "RunData", "open_data"]
+__all__ = ["Rows", "RunData", "open_data", "validation_examples"]
 
 Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
 """Records in memory: a `datasets.Dataset`, dictionaries, or examples."""
@@ -87,7 +87,7 @@ def open_data(settings: TrainSettings, *, train: Rows | None = None, valid: Rows
         raise InputError(f"{settings.data.train}: has {size} training pairs; at least 2 are needed")
     seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
-    ranked = _to_rank(held, responses, settings)
+    ranked = validation_examples(held, responses, num_negatives=files.num_negatives, seed=seed, source=files.train)
     trained = map(_printed, source) if isinstance(source, Sequence) else _of_files(settings.data.train)
     parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_numbers(one)}" for one in held))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
@@ -123,22 +123,34 @@ def _of_files(names: str) -> Iterator[str]:
             yield f"{size} {fingerprint([first, file.read(ENDS)])}"
 
 
-def _to_rank(valid: list[Example], responses: Callable[[], Iterator[str]], settings: TrainSettings) -> list[Example]:
-    """Adds sampled candidates to validation pairs, always the same number unless there are too few responses.
+def validation_examples(
+    pairs: Sequence[Example],
+    responses: Callable[[], Iterable[str]],
+    *,
+    num_negatives: int,
+    seed: int,
+    source: str,
+) -> list[Example]:
+    """Adds sampled candidates to validation pairs: 19, or, of too few responses, `num_negatives`, as training has.
+
+    Args:
+        pairs: with or without candidates of their own.
+        responses: to sample from.
+        num_negatives: of the training examples.
+        seed: of the run.
+        source: where the responses come from, for error messages.
 
     Raises:
-        InputError: fewer responses than the training examples need.
+        InputError: there are fewer responses than the training examples need.
     """
 
     def among(count: int) -> list[Example]:
-        return examples_to_rank(
-            valid, NegativeSampler(responses(), count=count, seed=settings.training.seed, source=settings.data.train)
-        )
+        return examples_to_rank(pairs, NegativeSampler(responses(), count=count, seed=seed, source=source))
 
     try:
         return among(DataSettings.num_negatives)
     except InputError:
-        return among(settings.data.num_negatives)
+        return among(num_negatives)
 
 
 def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:

@@ -17,8 +17,8 @@ from typing import Any
 from polyencoder.config import PROMPTS
 from polyencoder.data.pairs import data_files
 from polyencoder.errors import ConfigError
-from polyencoder.evaluation.names import NDCG, main_measures
-from polyencoder.export.card import TrainingRun, model_card
+from polyencoder.evaluation.names import NDCG
+from polyencoder.export.card import TrainingRun, measured, model_card
 from polyencoder.export.folder import README
 from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
@@ -257,15 +257,13 @@ def _write_card(
     if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes
     flags = {name: value for name, value in resolved.items() if name not in RESUME_IGNORES and value is not None}
-    reports = {
-        "valid": best.report or {},
-        "before training" + (", a bi-encoder of the backbone" if baselines.stands_in else ""): baselines.before,
-        "TF-IDF": baselines.tfidf,
-    }
+    reports = measured(
+        trained=best.report or {}, before=baselines.before, stands_in=baselines.stands_in, tfidf=baselines.tfidf
+    )
     out = Path(settings.data.out)
     run = TrainingRun(
         flags,
-        {who: {**main_measures(report), "examples": len(data.valid)} for who, report in reports.items() if report},
+        {who: {**measures, "examples": len(data.valid)} for who, measures in reports.items()},
         command="polyencoder train",
         updates=best.updates,
         examples=best.examples,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 
 import pytest
 
 from polyencoder.errors import ConfigError, InputError
 from tests.commands import command_fails, run_command
+from tests.html_page import Page
 
 CONTEXT = ["do you ski ?", "no , i have two <b>dogs</b> ."]
 
@@ -25,27 +25,6 @@ def run(make_ranker, tmp_path, sentences):
         return run_command("inspect", *given).stdout
 
     return call
-
-
-class Page(HTMLParser):
-    """The tags and the words of a page; raises for one that closes what it has not opened."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open, self.tags, self.words = [], [], []
-        self.feed(text)
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append((tag, dict(attributes)))
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.words.append(data)
 
 
 def test_a_poly_encoder_in_the_terminal(run):

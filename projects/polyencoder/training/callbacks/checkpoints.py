@@ -18,7 +18,7 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "read_checkpoint"]
 
 FORMAT_VERSION = 2
 
@@ -66,7 +66,7 @@ class Checkpoints(Callback):
             discard_leftovers(self.path)
         if not gather_objects(self.path.is_file())[0]:
             return
-        states = self._read()
+        states = read_checkpoint(self.path, instead=self._instead)
         self._check_settings(states["settings"])
         try:
             run.load_state_dict(states["run"])
@@ -124,11 +124,17 @@ class Checkpoints(Callback):
         else:
             self._failed = None
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            states = torch.load(self.path, map_location="cpu", weights_only=True)
-        except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
-            raise CheckpointError(f"{self.path}: damaged, cannot be resumed from ({first_line(error)})") from None
-        if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:
-            raise CheckpointError(f"{self.path}: another version of polyencoder wrote it; {self._instead}")
-        return states
+
+def read_checkpoint(path: Path, *, instead: str, mmap: bool = False) -> dict[str, Any]:
+    """The states in a checkpoint; `mmap` leaves tensors on the disk.
+
+    Raises:
+        CheckpointError: it is damaged, or another version of polyencoder wrote it; `instead` says what to do then.
+    """
+    try:
+        states = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+    except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
+        raise CheckpointError(f"{path}: damaged, cannot be resumed from ({first_line(error)})") from None
+    if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:
+        raise CheckpointError(f"{path}: another version of polyencoder wrote it; {instead}")
+    return states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polyencoder.errors import ConfigError
@@ -15,7 +15,7 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.log import AMONG, batch_measures
 from polyencoder.training.objective import Outcome
 
-__all__ = ["LearningCurve"]
+__all__ = ["RATE", "LearningCurve", "Points", "curve_figure", "curve_label"]
 
 RATE = "learning rate"
 WIDTH, HEIGHT, DPI = 7, 2.7, 120  # inches, for each panel
@@ -77,38 +77,52 @@ class LearningCurve(Callback):
             _log.error("%s could not be written: %s", self.path, error.strerror)
 
     def draw(self) -> None:
-        """Writes the PNG. Labels of loss and R@1 give the number of candidates.
+        """Writes the PNG.
 
         Raises:
             ConfigError: the extra `plot` is not installed.
         """
-        figure_module = require("matplotlib.figure", extra="plot")
-        size = (WIDTH, HEIGHT * len(self.panels))
-        figure = figure_module.Figure(figsize=size, dpi=DPI, layout="constrained")  # no window, no global state
-        figure.suptitle(self._title)
-        for panel, axes in zip(self.panels, figure.subplots(len(self.panels), sharex=True), strict=True):
-            for kind, style in (("training", {}), ("validation", {"marker": "o"})):
-                points = [(point["updates"], point[panel]) for point in self.points[kind] if panel in point]
-                if points:
-                    axes.plot(*zip(*points, strict=True), label=self.label(kind), **style)
-            axes.set_ylabel(panel.replace("_", " "))
-            axes.grid(alpha=0.3)
-            if axes.lines and panel != RATE:
-                axes.legend()
-        axes.set_xlabel("updates")
+        figure = curve_figure(self.points, self.panels, title=self._title)
         with atomic_write(self.path) as temporary:
             figure.savefig(temporary, format="png")
-
-    def label(self, kind: str) -> str:
-        """`training, among 64 candidates`: their mean number, if known."""
-        known = [point[AMONG] for point in self.points[kind] if AMONG in point]
-        return f"{kind}, among {round(sum(known) / len(known)):,} candidates" if known else kind
 
     def state_dict(self) -> dict[str, Any]:
         return {"points": self.points, "every": self._every, "batches": self._batches}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.points, self._every, self._batches = state["points"], state["every"], state["batches"]
+
+
+def curve_figure(points: Points, panels: Sequence[str], *, title: str | None = None) -> Any:
+    """A figure of matplotlib: the points of `LearningCurve`, one panel for each measure.
+
+    Labels of loss and R@1 give the number of candidates.
+
+    Raises:
+        ConfigError: the extra `plot` is not installed.
+    """
+    figure_module = require("matplotlib.figure", extra="plot")
+    size = (WIDTH, HEIGHT * len(panels))
+    figure = figure_module.Figure(figsize=size, dpi=DPI, layout="constrained")  # no window, no global state
+    if title is not None:
+        figure.suptitle(title, parse_math=False)  # a folder's name may have dollars
+    for panel, axes in zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True):
+        for kind, style in (("training", {}), ("validation", {"marker": "o"})):
+            own = [(point["updates"], point[panel]) for point in points[kind] if panel in point]
+            if own:
+                axes.plot(*zip(*own, strict=True), label=curve_label(kind, points[kind]), **style)
+        axes.set_ylabel(panel.replace("_", " "))
+        axes.grid(alpha=0.3)
+        if axes.lines and panel != RATE:
+            axes.legend()
+    axes.set_xlabel("updates")
+    return figure
+
+
+def curve_label(kind: str, points: Sequence[Mapping[str, float]]) -> str:
+    """`training, among 64 candidates`: their mean number, if known."""
+    known = [point[AMONG] for point in points if AMONG in point]
+    return f"{kind}, among {round(sum(known) / len(known)):,} candidates" if known else kind
 
 
 def _mean(points: Any) -> dict[str, float]:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import resource
 import shlex
 import sys
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Record(Callback):
-    """Writes the options of a run and, for each of its starts, time, command, versions and machine.
+    """Writes the options of a run and, for each of its starts, time, command, versions, machine and peak memory.
 
     Comes after `Checkpoints`, which resumes the run: earlier starts are kept.
 
@@ -39,7 +40,7 @@ class Record(Callback):
 
     def on_start(self, run: Run) -> None:
         start = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "time": _now(),
             "command": shlex.join(sys.argv),
             "updates": run.updates.count,
             "versions": {"python": platform.python_version(), **{name: version_of(name) for name in PACKAGES}},
@@ -47,11 +48,33 @@ class Record(Callback):
             | {"gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]},
         }
         starts = [*(_starts(self.path) if run.updates.count else []), start]
+        self._write(starts)
+
+    def on_end(self, run: Run) -> None:
+        starts = _starts(self.path)
+        if starts:
+            end = {"time": _now(), "peak_bytes": _peak_bytes()}
+            if torch.cuda.is_initialized():
+                end["gpu_peak_bytes"] = max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
+            starts[-1]["end"] = end
+            self._write(starts)
+
+    def _write(self, starts: list[dict[str, Any]]) -> None:
         record = {"format": 1, "seed": self._options.get("seed"), "starts": starts, "options": self._options}
         try:
             write_text(self.path, json.dumps(record, indent=2, default=str) + "\n")
         except OSError as error:
             _log.error("%s could not be written: %s", self.path, error.strerror)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _peak_bytes() -> int:
+    """The largest resident memory that this process has had."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _starts(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

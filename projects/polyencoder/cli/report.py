@@ -1,0 +1,104 @@
+"""`polyencoder report RUN`: a training run as an HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from polyencoder.calibration import calibration_file
+from polyencoder.checks import check_place
+from polyencoder.cli.shared.loading import load_named
+from polyencoder.cli.shared.output import say
+from polyencoder.data.example import Example
+from polyencoder.data.negatives import NegativeSampler
+from polyencoder.data.pairs import examples_to_rank, read_all_pairs
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.report.page import report_page
+from polyencoder.report.record import RunRecord, read_run_record
+from polyencoder.report.validation import Validation, validate
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.common import ColumnSettings, RunningSettings
+from polyencoder.settings.fields import Count, Needs
+from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
+from polyencoder.training.data import validation_examples
+from polyencoder.training.folder import REPORT
+
+__all__ = ["report"]
+
+_OF_DATA = Needs("data")
+
+
+@settings()
+class ReportSettings(Settings):
+    """What `polyencoder report` shows of a run, and where."""
+
+    html: Path | None = None
+    """The page to write (default: training/report.html in RUN, which is replaced)."""
+    overwrite: bool = False
+    """Replace --html."""
+    data: Annotated[str | None, Parameter(alias="-d")] = None
+    """FILE or GLOB of validation data, comma-separated, or hf:NAME:SPLIT: also show the model's worst errors on it and
+    how reliable a calibrated model's probabilities are."""
+    columns: Annotated[ColumnSettings, _OF_DATA] = field(default_factory=ColumnSettings)
+    num_negatives: Annotated[Count | None, _OF_DATA] = None
+    """Candidates to sample for an example that has none (default: as many as in the run's evaluations)."""
+    negatives: Annotated[str | None, _OF_DATA] = None
+    """FILE to sample them from (default: the responses of --data). With the training data they are the ones of the
+    run's own evaluations."""
+    seed: Annotated[int | None, _OF_DATA] = None
+    """Seed of sampled candidates (default: the run's)."""
+    running: RunningSettings = field(default_factory=RunningSettings)
+
+
+_DEFAULTS = ReportSettings()
+
+
+def report(run: Path, /, *, settings: ReportSettings = _DEFAULTS) -> None:
+    """Show a training run on a page: measures against baselines, curve, settings, calibration, errors, speed.
+
+    Args:
+        run: The folder that polyencoder train wrote.
+    """
+    html = run / REPORT if settings.html is None else settings.html
+    record = read_run_record(run)
+    check_place("html", html)
+    check_writable(html, argument="html", overwrite=settings.overwrite or settings.html is None)
+    examples = _examples(settings, settings.data, record) if settings.data else []
+    ranker = None
+    if examples or calibration_file(run).is_file():
+        ranker = load_named(str(run), settings.running)
+    validation: Validation | None = None
+    if ranker is not None and settings.data:
+        validation = validate(ranker, examples, data=settings.data)
+    calibration = None if ranker is None else ranker.calibration
+    with reporting_write_errors(html):
+        write_text(html, report_page(record, calibration=calibration, validation=validation))
+    say(f"{html}: written" + ("" if validation else ", without the worst errors: give --data FILE to see them"))
+
+
+def _examples(settings: ReportSettings, data: str, record: RunRecord) -> list[Example]:
+    """The validation examples, with candidates as the run's evaluations draw them."""
+    columns = settings.columns.columns
+    pairs = list(read_all_pairs(data, columns=columns))
+    if not pairs:
+        raise InputError(f"{data}: has no example to rank")
+    if all(pair.candidates is not None for pair in pairs):
+        for name in sorted(settings.given & {"num_negatives", "negatives", "seed"}):
+            raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
+
+    def responses() -> Iterator[str]:
+        drawn_from = read_all_pairs(settings.negatives, columns=columns) if settings.negatives else pairs
+        return (pair.label for pair in drawn_from)
+
+    source, seed = settings.negatives or data, settings.seed
+    seed = record.options["seed"] if seed is None else seed
+    if settings.num_negatives is not None:
+        return examples_to_rank(
+            pairs, NegativeSampler(responses(), count=settings.num_negatives, seed=seed, source=source)
+        )
+    of_the_run = record.options["num_negatives"]
+    return validation_examples(pairs, responses, num_negatives=of_the_run, seed=seed, source=source)

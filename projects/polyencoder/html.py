@@ -1,0 +1,32 @@
+"""Self-contained HTML pages, which fetch nothing: the frame and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+__all__ = ["page", "table"]
+
+STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
+body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; overflow-wrap: anywhere }
+table { border-collapse: collapse; display: block; overflow-x: auto }
+td, th { padding: .15rem .4rem; text-align: right; font-weight: normal; vertical-align: top; overflow-wrap: normal }
+td.text { text-align: left; min-width: 16rem; overflow-wrap: anywhere }
+svg { max-width: 100%; height: auto; background: white }
+"""
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """A page of these parts, which are HTML; the title is escaped."""
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{STYLE}</style>"
+    )
+    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+
+
+def table(head: Sequence[str], rows: Iterable[str]) -> str:
+    """A table with the names of its columns, which are escaped, and rows of cells, `<td>...</td>`."""
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    return f"<table><tr>{names}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"

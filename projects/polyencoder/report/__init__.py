@@ -1,0 +1,1 @@
+"""The report of a training run, as an HTML page."""
