@@ -11,8 +11,9 @@ STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
 body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; overflow-wrap: anywhere }
 table { border-collapse: collapse; display: block; overflow-x: auto }
-td, th { padding: .15rem .4rem; text-align: right; font-weight: normal; vertical-align: top; overflow-wrap: normal }
-td.text { text-align: left; min-width: 16rem; overflow-wrap: anywhere }
+td, th { padding: .15rem .4rem; text-align: right; vertical-align: top; overflow-wrap: normal }
+th { text-align: left; font-weight: normal; opacity: .8 }
+td.text { text-align: left; min-width: min(16rem, 25vw); overflow-wrap: anywhere }
 svg { max-width: 100%; height: auto; background: white }
 """
 
@@ -23,10 +24,10 @@ def page(title: str, parts: Iterable[str]) -> str:
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style>"
     )
-    return f'<!doctype html><html lang="en"><head>{head}</head><body>{"".join(parts)}</body></html>\n'
+    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
 
 
 def table(head: Sequence[str], rows: Iterable[str]) -> str:
-    """A table with the names of its columns, which are escaped, and rows of cells, `<td>...</td>`."""
+    """A table with the names of its columns, if any, which are escaped, and rows of cells, `<td>...</td>`."""
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    return f"<table><tr>{names}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in (*filter(None, [names]), *rows))}</table>"

@@ -172,7 +172,7 @@ def _without_checkpoint(what: str) -> str:
 def _facts(facts: Mapping[str, Any]) -> str:
     known = {name: value for name, value in facts.items() if value not in (None, [], "")}
     return table(
-        ["", ""],
+        [],
         (
             f'<td class="text">{escape(name)}</td><td class="text">{escape(_shown(value))}</td>'
             for name, value in known.items()
