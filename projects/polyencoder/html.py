@@ -13,7 +13,7 @@ body { margin: 2rem auto; max-width: 72rem; padding: 0 1rem; overflow-wrap: anyw
 table { border-collapse: collapse; display: block; overflow-x: auto }
 td, th { padding: .15rem .4rem; text-align: right; vertical-align: top; overflow-wrap: normal }
 th { text-align: left; font-weight: normal; opacity: .8 }
-td.text { text-align: left; min-width: min(16rem, 25vw); overflow-wrap: anywhere }
+td.text { text-align: left; min-width: min(16rem, 20vw); overflow-wrap: anywhere }
 svg { max-width: 100%; height: auto; background: white }
 """
 
@@ -28,6 +28,10 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[str]) -> str:
-    """A table with the names of its columns, if any, which are escaped, and rows of cells, `<td>...</td>`."""
+    """A table with the names of its columns, if any, which are escaped, and rows of cells, `<td>...</td>`.
+
+    It has a place in the order of the tab key, so that a wide one can be scrolled without a mouse.
+    """
     names = "".join(f"<th>{escape(name)}</th>" for name in head)
-    return f"<table>{''.join(f'<tr>{row}</tr>' for row in (*filter(None, [names]), *rows))}</table>"
+    lines = "".join(f"<tr>{row}</tr>" for row in (*filter(None, [names]), *rows))
+    return f'<table tabindex="0">{lines}</table>'
