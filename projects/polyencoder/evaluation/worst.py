@@ -8,22 +8,21 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from polyencoder.data.example import Example
-from polyencoder.evaluation.examples import of_scores
 
 __all__ = ["WorstError", "worst_errors"]
 
 
 @dataclass(frozen=True)
 class WorstError:
-    """An example whose right response is not ranked first."""
+    """An example none of whose right responses is ranked first."""
 
     example: Example
     rank: int
-    """Of the right response, from 1, as in `polyencoder.evaluation.metrics.ranks`."""
+    """Of `right`, from 1, as in `polyencoder.evaluation.metrics.ranks`."""
     among: int
     """How many distinct candidates were ranked."""
-    score: float
-    """Of the right response."""
+    right: tuple[str, float]
+    """The right response, of several the best ranked one, with its score."""
     above: list[tuple[str, float]]
     """The candidates that were ranked above it, best first, with their scores; the first `most_above` of them."""
 
@@ -42,15 +41,13 @@ def worst_errors(
     found = []
     for place, own in scores.items():
         example = examples[place]
-        rank = round(of_scores(own, example)["rank"])
-        if rank == 1:
-            continue
         of_text: dict[str, float] = {}
         for text, score in zip(example.choices, own.tolist(), strict=True):
             of_text.setdefault(text, score)
-        others = {text: score for text, score in of_text.items() if text != example.label}
-        above = sorted(others, key=lambda text: -others[text])[: rank - 1]  # a stable sort, as ranks are counted
-        best = [(text, others[text]) for text in above]
-        found.append((best[0][1], WorstError(example, rank, len(of_text), of_text[example.label], best[:most_above])))
-    found.sort(key=lambda one: (-one[1].rank, one[1].score - one[0]))
-    return [error for _, error in found[:count]]
+        order = sorted(of_text, key=lambda text: -of_text[text])
+        rank = next(place for place, text in enumerate(order, start=1) if text in (example.labels or (example.label,)))
+        if rank > 1:
+            ranked = [(text, of_text[text]) for text in order[:rank]]
+            found.append(WorstError(example, rank, len(order), ranked[-1], ranked[: min(most_above, rank - 1)]))
+    found.sort(key=lambda one: (-one.rank, one.right[1] - one.above[0][1]))
+    return found[:count]

@@ -137,7 +137,7 @@ def _errors(validation: Validation | None) -> Iterator[str]:
     for one in validation.worst:
         yield f"<h3>Rank {one.rank} of {one.among}</h3>"
         yield from map(_paragraph, one.example.turns)
-        ranked = [("right", one.example.label, one.score), *(("above it", *better) for better in one.above)]
+        ranked = [("right", *one.right), *(("above it", *better) for better in one.above)]
         yield table(
             ["", "response", "score"],
             (f'<td>{who}</td><td class="text">{escape(text)}</td>{_cell(score)}' for who, text, score in ranked),

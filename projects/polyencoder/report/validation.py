@@ -40,7 +40,8 @@ def validate(ranker: CalibratedRanker, examples: Sequence[Example], *, data: str
     check_examples(examples)
     scores = dict(example_scores(ranker, examples))
     tally = Tally()
-    tally.add(of_scores(own, examples[place]) for place, own in scores.items())
+    graded = any(one.labels is not None for one in examples)
+    tally.add(of_scores(own, examples[place], graded=graded) for place, own in scores.items())
     calibration = ranker.calibration
     reliability = None
     if calibration is not None:

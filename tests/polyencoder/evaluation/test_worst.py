@@ -32,7 +32,7 @@ def test_they_are_those_of_a_sort_of_everything(rows, count, most_above):
     assert [one.example for one in found] == [one[2] for one in expected[:count]]
     for one, (rank, _, example, above) in zip(found, expected[:count], strict=True):
         assert (one.rank, one.among) == (-rank, len(example.choices))
-        assert one.score == scores[examples.index(example)][int(example.label)]
+        assert one.right == (example.label, scores[examples.index(example)][int(example.label)])
         assert one.above == above[:most_above]
 
 
@@ -41,3 +41,10 @@ def test_equal_candidates_are_one_and_right_ones_are_no_error():
     scores = {0: torch.tensor([2.0, 1.0, 2.0, 1.0]), 1: torch.tensor([2.0, 1.0])}
     (error,) = worst_errors(examples, scores)
     assert (error.rank, error.among, error.above) == (2, 2, [("y", 2.0)])
+
+
+def test_of_several_right_responses_the_best_ranked_one_counts():
+    example = Example(["a"], "x", ["w", "x", "y", "z"], labels={"x": 2.0, "y": 1.0})
+    (error,) = worst_errors([example], {0: torch.tensor([4.0, 1.0, 3.0, 2.0])})
+    assert (error.rank, error.right, error.above) == (2, ("y", 3.0), [("w", 4.0)])
+    assert not worst_errors([example], {0: torch.tensor([2.0, 1.0, 3.0, 4.0 - 2.5])})
