@@ -308,7 +308,7 @@ def described_folder(folder: Path) -> list[str]:
     lines = meta.summary(folder, entries=meta.entries, vectors=vectors)
     if (tokens := meta.tokens) is not None:
         size = sum(file.bytes for file in files if file.name.endswith((".tokens.npy", ".offsets.npy")))
-        lines.append(f"tokens: of {tokens.dim} numbers, {tokens.dtype}; {size / meta.rows:,.0f} bytes per text")
+        lines.append(f"tokens: of {tokens.dim} numbers, {tokens.dtype}; {size / max(1, meta.rows):,.0f} bytes per text")
     if (faiss := meta.faiss) is None:
         return [*lines, "search: everything is scored (no FAISS index)"]
     parameters = ", ".join(f"{name}={value}" for name, value in faiss.parameters.items())

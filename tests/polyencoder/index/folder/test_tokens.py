@@ -115,6 +115,11 @@ def test_changes_keep_them(make_index, ranker, tmp_path):
     before = {text: one.tokens for text, one in index.token_vectors(index.texts(), ranker.model).items()}
     other = FolderIndex.open(tmp_path / "index", ranker)
     assert all(before[text].equal(one.tokens) for text, one in other.token_vectors(before, ranker.model).items())
+    index.remove({hit.id for hit in index.search(ranker.encode_contexts(["hello"]), top_k=100)[0]})
+    index.compact()
+    assert "tokens: of 5 numbers, int8; 0 bytes per text" in described(tmp_path / "index")
+    index.add(["one again"])
+    assert_holds(index, ranker, STEP["int8"])
 
 
 @pytest.mark.parametrize("call", [1, 2, 5])
