@@ -16,7 +16,7 @@ __all__ = ["IndexWriter"]
 
 
 class _Change(NamedTuple):
-    make: Callable[[Index], None]
+    make: Callable[[Index], object]
     done: Future[int]
 
 
@@ -33,7 +33,7 @@ class IndexWriter:
         self._waiting: list[_Change] = []
         self._mutex = threading.Lock()
 
-    async def change(self, make: Callable[[Index], None]) -> int:
+    async def change(self, make: Callable[[Index], object]) -> int:
         """Makes a change, and returns the number of candidates after it; raises what `make` raises.
 
         Raises:
