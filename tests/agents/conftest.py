@@ -26,7 +26,7 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainLoop, TrainModel
 
 from polyencoder.errors import ConfigError
-from polyencoder.index.folder import shards
+from polyencoder.index.folder import encoding
 from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.randomness import seed_everything
 
@@ -268,7 +268,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch, trained: Callable[[str], Any]) -> l
         calls.append(list(candidates))
         return encode(model, text, candidates, **others)
 
-    for module in (ranker_agent, shards):
+    for module in (ranker_agent, encoding):
         monkeypatch.setattr(module, "encode_candidates", record)
     return calls
 

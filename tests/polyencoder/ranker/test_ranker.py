@@ -38,7 +38,8 @@ def test_the_order_is_the_scores(ranker, sentences):
     assert len({one.score for one in ranking}) == len(candidates)
     for one in ranking:
         assert one == Ranked(one.index, candidates[one.index], scores[one.index].item())
-        assert [type(value) for value in one] == [int, str, float, type(None)]  # no probability: not calibrated
+        assert [type(value) for value in one[:3]] == [int, str, float]
+        assert (one.probability, one.considered) == (None, None)  # neither calibrated nor diverse
 
 
 @pytest.mark.parametrize("top_k", [1, 2, 6, 7, 1000])

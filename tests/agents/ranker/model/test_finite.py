@@ -31,6 +31,7 @@ def make_learner(make_agent, respond, monkeypatch):
             found, sums = loss(*args)
             return found * torch.tensor([factor[0]] + [1.0] * (len(found) - 1)), sums
 
+        multiplied.has_choice = loss.has_choice
         monkeypatch.setattr(objective, "loss", multiplied)
 
         def learn(by=1.0):
