@@ -1,8 +1,9 @@
 """Fits a calibration to the scores of held-out examples, and measures how reliable it is.
 
-Each example is used twice: with its right candidate and without it, so that both answerable and unanswerable contexts
-are covered. The fit is by maximum likelihood over temperature and "none", a convex problem in two
-numbers (1 / T and b). The reliability is measured out of fold: of each fifth of the examples by the fit to the others.
+Each example is used twice: with its right candidates and without them, so that both answerable and unanswerable
+contexts are covered. The fit is by maximum likelihood over temperature and "none", in two numbers (1 / T and b); it is
+convex with one right candidate each, and the probabilities of several right ones are added. The reliability is measured
+out of fold: of each fifth of the examples by the fit to the others.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def fit(
         raise InputError(
             f"{len(observations)} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}"
         )
-    first = int((observations.right == 0).sum())
+    first = int(observations.right[:, 0].sum())
     if first < _LEAST_RIGHT * len(observations):
         raise InputError(
             f"the right answer comes first in {first:,} of {len(observations):,} examples: too few to tell when an "
@@ -97,7 +98,7 @@ def fit(
         after[:, held_out] = found.probabilities(both.scores, among=both.among)[:, 0].view(2, -1)
     asked = _both(observations, unanswerable=unanswerable)
     before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # nan without any candidate
-    right, weights = asked.observations.right == 0, asked.weights
+    right, weights = asked.observations.right[:, 0], asked.weights
     threshold, coverage = None, 0.0
     if precision is not None:
         threshold, coverage = _threshold(after.flatten(), right, weights, precision=precision)
@@ -106,16 +107,16 @@ def fit(
         Calibration(final.temperature, final.none, fingerprint, precision, threshold),
         reliability(before, right, weights),
         reliability(after.flatten(), right, weights),
-        (observations.right == 0).double().mean().item(),
+        observations.right[:, 0].double().mean().item(),
         coverage,
     )
 
 
 def reliability_of(calibration: Calibration, observations: Observations, *, unanswerable: float = 0.5) -> Reliability:
-    """How reliable a calibration's probabilities are on examples, each asked with and without its right candidate."""
+    """How reliable a calibration's probabilities are on examples, each asked with and without its right ones."""
     asked = _both(observations, unanswerable=unanswerable)
     probabilities = calibration.probabilities(asked.observations.scores, among=asked.observations.among)[:, 0]
-    return reliability(probabilities, asked.observations.right == 0, asked.weights)
+    return reliability(probabilities, asked.observations.right[:, 0], asked.weights)
 
 
 def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliability:
@@ -139,14 +140,14 @@ class _Asked(NamedTuple):
 
 
 def _both(observations: Observations, *, unanswerable: float) -> _Asked:
-    """Each example with its right candidate, then each without it, and their weights."""
+    """Each example with its right candidates, then each without them, and their weights."""
     parts = [observations, observations.without_the_right()]
     scores = torch.cat([part.scores[:, :DEPTH] for part in parts]).double()
-    right = torch.cat([part.right for part in parts])
+    right = torch.cat([part.right[:, :DEPTH] for part in parts])
     among = torch.cat([part.among for part in parts]).double()
     n = len(observations)
     weights = torch.cat([torch.full((n,), share, dtype=torch.float64) for share in (1 - unanswerable, unanswerable)])
-    return _Asked(Observations(scores, right.where(right < DEPTH, -1), among), weights / n)
+    return _Asked(Observations(scores, right, among), weights / n)
 
 
 def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str) -> Calibration:
@@ -160,11 +161,11 @@ def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str
         raise InputError("all scores are equal: they do not separate right from wrong candidates")
     z = ((asked.scores - mean) / deviation).masked_fill(~real, 0)
     offset = asked.among.log().unsqueeze(1)
-    column = asked.right.where(asked.right >= 0, z.size(1)).unsqueeze(1)  # "none" is the last
+    right = torch.cat([asked.right, ~asked.right.any(1, keepdim=True)], 1)  # "none" is the last
 
     def loss(at: Tensor) -> Tensor:
         logits = torch.cat([(at[0] * z).masked_fill(~real, -torch.inf), at[1] + offset], 1)
-        picked = logits.log_softmax(1).gather(1, column).squeeze(1)
+        picked = logits.log_softmax(1).masked_fill(~right, -torch.inf).logsumexp(1)
         return (at.square().sum() / len(observations) / 2) - (weights * picked).sum()
 
     def with_gradient(at: np.ndarray) -> tuple[float, np.ndarray]:

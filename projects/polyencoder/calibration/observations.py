@@ -1,8 +1,8 @@
-"""Observations for calibration: a ranker's best scores on held-out examples, and which candidate is right."""
+"""Observations for calibration: a ranker's best scores on held-out examples, and which candidates are right."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,9 +25,9 @@ class Observations:
     """The scores of the best candidates of each example."""
 
     scores: Tensor
-    """float64 [examples, width], best first, padded with -inf; `DEPTH` + 1 of them are enough."""
+    """float64 [examples, width], best first, padded with -inf; `DEPTH` and one for each right candidate are enough."""
     right: Tensor
-    """int64 [examples], the column of the right candidate, -1 if it is not one of them."""
+    """bool [examples, width], the right candidates among them."""
     among: Tensor
     """[examples], the number of ranked candidates."""
 
@@ -39,11 +39,9 @@ class Observations:
 
     def without_the_right(self) -> Observations:
         """Copies the observations without the right candidates."""
-        there = self.right >= 0
-        kept = torch.ones_like(self.scores, dtype=torch.bool)
-        kept[there, self.right[there]] = False
-        scores = self.scores.masked_fill(~kept, -torch.inf).sort(1, descending=True).values
-        return Observations(scores, torch.full_like(self.right, -1), (self.among - there.to(self.among)).clamp(min=1))
+        scores = self.scores.masked_fill(self.right, -torch.inf).sort(1, descending=True).values
+        among = self.among - self.right.sum(1).to(self.among)
+        return Observations(scores, torch.zeros_like(self.right), among.clamp(min=1))
 
 
 def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
@@ -53,10 +51,10 @@ def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
 
 def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Tensor]]) -> Observations:
     """The observations of examples from the scores of their candidates, as `example_scores` yields them."""
-    found: list[_Ranked] = [([], -1, 0)] * len(examples)
+    found: list[_Ranked] = [([], [], 0)] * len(examples)
     for i, scores in scored:
         of = dict(zip(examples[i].choices, scores.tolist(), strict=True))
-        found[i] = _ranked(of, examples[i].label, among=len(of))
+        found[i] = _ranked(of, examples[i].right, among=len(of))
     return _together(found)
 
 
@@ -77,7 +75,9 @@ class ContextSearch(Protocol):
 
 
 def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Observations:
-    """Searches for each example's context; `DEPTH` + 1 hits at least, if the index has that many candidates.
+    """Searches for each example's context.
+
+    The search finds `DEPTH` hits and one for each right candidate, if the index has that many.
 
     With a cross-encoder the scores are those of the hits that it read.
     """
@@ -90,24 +90,25 @@ def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Obse
                 score = hit.score if searcher.reranker is None else hit.rerank_score
                 if score is not None:
                     scores.setdefault(hit.text.strip(), score)
-            found.append(_ranked(scores, example.label.strip(), among=among))
+            found.append(_ranked(scores, [text.strip() for text in example.right], among=among))
     return _together(found)
 
 
-_Ranked = tuple[list[float], int, int]
-"""The best scores in order, the place of the right one or -1, and the number of candidates that were ranked."""
+_Ranked = tuple[list[float], list[bool], int]
+"""The best scores in order, which of them are right, and the number of candidates that were ranked."""
 
 
-def _ranked(scores: dict[str, float], label: str, *, among: int) -> _Ranked:
+def _ranked(scores: dict[str, float], right: Collection[str], *, among: int) -> _Ranked:
     check_scores(torch.tensor(list(scores.values())))
-    order = sorted(scores, key=lambda text: -scores[text])[: DEPTH + 1]
-    return [scores[text] for text in order], order.index(label) if label in order else -1, among
+    order = sorted(scores, key=lambda text: -scores[text])[: DEPTH + len(right)]
+    return [scores[text] for text in order], [text in right for text in order], among
 
 
 def _together(found: list[_Ranked]) -> Observations:
-    scores = torch.full((len(found), DEPTH + 1), -torch.inf, dtype=torch.float64)
-    for row, (best, _, _) in zip(scores, found, strict=True):
-        row[: len(best)] = torch.tensor(best, dtype=torch.float64)
-    return Observations(
-        scores, torch.tensor([right for _, right, _ in found]), torch.tensor([among for _, _, among in found])
-    )
+    width = max((len(best) for best, _, _ in found), default=0)
+    scores = torch.full((len(found), max(width, DEPTH + 1)), -torch.inf, dtype=torch.float64)
+    right = torch.zeros_like(scores, dtype=torch.bool)
+    for row, (best, are_right, _) in enumerate(found):
+        scores[row, : len(best)] = torch.tensor(best, dtype=torch.float64)
+        right[row, : len(best)] = torch.tensor(are_right, dtype=torch.bool)
+    return Observations(scores, right, torch.tensor([among for _, _, among in found]))

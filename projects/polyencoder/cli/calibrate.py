@@ -82,11 +82,12 @@ def calibrate(settings: CalibrateSettings) -> None:
     if index is None:
         observations = observe(ranker, examples)
     else:
+        enough = DEPTH + max(len(example.right) for example in examples)
         searcher = Searcher(
             ranker,
             open_index(index, ranker),
-            top_k=DEPTH + 1,
-            texts=DEPTH + 1,
+            top_k=enough,
+            texts=enough,
             reranker=reranker,
             rerank_k=settings.rerank_k,
             keep_turns=settings.keep_turns,

@@ -135,7 +135,7 @@ def read_examples(
     Args:
         source: the file.
         columns: the names of its columns.
-        with_candidates: False for searches of an index: the response is the only candidate.
+        with_candidates: False for searches of an index: the right responses are the only candidates.
         num_negatives: how many candidates are drawn for a pair that has none, as `polyencoder evaluate` does; None for
             19, or as many as there are.
         negatives: files with the responses that they are drawn from; None for those of the source.
@@ -149,7 +149,7 @@ def read_examples(
     if not pairs:
         raise InputError(f"{source}: has no examples")
     if not with_candidates:
-        return [replace(pair, candidates=[pair.label]) for pair in pairs], 0
+        return [replace(pair, candidates=pair.right) for pair in pairs], 0
     drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
     responses = [pair.label for pair in drawn_from]
     drawn = sum(pair.candidates is None for pair in pairs)

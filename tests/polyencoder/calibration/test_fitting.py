@@ -32,9 +32,9 @@ def known(
     there = torch.rand(n, generator=generator) < answerable
     scores[:, 0] += SPREAD**2 * there
     best, order = scores.sort(1, descending=True)
-    right = torch.where(there, (order == 0).int().argmax(1), -1)
+    right = (order == 0) & there.unsqueeze(1)
     best = best[:, : DEPTH + 1] * temperature + shift
-    return Observations(best, right.where(right < best.size(1), -1), torch.full((n,), among))
+    return Observations(best, right[:, : DEPTH + 1], torch.full((n,), among))
 
 
 def true_none(*, temperature: float, shift: float, unanswerable: float) -> float:
@@ -42,7 +42,7 @@ def true_none(*, temperature: float, shift: float, unanswerable: float) -> float
 
 
 def first(calibration: Calibration, seen: Observations) -> tuple[torch.Tensor, torch.Tensor]:
-    return calibration.probabilities(seen.scores, among=seen.among)[:, 0], seen.right == 0
+    return calibration.probabilities(seen.scores, among=seen.among)[:, 0], seen.right[:, 0]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_threshold_gives_the_precision():
 
 def test_a_precision_that_cannot_be_reached():
     seen = known(200, among=8)
-    hopeless = Observations(seen.scores, torch.where(torch.arange(200) % 2 == 0, seen.right, -1), seen.among)
+    hopeless = Observations(seen.scores, seen.right & (torch.arange(200) % 2 == 0).unsqueeze(1), seen.among)
     found = fit(hopeless, fingerprint="x", precision=0.999)
     assert (found.calibration.threshold, found.coverage) == (None, 0.0)
 
@@ -92,9 +92,7 @@ def test_a_precision_that_cannot_be_reached():
 def test_a_model_that_is_never_wrong(unanswerable):
     """The likelihood has no maximum there; the fit is finite all the same, and sure."""
     scores = torch.cat([torch.full((40, 1), 9.0), torch.zeros(40, 4)], 1).double()
-    found = fit(
-        Observations(scores, torch.zeros(40).long(), torch.full((40,), 5)), fingerprint="x", unanswerable=unanswerable
-    )
+    found = fit(Observations(scores, scores == 9, torch.full((40,), 5)), fingerprint="x", unanswerable=unanswerable)
     sure, unsure = found.calibration.probabilities(torch.tensor([[9.0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]), among=5)[:, 0]
     assert sure > 0.9
     assert unsure < 0.2
@@ -113,7 +111,8 @@ def test_the_fit_is_a_maximum():
             ):
                 weights = [math.exp(score * slope) for score in scores]
                 weights.append(among * math.exp(none))
-                total += share * math.log(weights[right] / sum(weights))  # -1, the last, is "none"
+                picked = right.index(True) if True in right else -1  # the last is "none"
+                total += share * math.log(weights[picked] / sum(weights))
         return total / len(seen)
 
     slope, none = 1 / found.temperature, found.none
@@ -125,9 +124,10 @@ def test_the_fit_is_a_maximum():
 
 def test_without_the_right_one():
     scores = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, -torch.inf]], dtype=torch.float64)
-    seen = Observations(scores, torch.tensor([1, -1]), torch.tensor([9, 2])).without_the_right()
+    right = torch.tensor([[False, True, False], [False, False, False]])
+    seen = Observations(scores, right, torch.tensor([9, 2])).without_the_right()
     assert seen.scores.tolist() == [[3.0, 1.0, -torch.inf], [3.0, 2.0, -torch.inf]]
-    assert seen.right.tolist() == [-1, -1]
+    assert not seen.right.any()
     assert seen.among.tolist() == [8, 2]
 
 
@@ -144,7 +144,7 @@ def test_reliability_by_hand():
 def test_the_reliability_of_a_calibration_by_hand():
     """Two examples, each with and without its right candidate, of the scores 1 and 0, and none with the weight 2."""
     seen = Observations(
-        torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64), torch.tensor([0, 1]), torch.tensor([2, 2])
+        torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64), torch.eye(2).bool(), torch.tensor([2, 2])
     )
     found = reliability_of(Calibration(1.0, 0.0, "f"), seen, unanswerable=0.25)
     both, one_left, other_left = math.e / (math.e + 1 + 2), 1 / (1 + 1), math.e / (math.e + 1)
@@ -210,10 +210,10 @@ def test_what_cannot_be_fitted():
         fit(seen, fingerprint="x", precision=90)
     with pytest.raises(InputError, match="all scores are equal"):
         fit(Observations(torch.zeros(20, 4).double(), seen.right, seen.among), fingerprint="x")
-    last = Observations(seen.scores, torch.full_like(seen.right, 3), seen.among)
+    last = Observations(seen.scores, (torch.arange(4) == 3).expand(20, 4).clone(), seen.among)
     with pytest.raises(InputError, match="the right answer comes first in 0 of 20 examples: too few to tell"):
         fit(last, fingerprint="x")
-    last.right[0] = 0
+    last.right[0] = torch.arange(4) == 0
     with pytest.raises(InputError, match="no better than chance"):
         fit(last, fingerprint="x")
 
@@ -222,7 +222,7 @@ def test_a_row_of_one_candidate_has_a_probability_before_the_fit():
     """Without its right candidate there is none to choose: the answer is wrong, and as good as impossible."""
     seen = known(200, among=4)
     seen.scores[0, 1:] = -torch.inf
-    seen.right[0], seen.among[0] = 0, 1
+    seen.right[0], seen.among[0] = torch.arange(4) == 0, 1
     found = fit(seen, fingerprint="x")
     assert all(math.isfinite(number) for number in (found.before.error, found.before.brier, found.after.error))
     assert sum(one.share for one in found.before.bins) == pytest.approx(1)
