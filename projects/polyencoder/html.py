@@ -19,12 +19,13 @@ svg { max-width: 100%; height: auto; background: white }
 
 
 def page(title: str, parts: Iterable[str]) -> str:
-    """A page of these parts, which are HTML; the title is escaped."""
+    """A page of these parts, which are HTML; the title is escaped, and what UTF-8 cannot hold becomes `?`."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style>"
     )
-    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
+    made = f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
+    return made.encode("utf-8", "replace").decode()  # names of files may have lone surrogates
 
 
 def table(head: Sequence[str], rows: Iterable[str]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,3 +31,14 @@ def test_the_site_builds_and_is_whole(tmp_path):
     public |= {f"polyencoder.index.{name}" for name in polyencoder.index.__all__}
     public |= {f"polyencoder.training.{name}" for name in polyencoder.training.__all__}
     assert [name for name in sorted(public) if f'id="{name}"' not in reference] == []
+
+
+def test_the_hooks_import_nothing_that_the_workflow_does_not_install():
+    """It installs the packages of requirements.txt whose names begin with mkdocs."""
+    (hooks,) = re.findall(r"^hooks: \[(.*)\]$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "grep -E '^mkdocs' requirements.txt" in (ROOT / ".github/workflows/docs.yml").read_text(encoding="utf-8")
+    for hook in hooks.split(", "):
+        for node in ast.walk(ast.parse((ROOT / hook).read_text(encoding="utf-8"))):
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "mkdocs"}

@@ -14,3 +14,7 @@ def test_a_page_escapes_its_title_and_the_names_of_columns():
     assert made.tables == [[[MARKUP, "n"], ["a", "1"], ["b", "2"]]]
     assert "script" not in {tag for tag, _ in made.tags}
     assert made.loads == []
+
+
+def test_a_page_can_be_written_whatever_the_names_of_files_are():
+    assert "<p>runs/??</p>" in page("runs", ["<p>runs/\udcff\udce9</p>"])

@@ -66,7 +66,8 @@ def report(run: Path, /, *, settings: ReportSettings = _DEFAULTS) -> None:
     html = run / REPORT if settings.html is None else settings.html
     record = read_run_record(run)
     check_place("html", html)
-    check_writable(html, argument="html", overwrite=settings.overwrite or settings.html is None)
+    overwrite = settings.overwrite or settings.html is None
+    check_writable(html, argument="html", overwrite=overwrite)
     examples = _examples(settings, settings.data, record) if settings.data else []
     ranker = None
     if examples or calibration_file(run).is_file():
@@ -76,7 +77,7 @@ def report(run: Path, /, *, settings: ReportSettings = _DEFAULTS) -> None:
         validation = validate(ranker, examples, data=settings.data)
     calibration = None if ranker is None else ranker.calibration
     with reporting_write_errors(html):
-        write_text(html, report_page(record, calibration=calibration, validation=validation))
+        write_text(html, report_page(record, calibration=calibration, validation=validation), overwrite=overwrite)
     say(f"{html}: written" + ("" if validation else ", without the worst errors: give --data FILE to see them"))
 
 

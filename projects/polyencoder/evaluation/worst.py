@@ -45,7 +45,7 @@ def worst_errors(
         for text, score in zip(example.choices, own.tolist(), strict=True):
             of_text.setdefault(text, score)
         order = sorted(of_text, key=lambda text: -of_text[text])
-        rank = next(place for place, text in enumerate(order, start=1) if text in (example.labels or (example.label,)))
+        rank = next(place for place, text in enumerate(order, start=1) if text in example.right)
         if rank > 1:
             ranked = [(text, of_text[text]) for text in order[:rank]]
             found.append(WorstError(example, rank, len(order), ranked[-1], ranked[: min(most_above, rank - 1)]))

@@ -221,8 +221,8 @@ def check_without(modules: Any, prompts: Collection[str], *, origin: str) -> Non
     ):
         if found:
             raise ConfigError(
-                f"{origin} has {what}, and is pre-trained without: take the transformer of a sentence encoder alone, "
-                f"a copy of its folder without {file}",
+                f"{origin} has {what}, and is pre-trained without: give the transformer alone as --backbone, a copy of "
+                f"a sentence encoder's folder without {file}",
                 argument="backbone",
             )
 

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from polyencoder import Ranker
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.cli.report import ReportSettings
+from polyencoder.cli.report import report as write_report
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.evaluation.names import main_measures
 from tests.commands import command_fails, run_command
 from tests.html_page import Page
@@ -162,6 +164,18 @@ def test_without_matplotlib_the_page_says_so(made, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
     assert "pip install 'parlai-polyencoder[plot]'" in " ".join(report().words)
+
+
+def test_a_page_that_another_process_writes_meanwhile_is_kept(made, monkeypatch):
+    def meanwhile(*arguments, **options) -> str:
+        (made / "page.html").write_text("theirs")
+        return "mine"
+
+    monkeypatch.setattr("polyencoder.cli.report.report_page", meanwhile)
+    with pytest.raises(PolyencoderError, match="another process has written it meanwhile"):
+        write_report(made / "run", settings=ReportSettings(html=made / "page.html"))
+    assert (made / "page.html").read_text() == "theirs"
+    (made / "page.html").unlink()
 
 
 def test_where_it_is_written_and_what_it_refuses(made):

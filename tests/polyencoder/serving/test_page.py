@@ -72,10 +72,11 @@ def violations(browser):
 
 @pytest.fixture
 def drop(browser):
-    """(selector, name, text): drops a file on an element."""
+    """(selector, name, text or bytes as a list): drops a file on an element."""
     script = """
         const data = new DataTransfer();
-        data.items.add(new File([arguments[2]], arguments[1]));
+        const content = arguments[2];
+        data.items.add(new File([typeof content === "string" ? content : new Uint8Array(content)], arguments[1]));
         const event = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
         document.querySelector(arguments[0]).dispatchEvent(event);
     """
@@ -202,6 +203,30 @@ def test_a_dropped_file_is_searched_in_place_of_the_index_as_far_as_the_limits_r
     assert [*shown] == [asked["documents"][one["index"]] for one in expected]
     relevance = {asked["documents"][one["index"]]: f"{one['relevance_score']:.3f}" for one in expected}
     assert shown["i have a parrot ."] == {"relevance": relevance["i have a parrot ."], "id": "parrot", "page": "7"}
+
+
+def test_a_file_without_text_replaces_nothing_and_dropped_text_is_the_browsers(serve, browser, wait, all_of, drop):
+    client = serve("bi", records=None)
+    browser.set_window_size(1000, 1200)
+    browser.get(f"{client.base_url}#rerank")
+    wait(lambda: "no index" in all_of("#about")[0].text)
+    all_of("#documents")[0].send_keys("i ski .")
+    for name, content, why in (
+        ("latin.txt", list("caf\xe9".encode("latin-1")), "it is not text in UTF-8"),
+        ("empty.txt", "\n \r\n", "it has no text"),
+    ):
+        drop("h1", name, content)
+        wait(lambda name=name, why=why: all_of("#documents-note")[0].text == f"{name}: not read: {why}")
+        assert all_of("#documents")[0].get_attribute("value") == "i ski ."
+    untouched = """
+        const data = new DataTransfer();
+        data.setData("text/plain", "a line");
+        const event = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
+        return document.querySelector("#documents").dispatchEvent(event);
+    """
+    assert browser.execute_script(untouched)
+    drop("h1", "bom.txt", list("\ufeffhi .\r\nno .".encode()))
+    wait(lambda: all_of("#documents")[0].get_attribute("value") == "hi .\nno .")
 
 
 def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of):
