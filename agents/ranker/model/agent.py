@@ -61,6 +61,7 @@ from polyencoder.training.updates import OptimizerUpdates
 
 TRAINING_KEY = "training"  # the key of a run's state in a checkpoint
 ADAPTED_KEY = "adapted"  # in it: LoRA's adapters, and the weights beside them
+SCALE_KEY = "lora_scale"  # in it: what a product of LoRA's matrices is multiplied by
 
 
 class RankerModelAgent(TorchRankerAgent):
@@ -280,6 +281,7 @@ class RankerModelAgent(TorchRankerAgent):
             states[TRAINING_KEY] = {**self._run.state(self.random), "unwritten": self._saving.unwritten, **run}
             if is_adapted:
                 states[TRAINING_KEY][ADAPTED_KEY] = adapted_tensors(self.ranker)
+                states[TRAINING_KEY][SCALE_KEY] = self._training.lora.scale
         return states
 
     def save(self, path: str | None = None) -> None:
@@ -385,10 +387,11 @@ class RankerModelAgent(TorchRankerAgent):
         own = adapted_tensors(self.ranker) if self.ranker.is_adapted else {}
         if not (restored and (own or kept)):
             return
-        if {name: one.shape for name, one in own.items()} != {name: one.shape for name, one in kept.items()}:
+        shapes, begun = ({name: one.shape for name, one in tensors.items()} for tensors in (own, kept))
+        if shapes != begun or restored.get(SCALE_KEY, lora.scale) != lora.scale:
             raise CheckpointError(
-                f"--model-file {self.opt.get('model_file')}: this run began with another --lora or --lora-targets: "
-                "give the same, or train another model file"
+                f"--model-file {self.opt.get('model_file')}: this run began with another --lora, --lora-alpha "
+                "or --lora-targets: give the same, or train another model file"
             )
         self.ranker.load_state_dict(kept, strict=False)
 

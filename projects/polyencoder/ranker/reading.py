@@ -6,6 +6,8 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 
@@ -34,6 +36,10 @@ class CandidateReader:
         self._bytes = 0
         self._weights: Hashable = None
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles begin with an empty cache."""
+        return partial(CandidateReader, max_bytes=self._max_bytes), ()
 
     def fits(self, model: RankerModel, ids: Sequence[Sequence[int]]) -> bool:
         """Whether the cache can hold all of these candidates."""
@@ -76,7 +82,12 @@ def _size(one: TokenVectors) -> int:
 
 
 def _state_of(model: RankerModel) -> Hashable:
-    """Changes with the weights: each change of a tensor in place counts its version up."""
-    device = next(model.parameters()).device.type
+    """Changes with the weights: each change of a tensor in place counts its version up.
+
+    Fused optimizers do not, but they move biases, or at least a late-interaction encoder's own weights.
+    """
+    weights = list(model.parameters())
+    device = weights[0].device.type
     cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return cast, *((w.data_ptr(), 0 if w.is_inference() else w._version) for w in model.parameters())
+    small = torch.cat([weight.detach() for weight in weights if weight.dim() == 1]).double().sum().item()
+    return cast, small, *((w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights)

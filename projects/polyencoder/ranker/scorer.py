@@ -25,6 +25,7 @@ from polyencoder.text.dialogue import checked_contexts
 __all__ = ["Scorer", "score_texts"]
 
 _CONTEXTS = 1 << 10  # whose vectors are in memory at once
+_WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are kept, too
 _PAIRS = 1 << 15  # of contexts and candidates whose tokens are in memory at once
 
 
@@ -49,7 +50,11 @@ class Scorer:
 
     @torch.inference_mode()
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> ContextEncoding:
-        """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""
+        """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders.
+
+        Those of a late-interaction encoder also keep a vector of each token, all in memory: for many contexts `encode`
+        with the kind "context" gives their vectors alone.
+        """
         self.model.check_has_vectors()
         model, turns = self.model, checked_contexts(contexts)
         with in_evaluation(model):
@@ -181,7 +186,7 @@ def score_texts(
                 at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
             ids = text.candidate_ids(candidates) if index is None and model.token_dim is not None else []
             if ids and ranker.reader.fits(model, ids):
-                read = ranker.reader(model, text, ids)
+                read, at_once = ranker.reader(model, text, ids), _WITH_TOKENS
             else:
                 texts = text.candidates(candidates).to(device)
         else:

@@ -232,6 +232,11 @@ class LoraConfig(Settings):
     """Dropout of the adapters' inputs."""
 
     @property
+    def scale(self) -> float | None:
+        """What a product of the matrices is multiplied by, alpha / rank; None without adapters."""
+        return None if self.rank is None else 2.0 if self.alpha is None else self.alpha / self.rank
+
+    @property
     def options(self) -> dict[str, Any]:
         """The arguments of `TrainableModel.add_adapters`."""
         targets = [one.strip() for one in (self.targets or "").split(",") if one.strip()]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -58,11 +61,29 @@ def test_a_step_of_an_optimizer_changes_the_weights(ranker, read, sentences, opt
     ranker.score(["hello"], sentences)
     scores = ranker.model(ranker.text.contexts(CONTEXTS), ranker.text.candidates(sentences))
     scores[:, 0].sum().backward()
-    for foreach in (False, True):
+    for how in ({"foreach": False}, {"foreach": True}, {"fused": True}):
         read()
-        optimizer(ranker.model.parameters(), lr=0.01, foreach=foreach).step()
+        optimizer(ranker.model.parameters(), lr=0.01, **how).step()
         ranker.score(["hello"], sentences)
         assert read() == 1 + len(sentences)
+
+
+def test_token_vectors_of_many_contexts_are_not_in_memory_at_once(ranker, sentences, monkeypatch):
+    sizes, rescore = [], ranker.model.rescore
+    monkeypatch.setattr(
+        ranker.model, "rescore", lambda contexts, read: sizes.append(contexts.batch_size) or rescore(contexts, read)
+    )
+    contexts = [*CONTEXTS, *[["hello"]] * 127]
+    scores = ranker.score(contexts, sentences)
+    assert sizes == [128, 2]
+    torch.testing.assert_close(scores[[0, -1]], ranker.score([contexts[0], contexts[-1]], sentences))
+
+
+def test_a_ranker_can_be_copied_and_pickled(ranker, sentences):
+    expected = ranker.score(CONTEXTS, sentences)
+    for other in (copy.deepcopy(ranker), pickle.loads(pickle.dumps(ranker))):  # noqa: S301 - its own
+        assert other.reader is not ranker.reader
+        assert torch.equal(other.score(CONTEXTS, sentences), expected)
 
 
 def test_what_is_kept_stays_within_its_bytes(ranker, read, sentences):

@@ -11,7 +11,9 @@ from tests.agents.flag_tables import flags_of
 
 pytest.importorskip("peft", reason="the extra [lora] is not installed")
 
-TURNS = [{"text": f"{word} there ?", "labels": [f"{word} too"]} for word in ("hi", "bye")]
+# of the encoder's vocabulary: unknown words would be equal candidates, and the batch would be skipped
+TURNS = [{"text": "do you ski ?", "labels": ["i love snow ."]}, {"text": "any pets ?", "labels": ["a cat ."]}]
+TEXTS = ["do you ski ?"], ["i love snow .", "a cat ."]
 OPTIONS = {"lora": 2, "lora_targets": "query,value", "learningrate": 1e-2, "warmup_updates": -1}
 OPTIONS |= {"text_truncate": 24, "label_truncate": 12}
 
@@ -34,6 +36,7 @@ def test_trained_saved_and_resumed(model, make_agent, respond, backbone_folder, 
         return make_agent(model, **options, dict_file=str(tmp_path / "new.dict"))
 
     whole = train(begin(), 4)
+    assert whole.trainer.updates.count == 4
     of_encoders = {id(parameter) for one in whole.ranker.backbones for parameter in one.parameters()}
     for name, parameter in whole.ranker.named_parameters():
         assert parameter.requires_grad == ("lora_" in name or id(parameter) not in of_encoders), name
@@ -41,14 +44,15 @@ def test_trained_saved_and_resumed(model, make_agent, respond, backbone_folder, 
     half.save(str(path))
     loaded = Ranker.from_pretrained(path, device="cpu")
     assert not any("lora_" in name for name in loaded.model.state_dict())
-    own = Ranker(half.ranker.eval(), half.dict.text, device="cpu").score(["hi there ?"], ["hi too", "bye too"])
-    torch.testing.assert_close(loaded.score(["hi there ?"], ["hi too", "bye too"]), own, atol=1e-5, rtol=1e-5)
+    own = Ranker(half.ranker.eval(), half.dict.text, device="cpu").score(*TEXTS)
+    torch.testing.assert_close(loaded.score(*TEXTS), own, atol=1e-5, rtol=1e-5)
 
     resumed = train(make_agent(model, model_file=path, datatype="train", **options), 2)
     for (name, one), other in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
-    with pytest.raises(CheckpointError, match="this run began with another --lora or --lora-targets"):
-        make_agent(model, model_file=path, datatype="train", **{**options, "lora": 3})
+    for other in ({"lora": 3}, {"lora_alpha": 64.0}, {"lora_targets": "query"}):
+        with pytest.raises(CheckpointError, match="this run began with another --lora, --lora-alpha or --lora-targets"):
+            make_agent(model, model_file=path, datatype="train", **{**options, **other})
     assert not make_agent(model, model_file=path, datatype="valid").ranker.is_adapted
 
 
