@@ -66,7 +66,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
 
     def responses() -> Iterator[str]:
         drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
-        return (pair.label for pair in drawn_from)
+        return (text for pair in drawn_from for text in pair.right)
 
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))

@@ -20,7 +20,8 @@ class Example:
     one; all others have 0. None for the usual case, one right response with the label 1.
 
     Raises:
-        InputError: `turns` or `candidates` is one text.
+        InputError: `turns` or `candidates` is one text; `labels` are not finite numbers above 0, or `label` is not one
+            of the best of them.
     """
 
     turns: Sequence[str]
@@ -33,7 +34,17 @@ class Example:
         for name, texts in (("turns", self.turns), ("candidates", self.candidates)):
             if isinstance(texts, str):  # a sequence, of characters
                 raise InputError(f"{name} is one text, {texts!r:.60}; give a list of texts", argument=name)
-        if self.labels is not None and dict(self.labels) == {self.label: 1}:
+        if self.labels is None:
+            return
+        for text, number in self.labels.items():
+            if isinstance(number, bool) or not isinstance(number, Real) or not 0 < number < float("inf"):
+                raise InputError(
+                    f"the label of {text!r:.60} is {number!r:.60}; give a finite number above 0; leave out wrong texts",
+                    argument="labels",
+                )
+        if self.label not in self.labels or self.labels[self.label] < max(self.labels.values()):
+            raise InputError(f"{self.label!r:.60} is not the text with the highest of the labels", argument="label")
+        if dict(self.labels) == {self.label: 1}:
             object.__setattr__(self, "labels", None)
 
     @classmethod

@@ -151,13 +151,15 @@ def read_examples(
     if not with_candidates:
         return [replace(pair, candidates=pair.right) for pair in pairs], 0
     drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
-    responses = [pair.label for pair in drawn_from]
-    drawn = sum(pair.candidates is None for pair in pairs)
+    responses = [text for pair in drawn_from for text in pair.right]
+    without = [pair for pair in pairs if pair.candidates is None]
+    drawn = len(without)
     for name, value in {"num_negatives": num_negatives, "negatives": negatives, "seed": seed or None}.items():
         if value is not None and not drawn:
             raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
     if num_negatives is None:
-        num_negatives = min(19, len(set(map(normalized, responses))) - 1)
+        own = max((len(set(map(normalized, pair.right))) for pair in without), default=1)
+        num_negatives = min(19, len(set(map(normalized, responses))) - own)
         if drawn and num_negatives < 1:
             raise InputError(
                 f"{source}: has no {(columns or Columns()).candidates!r}, and no second response to draw any from",

@@ -36,7 +36,8 @@ def first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
     assert pool.labels is not None
     if pool.relevance is None:
         return pool.labels
-    return scores.masked_fill(pool.relevance <= 0, -torch.inf).argmax(1)
+    best = scores.masked_fill(pool.relevance <= 0, -torch.inf).max(1)
+    return best.indices.where(best.values != -torch.inf, pool.labels)  # else a wrong one, if the right ones have -inf
 
 
 def ndcg(scores: Tensor, labels: Tensor, *, cutoff: int = CUTOFF) -> Tensor:

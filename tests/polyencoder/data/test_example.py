@@ -26,3 +26,15 @@ def test_one_right_candidate_of_a_graded_list_is_the_usual_example():
     several = Example.graded(["hi"], ["a", "b", "c"], [1, 0, 2])
     assert (several.label, several.labels, several.right) == ("c", {"a": 1, "c": 2}, ["a", "c"])
     assert several != Example(["hi"], "c", ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), True, "2"])
+def test_labels_are_those_of_right_texts(wrong):
+    with pytest.raises(InputError, match=r"the label of 'no' is .*; give a finite number above 0"):
+        Example(["hi"], "yes", labels={"yes": 1, "no": wrong})
+
+
+@pytest.mark.parametrize("labels", [{}, {"no": 1}, {"yes": 1, "no": 2}])
+def test_the_label_is_one_of_the_best(labels):
+    with pytest.raises(InputError, match="'yes' is not the text with the highest of the labels"):
+        Example(["hi"], "yes", labels=labels)

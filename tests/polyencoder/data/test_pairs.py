@@ -8,7 +8,7 @@ import pytest
 
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import Columns
-from polyencoder.data.pairs import pairs_and_records, read_pairs
+from polyencoder.data.pairs import pairs_and_records, read_examples, read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 
@@ -137,3 +137,13 @@ def test_a_mistyped_column_names_those_that_there_are(write, columns, message):
     with pytest.raises(InputError, match=message) as error:
         list(read_pairs(write("a.jsonl", json.dumps(record)), columns=columns))
     assert error.value.argument is not None
+
+
+@pytest.mark.parametrize("right", [[["x", "y"], ["w", "v"], ["u"]], [["x", "y"], ["y", "z"]]])
+def test_candidates_are_drawn_from_all_responses(write, right):
+    """As many as there are for each example, without its own."""
+    records = ({"context": f"q {place}", "responses": texts} for place, texts in enumerate(right))
+    examples, drawn = read_examples(write("a.jsonl", "\n".join(map(json.dumps, records))))
+    fewest = len({text for texts in right for text in texts}) - 2
+    assert drawn == len(right)
+    assert [len(one.choices) for one in examples] == [len(texts) + fewest for texts in right]

@@ -115,3 +115,10 @@ def test_of_several_right_candidates_the_first_one_counts():
     assert first["nDCG@10"] == pytest.approx((1 + 2 / 2) / (2 + 1 / math.log2(3)))
     assert second["nDCG@10"] == pytest.approx(1 / math.log2(3))
     assert main_measures(first).keys() >= {"nDCG@10", "MRR", "loss"}
+
+
+def test_right_candidates_that_all_have_minus_infinity_lose():
+    """To the wrong one in the first column, which is not taken for right."""
+    pool = inline_pool([["w", "a", "b"]], ["a"], [{"a": 1.0, "b": 1.0}])
+    (found,) = of_pool(torch.tensor([[5.0, -math.inf, -math.inf]]), pool)
+    assert found["rank"] == 2
