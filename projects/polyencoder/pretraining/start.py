@@ -221,7 +221,7 @@ def check_without(modules: Any, prompts: Collection[str], *, origin: str) -> Non
     ):
         if found:
             raise ConfigError(
-                f"{origin} has {what}, and is pre-trained without: give the transformer alone as --backbone, a copy of "
+                f"{origin} has {what}, and is pre-trained without: give the transformer alone as `backbone`, a copy of "
                 f"a sentence encoder's folder without {file}",
                 argument="backbone",
             )

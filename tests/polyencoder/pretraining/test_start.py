@@ -18,7 +18,7 @@ from polyencoder.settings.pretrain import PretrainingSettings
         (
             "config_sentence_transformers.json",
             {"prompts": {"query": "query: "}},
-            "has prompts, and is pre-trained without: .* as --backbone, .* without config_sentence_transformers.json",
+            "has prompts, and is pre-trained without: .* as `backbone`, .* without config_sentence_transformers.json",
         ),
         ("modules.json", ["Transformer", "Pooling", "LSTM"], "has Dense or other modules behind its pooling, and is"),
     ],
