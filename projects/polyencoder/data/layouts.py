@@ -120,7 +120,7 @@ def _responses(record: Mapping[str, Any], columns: Columns) -> list[str]:
 
 
 def _of_tuple(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """Converts a triple or n-tuple to the columns of a pair; columns that are named otherwise are read as they are."""
+    """Renames the columns of a triple or n-tuple to those of a pair; other records are returned unchanged."""
     usual = columns.context == Columns.context and columns.response == Columns.response
     anchor = next((name for name in ANCHORS if name in record), None)
     taken = {columns.context, columns.response, columns.responses, columns.labels} & record.keys()

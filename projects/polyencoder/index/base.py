@@ -230,7 +230,7 @@ class Index(ABC):
         """The vectors of the candidates with these ids, float32 [dim], for those that exist."""
 
     def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
-        """What a late-interaction encoder, which made this index, compares of these texts, as far as it is stored."""
+        """The stored token vectors of these texts, for the late-interaction encoder that made the index."""
         return {}
 
     def check_searchable(self) -> None:

@@ -113,7 +113,7 @@ def _taken_from(documents: deque[Document]) -> Iterator[Document]:
 
 
 def other_response(document: int, response: str, window: Sequence[tuple[int, str]], draws: SeededRandom) -> str | None:
-    """Draws a response of another document from the window; a text is negative as often as it is positive.
+    """Draws a response of another document from the window; each text is as often a negative as a positive.
 
     `window` has responses with the numbers of their documents.
     """

@@ -73,7 +73,7 @@ class DataSettings(Settings):
 class ModelSettings(Settings):
     """The initial weights of a run, and the architecture around a backbone.
 
-    One of `backbone`, `init`, and for a ConveRT `vocabulary`. None stands for the default: pooling and scaling of a
+    One of `backbone`, `init`, and for a ConveRT `vocabulary`. None means the default: pooling and scaling of a
     backbone that is a ranker or a sentence encoder, else the paper's.
     """
 

@@ -22,7 +22,7 @@ def model(make_backbone_config) -> PretrainingModel:
 
 
 def batch(chosen: int) -> PairBatch:
-    """Two sequences of 24 tokens, of which so many are predicted."""
+    """Two sequences of 24 tokens, with this number of predicted ones."""
     ids = torch.randint(5, 100, (2, 24))
     targets = torch.full_like(ids, IGNORED)
     targets.flatten()[:chosen] = 7

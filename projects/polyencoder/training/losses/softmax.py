@@ -14,11 +14,11 @@ def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> T
     -log (sum of exp(s_i) over the right candidates / sum of exp(s_j) over all), the summed objective of Clark and
     Gardner, "Simple and effective multi-paragraph reading comprehension" (ACL 2018, "Handling noisy labels"): the model
     need not rank every right candidate high, and one that it ranks high is never pushed down for another. `smoothing`
-    is the probability that the wrong candidates share evenly; without any there is none.
+    is the probability that the wrong candidates share evenly; a row without wrong candidates has no smoothing.
 
     Args:
         scores: [batch, n], -inf at padding.
-        labels: [batch, n], above 0 for right candidates, of which each row has at least one.
+        labels: [batch, n], above 0 for right candidates; each row has one or more.
         smoothing: at least 0, below 1.
     """
     logs = torch.log_softmax(scores, dim=-1)

@@ -23,7 +23,7 @@ from polyencoder.training.trainer import Trainer
 EPISODES, TURNS = 40, 3
 LEARNING = "--eval-candidates batch --seed 5 --batchsize 4 --learningrate 0.01 --update-freq 2 --loglevel error "
 LEARNING += "--validation-every-n-epochs 0.5 --validation-metric loss --validation-cutoff 0 --log-every-n-steps 4"
-"""Of each run, of a task of so many conversations."""
+"""Flags of every run; each trains on EPISODES conversations."""
 
 OF_TIME = {"exps", "ltps", "ctps", "tps", "ups", "train_time"}
 
@@ -87,7 +87,7 @@ def batches(model: Path) -> dict[str, list[Any]]:
 
 
 def wait_for_batches(model: Path, count: int) -> None:
-    """Until so many batches, or more, have been trained on, counting those that were repeated."""
+    """Waits until n or more batches have been trained on, counting repeated ones."""
     path, end = Path(f"{model}.batches"), time.monotonic() + 60
     while not path.exists() or path.read_bytes().count(b"\n") < count:
         assert time.monotonic() < end, log_of(model)
@@ -100,7 +100,7 @@ def kill(child: int) -> None:
 
 
 def kill_once_trained(model: Path, data: Path, options: str, *counts: int, learning: str = LEARNING) -> None:
-    """Run the command to its end, killed each time that so many batches in all have been trained on."""
+    """Run the command to its end, and kill it whenever one of these totals of batches has been trained on."""
     for count in counts:
         child = start(model, data, options, learning=learning)
         wait_for_batches(model, count)
