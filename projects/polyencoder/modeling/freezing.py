@@ -17,8 +17,8 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
     Args:
         model: the model to train.
         fine_tuned: the part of each backbone to train.
-        freeze_candidates: freeze all that a candidate's vector depends on, and compute it as in inference, without
-            dropout: an index of the initial model fits the trained one.
+        freeze_candidates: freeze all that a candidate's vector and token vectors depend on, and compute them as in
+            inference, without dropout: an index of the initial model fits the trained one, stored tokens included.
 
     Raises:
         ConfigError: unknown part, weights loaded in low precision, or a model without a candidate side to freeze.
@@ -40,7 +40,7 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
         layers = backbone.layers()
         for layer in list(layers)[-(1 if fine_tuned == "top_layer" else 4) :]:
             layer.requires_grad_(True)
-    frozen = model.candidate_modules() if freeze_candidates else []
+    frozen = [*model.candidate_modules(), *model.token_modules()] if freeze_candidates else []
     if freeze_candidates and not frozen:
         raise ConfigError("there are no vectors of candidates to keep", argument="freeze_candidates")
     for module in frozen:

@@ -8,6 +8,7 @@ import torch
 
 from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
+from polyencoder.index.token_rows import StoredTokens
 from polyencoder.modeling import FINE_TUNED, BiEncoder, build_model, freeze
 from polyencoder.modeling.loading import load_pretrained
 
@@ -121,6 +122,31 @@ class TestFrozenCandidates:
             learning = grown(model)
             assert learning == {name for name, parameter in model.named_parameters() if parameter.requires_grad}
             assert {name.split(".")[0] for name in learning} == {"context_tower"} | trained
+
+    @pytest.mark.parametrize("token_dim", [None, 8])
+    def test_stored_tokens_of_a_late_encoder_stay_valid(self, make_model, make_tokens, padded, token_dim):
+        """The weight of each token in the score is not stored, and is trained."""
+        model = build_model(make_model("late", token_dim=token_dim).config)
+        candidates = padded(make_tokens([4, 2, 6], seed=1))
+
+        def kept():
+            with torch.no_grad():
+                return StoredTokens.of(model, "int8"), model.eval().read_candidates(candidates)
+
+        stored, read = kept()
+        freeze(model, fine_tuned="all", freeze_candidates=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
+        with torch.no_grad():
+            model.exits.fill_(model.exits[0].item())  # tokens count, and get gradients
+        scores = model.train()(padded(make_tokens([5, 3, 9])), candidates)
+        torch.nn.functional.cross_entropy(scores, torch.arange(3)).backward()
+        optimizer.step()
+        assert model.token_weight.any()
+        after, again = kept()
+        assert after == stored
+        for one, other in zip(again, read, strict=True):
+            assert torch.equal(one.tokens, other.tokens)
+            assert torch.equal(one.vector, other.vector)
 
     def test_of_a_shared_tower_the_codes_are_trained(self, make_model, grown):
         model = make_model("poly", share_encoders=True)
