@@ -128,9 +128,9 @@ def _train(settings: TrainSettings, processes: Processes, *, train: Rows | None,
         sampler=data.sampler,
         callbacks=[
             *([MeasuredScaling()] if settings.model.output_scaling == "auto" else []),
+            *_shown(settings, is_first=processes.is_first),  # first: it counts a batch before the evaluation after it
             Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluation.evaluations))),
             best,
-            *_shown(settings, is_first=processes.is_first),
             checkpoints,
             baselines,
             *([Record(Path(settings.data.out) / RECORD, flat_values(settings))] if processes.is_first else []),

@@ -65,7 +65,7 @@ class Log(Callback):
         self._begun = False
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
-        if not self._begun:  # callbacks behind this one have resumed the run, or evaluated the model to begin with
+        if not self._begun:  # callbacks behind this one have resumed the run, evaluated the model, or saved it
             self._begun, self._seen = True, run.progress.examples
             self.clear()
             self._log_expected(run)
@@ -87,6 +87,7 @@ class Log(Callback):
             self._log_batches(run)
         _log.info("after %d updates: %s", run.updates.count, self.shown_report(report))
         self.clear()
+        self._begun = False
 
     def shown_report(self, report: Mapping[str, float]) -> str:
         """Formats an evaluation."""

@@ -28,6 +28,12 @@ def test_the_speed_is_that_of_the_steps_alone(run, monkeypatch, caplog):
     now += 1000.0
     log.on_evaluation(run, {"hits@1": 0.5, "loss": 1.0})
     assert "8 examples/s" in caplog.messages[-2]
+    now += 1000.0  # in which the model is saved
+    log.before_step(run, None)
+    now += 2.0
+    run.step(log)
+    log.on_evaluation(run, {"hits@1": 0.5, "loss": 1.0})
+    assert "4 examples/s" in caplog.messages[-2]
 
 
 def test_the_speed_is_that_of_all_processes_together(run, monkeypatch, caplog):
