@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--bf16", action="store_true", help="compute in bfloat16 (autocast)")
     parser.add_argument("--only", action="append", help="run only this case; may be repeated")
     flags = parser.parse_args(arguments)
+    use_threads(flags.threads)  # as the processes of the cases do: the report names their number
     setting = Setting(
         layers=2 if flags.quick else flags.layers,
         dim=64 if flags.quick else flags.dim,
