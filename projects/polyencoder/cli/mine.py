@@ -21,7 +21,8 @@ from polyencoder.index.open import open_index
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
 from polyencoder.settings.fields import Count, NotNegative
-from polyencoder.storage.files import atomic_write, check_writable, fingerprint, reporting_write_errors
+from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
 
 __all__ = ["mine"]

@@ -69,9 +69,12 @@ def _candidate(record: Any, *, where: str) -> Candidate:
 
 
 def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:
-    """Converts contexts for a search. InputError for vectors of another shape than [contexts, (codes,) dim]."""
+    """Converts contexts for a search, which compares no tokens.
+
+    InputError for vectors of another shape than [contexts, (codes,) dim].
+    """
     if isinstance(contexts, ContextEncoding):
-        return contexts
+        return replace(contexts, tokens=None)
     try:
         vectors = torch.as_tensor(contexts)
     except (TypeError, ValueError, RuntimeError):

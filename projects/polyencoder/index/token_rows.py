@@ -18,9 +18,8 @@ from torch import Tensor
 from polyencoder.checks import check_fields, checked_count
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling import RankerModel
-from polyencoder.ranker.encoding import weight_parts
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.storage.files import fingerprint
+from polyencoder.storage.digests import fingerprint, weight_parts
 
 __all__ = ["StoredTokens", "TokenDtype", "TokenRows"]
 
@@ -53,7 +52,7 @@ class StoredTokens:
                 "late-interaction encoder",
                 argument="store_tokens",
             )
-        parts = [part for module in model.token_modules() for part in weight_parts(module)]
+        parts = [part for module in model.token_modules() for part in weight_parts(module.state_dict())]
         return cls(dtype, model.token_dim, fingerprint(parts))
 
     @classmethod

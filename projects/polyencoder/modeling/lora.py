@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.packages import require
-from polyencoder.storage.files import fingerprint
+from polyencoder.storage.digests import fingerprint, weight_parts
 
 __all__ = ["adapted_tensors", "add_adapters", "load_trained", "merged", "trained_state"]
 
@@ -119,9 +119,4 @@ def _frozen(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _digest(weights: Mapping[str, Tensor]) -> Tensor:
-    def parts() -> Iterator[str | memoryview]:
-        for name in sorted(weights):
-            yield name
-            yield weights[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
-
-    return torch.tensor([*bytes.fromhex(fingerprint(parts()))], dtype=torch.uint8)
+    return torch.tensor([*bytes.fromhex(fingerprint(weight_parts(weights)))], dtype=torch.uint8)

@@ -6,7 +6,7 @@ chunk of a checkpointed step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from copy import deepcopy
 from functools import partial
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from polyencoder.modeling.changes import weights_state
 from polyencoder.modeling.tracing import is_traced
 
 __all__ = ["CastOncePerStep", "LowPrecisionWeights", "run_with"]
@@ -32,7 +33,7 @@ class LowPrecisionWeights:
         self.permanent = permanent
         """Whether the model's own weights were cast, so that it can be neither trained nor exported."""
         self._copy: nn.Module | None = None
-        self._versions: list[tuple[int, int]] = []
+        self._copied: Hashable = None  # the state of the weights it was made of
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(LowPrecisionWeights, permanent=self.permanent), ()
@@ -53,7 +54,7 @@ class LowPrecisionWeights:
         if self.permanent:
             return model
         if training:
-            self.forget()  # weights may change, and fused optimizers do not update versions
+            self.forget()
             return None
         weight = next(model.parameters())
         device = weight.device.type
@@ -62,22 +63,17 @@ class LowPrecisionWeights:
         return self._copy_of(model) if torch.get_autocast_dtype(device) == torch.bfloat16 else None
 
     def _copy_of(self, model: nn.Module) -> nn.Module:
-        versions = [(parameter.data_ptr(), _version(parameter)) for parameter in model.parameters()]
-        if self._copy is None or versions != self._versions:
+        state = weights_state(model)
+        if self._copy is None or state != self._copied:
             kept: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
             for parameter in model.parameters():
                 kept[id(parameter)] = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
-            self._copy, self._versions = deepcopy(model, kept), versions
+            self._copy, self._copied = deepcopy(model, kept), state
         return self._copy.eval()
 
     def forget(self) -> None:
         """Frees the copy."""
-        self._copy, self._versions = None, []
-
-
-def _version(tensor: Tensor) -> int:
-    """The tensor's version, which counts writes; 0 for tensors made in inference mode."""
-    return 0 if tensor.is_inference() else tensor._version
+        self._copy = self._copied = None
 
 
 class CastOncePerStep:

@@ -14,7 +14,7 @@ from polyencoder.modeling import RankerModel
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.storage.files import fingerprint
+from polyencoder.storage.digests import fingerprint, weight_parts
 from polyencoder.text import TextEncoder, TokenBatch, token_batches
 
 VectorKind = Literal["pooled", "context", "candidate"]
@@ -54,10 +54,13 @@ def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: boo
 
 @torch.no_grad()
 def read_candidates(
-    model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]], *, batch_size: int = 256
+    model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
 ) -> Iterator[tuple[list[int], list[TokenVectors]]]:
-    """What `RankerModel.rescore` compares of candidates, with their places, batched as in `encode_candidates`."""
-    for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
+    """What `RankerModel.rescore` compares of candidates, with their places, batched as in `encode_candidates`.
+
+    `max_tokens` at once, padding included; None for `BATCH_TOKENS`.
+    """
+    for batch, tokens in _batches(ids, text, model, batch_size=256, max_tokens=max_tokens):
         yield batch, model.read_candidates(tokens)
 
 
@@ -122,11 +125,11 @@ def _encoded(
 
 
 def _batches(
-    ids: Sequence[Sequence[int]], text: TextEncoder, model: nn.Module, *, batch_size: int
+    ids: Sequence[Sequence[int]], text: TextEncoder, model: nn.Module, *, batch_size: int, max_tokens: int | None = None
 ) -> Iterator[tuple[list[int], TokenBatch]]:
     """Batches of sequences, from long to short, sized for the model's device: their positions and tokens."""
     device = next(model.parameters()).device
-    max_tokens = CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS
+    max_tokens = max_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS)
     batches = token_batches([len(row) for row in ids], batch_size=batch_size, max_tokens=max_tokens)
     for number, batch in enumerate(reversed(batches), start=1):
         yield batch, text.pad([ids[i] for i in batch]).to(device)
@@ -150,13 +153,5 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     if skipped or config.dense:
         parts.append(repr((skipped, config.dense)))
     for module in model.candidate_modules():
-        parts += weight_parts(module)
+        parts += weight_parts(module.state_dict())
     return fingerprint(parts)
-
-
-def weight_parts(module: nn.Module) -> Iterator[bytes | memoryview | str]:
-    """Names, dtypes and bytes of a module's weights, for `fingerprint`."""
-    for name, tensor in module.state_dict().items():
-        yield name
-        yield str(tensor.dtype)
-        yield tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from polyencoder.modeling import RankerModel
+from polyencoder.modeling.changes import weights_state
 from polyencoder.ranker.encoding import read_candidates
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder
@@ -45,8 +46,10 @@ class CandidateReader:
         """Whether the cache can hold all of these candidates."""
         return 4 * sum(model.dim + len(row) * (model.token_dim or 0) for row in ids) <= self._max_bytes
 
-    def __call__(self, model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
-        """Encodes candidates with these token ids, or takes them from the cache."""
+    def __call__(
+        self, model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
+    ) -> list[TokenVectors]:
+        """Encodes candidates with these token ids, `max_tokens` at once, or takes them from the cache."""
         keys = [array("i", row).tobytes() for row in ids]
         weights = _state_of(model)
         with self._lock:
@@ -58,7 +61,7 @@ class CandidateReader:
                 self._kept.move_to_end(key)
         new = {key: row for key, row in zip(keys, ids, strict=True) if key not in found}
         places = list(new)
-        batches = read_candidates(model, text, list(new.values()))
+        batches = read_candidates(model, text, list(new.values()), max_tokens=max_tokens)
         read = {places[i]: one for batch, some in batches for i, one in zip(batch, some, strict=True)}
         self._keep(read, weights)
         found |= read
@@ -82,12 +85,5 @@ def _size(one: TokenVectors) -> int:
 
 
 def _state_of(model: RankerModel) -> Hashable:
-    """Changes with the weights: each change of a tensor in place counts its version up.
-
-    Fused optimizers do not, but they move biases, or at least a late-interaction encoder's own weights.
-    """
-    weights = list(model.parameters())
-    device = weights[0].device.type
-    cast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    small = torch.cat([weight.detach() for weight in weights if weight.dim() == 1]).double().sum().item()
-    return cast, small, *((w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights)
+    device = next(model.parameters()).device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None, weights_state(model)

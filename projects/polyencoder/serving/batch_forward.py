@@ -93,7 +93,8 @@ class BatchForward:
         """Like `_pairs`, for a model whose token vectors of candidates are cached."""
         text = self._ranker.text
         contexts = self._in_batches(list(rows), partial(self._contexts, model))
-        read = self._ranker.reader(model, text, [candidate for _, candidate in pairs])
+        candidates = [candidate for _, candidate in pairs]
+        read = self._ranker.reader(model, text, candidates, max_tokens=self._max_tokens)
         values = [0.0] * len(pairs)
         for encoded, places in zip(contexts, rows.values(), strict=True):
             scores = model.rescore(encoded, [read[place] for place in places])[0].tolist()

@@ -26,7 +26,8 @@ from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.files import alone_in, atomic_write, fingerprint, fsync, leftovers, reporting_write_errors
+from polyencoder.storage.digests import fingerprint, tensor_bytes
+from polyencoder.storage.files import alone_in, atomic_write, fsync, leftovers, reporting_write_errors
 from polyencoder.storage.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 
@@ -103,7 +104,7 @@ def weights_fingerprint(
             tensor = weights[name].detach().cpu()
             values = tensor.to(getattr(torch, dtype)).float() if tensor.is_floating_point() else tensor
             yield name
-            yield values.contiguous().flatten().view(torch.uint8).numpy().data
+            yield tensor_bytes(values)
             if progress is not None:
                 progress(tensor.nbytes)
 

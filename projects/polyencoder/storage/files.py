@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
-import hashlib
 import os
 import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -172,13 +171,3 @@ def fsync(path: str | os.PathLike[str]) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def fingerprint(parts: Iterable[bytes | memoryview | str]) -> str:
-    """Hex digest of the parts, with their boundaries."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        data = memoryview(part.encode() if isinstance(part, str) else part).cast("B")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.hexdigest()

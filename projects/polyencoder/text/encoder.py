@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from polyencoder.checks import checked_text, checked_texts
 from polyencoder.config import PROMPTS, TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.storage.files import fingerprint
+from polyencoder.storage.digests import fingerprint
 from polyencoder.text.context import (
     apart_from_persona,
     immediate_and_extra,

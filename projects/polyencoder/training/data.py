@@ -27,7 +27,7 @@ from polyencoder.data.pairs import (
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings
-from polyencoder.storage.files import fingerprint
+from polyencoder.storage.digests import fingerprint
 
 __all__ = ["Rows", "RunData", "open_data", "validation_examples"]
 

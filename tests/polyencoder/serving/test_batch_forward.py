@@ -66,6 +66,17 @@ def test_no_pass_has_more_tokens_than_the_budget(make_ranker, monkeypatch, max_t
     assert len(sizes) < len(texts)  # short texts share a pass
 
 
+def test_nor_have_the_pairs_of_a_late_encoder(make_ranker, sentences):
+    sizes = []
+    ranker = make_ranker("late")
+    for tower in ranker.model.backbones:
+        tower.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].ids.shape)))
+    candidates = ranker.text.candidate_ids(sentences)
+    BatchForward(ranker, max_tokens=24)(PAIR, [(ids, one) for ids in ids_of(ranker, CONTEXTS) for one in candidates])
+    assert sum(rows for rows, _ in sizes) == len(CONTEXTS) + len(sentences)
+    assert all(rows == 1 or rows * length <= 24 for rows, length in sizes)
+
+
 def test_a_model_in_training_mode_is_so_afterwards_and_computes_without_dropout(make_ranker, make_backbone_config):
     ranker = make_ranker("bi", backbone=make_backbone_config(dropout=0.5))
     ranker.model.train()

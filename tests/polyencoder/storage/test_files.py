@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import stat
 
-import numpy as np
 import pytest
 
 from polyencoder.errors import ConfigError
@@ -12,7 +11,6 @@ from polyencoder.storage.files import (
     check_writable,
     check_writable_folder,
     discard_leftovers,
-    fingerprint,
     write_text,
 )
 
@@ -135,15 +133,3 @@ def test_what_a_kill_left_goes_with_a_later_file(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([path, fresh, *others])  # somebody may be writing the fresh one
     discard_leftovers(path)
     assert sorted(tmp_path.iterdir()) == sorted([path, *others])
-
-
-def test_the_fingerprint_counts_where_a_part_ends():
-    parts = [["ab", "c"], ["a", "bc"], ["abc"], ["abc", ""], ["", "abc"], []]
-    assert len({fingerprint(p) for p in parts}) == len(parts)
-
-
-def test_the_fingerprint_is_of_the_bytes():
-    numbers = np.arange(4, dtype=np.float32)
-    assert fingerprint([numbers.data]) == fingerprint([numbers.tobytes()])
-    assert fingerprint(["ä"]) == fingerprint(["ä".encode()])
-    assert fingerprint(["a"]) == "fc9c942180a48b1bfa36938828a429dc"  # a digest on disk stays valid

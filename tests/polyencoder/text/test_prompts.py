@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.storage.files import fingerprint
+from polyencoder.storage.digests import fingerprint
 from polyencoder.text import TextEncoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "query", ":", *"abcdefgh", "your", "persona"]

@@ -20,7 +20,8 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, Polyenc
 from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, recipe
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
-from polyencoder.storage.files import atomic_write, fingerprint
+from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.files import atomic_write
 
 __all__ = ["FaissFile", "Tuned", "build_faiss", "read_faiss"]
 

@@ -41,7 +41,7 @@ from polyencoder.index.vectors import (
 )
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
-from polyencoder.storage.files import fingerprint
+from polyencoder.storage.digests import fingerprint
 
 __all__ = ["Change", "checksum", "recorded"]
 

@@ -314,9 +314,9 @@ class MilvusIndex(Index):
                 for key, entry, own in zip(keys, some, given, strict=True)
                 for vector in [np.asarray(vectors[entry.text] if own is None else own, dtype=np.float32)]
             )
-            self.collection.flush()
         if gone := [key for key, entry in changes.items() if entry is None]:
             self.collection.delete(gone)
+        if changes:
             self.collection.flush()
 
 
