@@ -16,6 +16,7 @@ from parlai.agents.ranker.console import explain_errors, hide_options, show_libr
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.flags import check_special_tokens, given_flags
+from parlai.agents.ranker.model.adapters import adapters_state, restore_adapters
 from parlai.agents.ranker.model.build_trainer import build_trainer, goal_of, training_config
 from parlai.agents.ranker.model.checkpoints import Saving
 from parlai.agents.ranker.model.family import (
@@ -46,7 +47,6 @@ from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import limit_shape_cache
 from polyencoder.modeling.finite import check_finite
-from polyencoder.modeling.lora import adapted_tensors
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import start_from_dense
 from polyencoder.modeling.transfer import transfer_weights
@@ -60,8 +60,6 @@ from polyencoder.training.trainer import Trainer
 from polyencoder.training.updates import OptimizerUpdates
 
 TRAINING_KEY = "training"  # the key of a run's state in a checkpoint
-ADAPTED_KEY = "adapted"  # in it: LoRA's adapters, and the weights beside them
-SCALE_KEY = "lora_scale"  # in it: what a product of LoRA's matrices is multiplied by
 
 
 class RankerModelAgent(TorchRankerAgent):
@@ -280,8 +278,7 @@ class RankerModelAgent(TorchRankerAgent):
             del run["updates"]["optimizer"]  # ParlAI stores it
             states[TRAINING_KEY] = {**self._run.state(self.random), "unwritten": self._saving.unwritten, **run}
             if is_adapted:
-                states[TRAINING_KEY][ADAPTED_KEY] = adapted_tensors(self.ranker)
-                states[TRAINING_KEY][SCALE_KEY] = self._training.lora.scale
+                states[TRAINING_KEY] |= adapters_state(self.ranker, self._training.lora)
         return states
 
     def save(self, path: str | None = None) -> None:
@@ -374,26 +371,12 @@ class RankerModelAgent(TorchRankerAgent):
         saved_optim_type: str | None = None,
         is_finetune: bool = False,
     ) -> bool:
-        self._adapt()
+        if self._training.lora.rank is not None and not self.ranker.is_adapted:
+            self.ranker.add_adapters(**self._training.lora.options)
+        if self._restored is not None:
+            restore_adapters(self.ranker, self._training.lora, self._restored, path=str(self.opt.get("model_file")))
         groups = parameter_groups(self.model, self.opt)
         return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
-
-    def _adapt(self) -> None:
-        """Adds the adapters of `--lora`, and restores those of a resumed run, whose model file has them merged."""
-        lora, restored = self._training.lora, self._restored or {}
-        kept = restored.get(ADAPTED_KEY, {})
-        if lora.rank is not None and not self.ranker.is_adapted:
-            self.ranker.add_adapters(**lora.options)
-        own = adapted_tensors(self.ranker) if self.ranker.is_adapted else {}
-        if not (restored and (own or kept)):
-            return
-        shapes, begun = ({name: one.shape for name, one in tensors.items()} for tensors in (own, kept))
-        if shapes != begun or restored.get(SCALE_KEY, lora.scale) != lora.scale:
-            raise CheckpointError(
-                f"--model-file {self.opt.get('model_file')}: this run began with another --lora, --lora-alpha "
-                "or --lora-targets: give the same, or train another model file"
-            )
-        self.ranker.load_state_dict(kept, strict=False)
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
         """Builds the library's updates around ParlAI's optimizer; with `hard_reset`, with a new state."""
