@@ -17,7 +17,7 @@ from polyencoder.cli.shared.output import say
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
-from polyencoder.intents.classifier import HEAD, EncoderSource, IntentClassifier, Prediction
+from polyencoder.intents.classifier import HEAD, HEAD_WEIGHTS, EncoderSource, IntentClassifier, Prediction
 from polyencoder.intents.examples import read_labelled, read_plain
 from polyencoder.intents.head import HeadConfig
 from polyencoder.intents.metrics import Metrics
@@ -95,7 +95,8 @@ def train(*, settings: IntentSettings) -> None:
     data, encoder, out = settings.data, settings.encoder, settings.data.out
     if out is not None:
         check_writable_folder(out, argument="out")
-        check_writable(out / HEAD, argument="out", overwrite=data.overwrite)
+        for name in (HEAD, HEAD_WEIGHTS):
+            check_writable(out / name, argument="out", overwrite=data.overwrite)
     bad = BadExamples(skip=data.skip_bad_examples)
     columns: dict[str, Any] = {"text": data.text_column, "label": data.label_column}
     texts = read_labelled(data.train, **columns, bad=bad)
@@ -120,7 +121,7 @@ def train(*, settings: IntentSettings) -> None:
     values = report.as_dict(test_texts=len(tests))
     if out is not None:
         source = EncoderSource(_absolute(encoder.model), _absolute(encoder.backbone))
-        report.classifier.save(out, source=source, measured=values)
+        report.classifier.save(out, source=source, measured=values, overwrite=data.overwrite)
     if settings.as_json:
         say(json.dumps(values, ensure_ascii=False))
         return

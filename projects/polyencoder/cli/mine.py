@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from polyencoder.cli.shared.loading import load
 from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.example import Example
-from polyencoder.data.layouts import Columns, labels_of
+from polyencoder.data.layouts import Columns, labels_of, usual_columns
 from polyencoder.data.loader import in_batches
 from polyencoder.data.pairs import pairs_and_records
 from polyencoder.data.readers import expand
@@ -60,7 +60,8 @@ def mine(settings: MineSettings) -> None:
     """Add hard negatives to pairs: wrong responses that the model ranks high.
 
     A response, or candidate with a label above 0, that any of the pairs has for the same context is never one of its
-    negatives. Negatives replace the candidates with a label of 0.
+    negatives. Negatives replace the candidates with a label of 0. Of a record with labels, the new list replaces the
+    candidates also where it is written under another name.
     """
     out, bars = settings.out, shows_bars(settings.progress)
     chosen = HardNegatives(count=settings.negatives, ranks=parse_ranks(settings.ranks), margin=settings.margin)
@@ -85,15 +86,23 @@ def mine(settings: MineSettings) -> None:
                 right=[right[_key(pair)] for pair, _ in batch],
             )
             for (pair, record), texts in zip(batch, mined, strict=True):
-                whole = {**record, settings.candidates: [*pair.right, *texts]}
-                if columns.labels in record and labels_of(record, columns, pair.choices) is not None:
-                    numbers = pair.labels or {pair.label: 1.0}
-                    whole[columns.labels] = [*(numbers[text] for text in pair.right), *(0.0 for _ in texts)]
-                file.write(json.dumps(whole, ensure_ascii=False) + "\n")
+                file.write(json.dumps(_with_negatives(record, pair, texts, settings), ensure_ascii=False) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
             shown.update(len(batch))
     say(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")
+
+
+def _with_negatives(record: dict[str, Any], pair: Example, texts: list[str], settings: MineSettings) -> dict[str, Any]:
+    """The record with its right texts and mined negatives as candidates, and labels of these if it has labels."""
+    columns, candidates = settings.columns.columns, [*pair.right, *texts]
+    whole = {**record, settings.candidates: candidates}
+    if labels_of(usual_columns(record, columns, where=pair.where), columns, candidates) is not None:
+        if settings.candidates != columns.candidates:  # labels are of one list
+            whole.pop(columns.candidates, None)
+        numbers = pair.labels or {pair.label: 1.0}
+        whole[columns.labels] = [*(numbers[text] for text in pair.right), *(0.0 for _ in texts)]
+    return whole
 
 
 def _responses(files: list[str], columns: Columns) -> dict[str, list[str]]:

@@ -8,6 +8,8 @@
 Columns may have other names. Or the context has a column for each turn, as in PolyAI's datasets: `context`, the last
 one, `context/0`, the one before it, `context/1`, ... Or it is a chat, `[{"role": "user", "content": "..."}]`, also
 under the name `messages`; the assistant's last message is then the response, unless the record has one.
+
+In a table every record has all columns: an empty or null one counts as absent beside one of another layout.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import are_messages, turns_of_messages
 
-__all__ = ["Columns", "earlier_columns", "labels_of", "pair_of"]
+__all__ = ["Columns", "earlier_columns", "labels_of", "pair_of", "usual_columns"]
 
 MESSAGES = "messages"
 """The column of chat messages, `[{"role": "user", "content": "hi"}]`, in records without a context."""
@@ -45,7 +47,7 @@ class Columns:
 
 def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
     """Reads the example of a record; InputError names `where` an invalid one is from."""
-    record = _of_tuple(_of_messages(record, columns, where=where), columns)
+    given, record = record, usual_columns(record, columns, where=where)
     right = next((name for name in (columns.response, columns.responses) if name in record), columns.response)
     names = {"context": columns.context}
     if columns.labels not in record:
@@ -54,7 +56,7 @@ def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_respons
         if getattr(columns, part) != getattr(Columns, part):
             names[part] = getattr(columns, part)
     for part, name in names.items():
-        if name not in record:
+        if name not in record and (part in ("context", "response") or name not in given):
             raise InputError(
                 f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the column with "
                 f"the {part}",
@@ -93,7 +95,9 @@ def _graded(
 
 def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[str]) -> Sequence[Any] | None:
     """The candidates' labels; None for a pair without, and for other data in a column of that name."""
-    value = record.get(columns.labels)
+    if columns.labels not in record:
+        return None
+    value = record[columns.labels]
     must = columns.labels != Columns.labels or not {columns.response, columns.responses} & record.keys()
     if not must and not candidates:
         return None
@@ -107,6 +111,32 @@ def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[
     if must:
         raise TypeError(f"the labels are {value!r:.60}, not a list of numbers (in CSV: joined by |)")
     return None
+
+
+def usual_columns(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
+    """A record of any layout in the columns of a pair or graded candidates; InputError if it has no response."""
+    return _of_tuple(_of_messages(_without_absent(record, columns), columns, where=where), columns)
+
+
+def _without_absent(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    """Leaves out columns that are empty or null because another one has the context, or says what is right."""
+    filled = {name for name, value in record.items() if not _is_empty(value)}
+    usual, right = columns.context == Columns.context, {columns.response, columns.responses}
+    has_context = columns.context in filled
+    is_tuple = usual and not has_context and POSITIVE in filled and not filled.isdisjoint(ANCHORS)
+    is_chat = are_messages(record[columns.context] if has_context else record.get(MESSAGES) if usual else None)
+    absent: set[str] = set()
+    if is_tuple or is_chat:
+        absent |= {columns.context, columns.candidates, *ANCHORS}
+    if is_tuple or is_chat or {columns.candidates, columns.labels} <= filled or right & filled:
+        absent |= {*right, columns.labels}
+    return {name: value for name, value in record.items() if name in filled or name not in absent}
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or (isinstance(value, list) and not value)
 
 
 def _responses(record: Mapping[str, Any], columns: Columns) -> list[str]:
@@ -127,7 +157,7 @@ def _of_tuple(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
     if not usual or anchor is None or POSITIVE not in record or taken:
         return record
     found = sorted((int(match[1] or 0), name) for name in record if (match := _NEGATIVE.fullmatch(name)))
-    negatives = [text for _, name in found if (text := record[name]) not in (None, "")]  # shorter than other tuples
+    negatives = [text for _, name in found if not _is_empty(text := record[name])]  # shorter than other tuples
     made = {columns.context: record[anchor], columns.response: record[POSITIVE]}
     own = record.get(columns.candidates)
     if own is None and negatives:
@@ -189,7 +219,7 @@ def _text(value: Any) -> str:
 
 
 def _texts(value: Any, name: str) -> list[str]:
-    if value is None or value == "":
+    if _is_empty(value):
         return []
     if isinstance(value, str):  # one cell of a CSV file
         value = value.split("|")

@@ -80,7 +80,7 @@ def pairs_of_rows(
     for number, row in enumerate(rows, start=1):
         where = f"{name}, row {number}"
         if isinstance(row, Example):
-            yield row
+            yield row if row.where else replace(row, where=where)
             continue
         try:
             if not isinstance(row, Mapping):

@@ -123,6 +123,7 @@ class IntentClassifier:
         *,
         source: EncoderSource | None = None,
         measured: dict[str, Any] | None = None,
+        overwrite: bool = True,
     ) -> None:
         """Writes `head.json` and `head.safetensors`, without the encoder. A kill leaves the old head or the new one.
 
@@ -130,9 +131,10 @@ class IntentClassifier:
             folder: created if missing.
             source: the encoder, for those who load the head.
             measured: metrics, for those who read the file.
+            overwrite: replace a head that is there.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: it cannot be written, or without `overwrite` the folder holds a head.
         """
         target, encoder = Path(folder), self.encoder
         values = {
@@ -150,7 +152,7 @@ class IntentClassifier:
         with (
             reporting_write_errors(target, CheckpointError),
             atomic_write(target / HEAD) as head_file,
-            atomic_write(target / HEAD_WEIGHTS) as weights_file,
+            atomic_write(target / HEAD_WEIGHTS, overwrite=overwrite) as weights_file,  # takes its place first
         ):
             weights = {name: tensor.contiguous() for name, tensor in self.head.state_dict().items()}
             head_file.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

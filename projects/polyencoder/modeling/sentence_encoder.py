@@ -109,6 +109,8 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
                 continue
         if kind not in (("Transformer", "Pooling", "Normalize", "Dropout") if place else ("Transformer",)):
             unknown = unknown or f"{kind} (module {place})"
+        elif kind in ("Transformer", "Pooling") and kind in kinds[:place]:
+            unknown = unknown or f"a second {kind} (module {place})"
     return SentenceVectors(
         _modes(pooling),
         cosine="Normalize" in kinds or similarity in (None, "cosine"),  # None: sentence-transformers' default

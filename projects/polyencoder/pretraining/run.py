@@ -27,7 +27,7 @@ from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.rate import matmul_throughput
 from polyencoder.pretraining.start import Pretrained, starting_model
-from polyencoder.settings.base import flat_values
+from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.record import Record
@@ -96,6 +96,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
     checkpoints = Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
         settings=_of_the_run(settings) | {"processes": processes.count},
+        defaults=flat_defaults(settings),
         every_seconds=settings.evaluation.save_every_seconds,
     )
     trainer: Trainer

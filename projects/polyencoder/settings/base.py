@@ -31,7 +31,7 @@ from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.settings.fields import Leaf, Needs, Without, leaves
 from polyencoder.settings.messages import config_error
 
-__all__ = ["Settings", "flat_values", "settings"]
+__all__ = ["Settings", "flat_defaults", "flat_values", "settings"]
 
 PANELS = (
     "Data",
@@ -180,6 +180,13 @@ def flat_values(settings: Settings) -> dict[str, Any]:
     """The values of settings with a flag, by flat name."""
     known = leaves(type(settings)).items()
     return {name: _value(vars(settings), leaf.path) for name, leaf in known if leaf.has_flag}
+
+
+def flat_defaults(settings: Settings) -> dict[str, Any]:
+    """The values of `flat_values` where they are not given; without those of required settings."""
+    known, given = leaves(type(settings)), flat_values(settings)
+    usual = {name: known[name].default for name in given} | dict(settings.presets(given))
+    return {name: usual[name] for name in given if usual[name] is not dataclasses.MISSING}
 
 
 def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:

@@ -48,19 +48,31 @@ def atomic_write(path: str | os.PathLike[str], *, overwrite: bool = True) -> Ite
         yield temporary
         fsync(temporary)
         temporary.chmod(mode)  # a library may have put a private file of its own in its place
-        if not overwrite:
-            _reserve(target)
-        os.replace(temporary, target)
+        if overwrite:
+            os.replace(temporary, target)
+        else:
+            _place(temporary, target)
         fsync(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
-def _reserve(target: Path) -> None:
-    """Creates an empty file. FileExistsError if there is one."""
+def _place(temporary: Path, target: Path) -> None:
+    """Gives a finished file its name. FileExistsError if another file has it.
+
+    On a file system without hard links an empty file reserves the name first, which a kill in between leaves.
+    """
     try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        try:
+            os.link(temporary, target)
+        except FileExistsError:
+            raise
+        except OSError:
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            os.replace(temporary, target)
+        else:
+            os.unlink(temporary)
     except FileExistsError:
         reason = "another process has written it meanwhile"
         raise FileExistsError(errno.EEXIST, reason, os.fspath(target)) from None

@@ -79,7 +79,7 @@ def open_data(settings: TrainSettings, *, train: Rows | None = None, valid: Rows
         pairs = _pairs(files.train, train, settings, bad)
         if not held and len(pairs) > 1:
             pairs, held = _held_out(pairs)
-        examples = [_example(pair, settings) for pair in pairs]
+        examples = list(_examples(pairs, settings, bad))
         source, size, responses = examples, len(examples), partial(_labels, examples)
     if bad.count:
         _log.warning(bad.summary())
@@ -160,7 +160,7 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
         raise InputError(f"{unseekable}: cannot be read again in each epoch, which streaming needs")
 
     def examples(file: str) -> Iterator[Example]:
-        return (_example(pair, settings) for pair in read_pairs(file, columns=_columns(settings), bad=bad))
+        return _examples(read_pairs(file, columns=_columns(settings), bad=bad), settings, bad)
 
     def responses() -> Iterator[str]:
         pairs = (pair for file in files for pair in read_pairs(file, columns=_columns(settings), bad=bad))
@@ -184,19 +184,15 @@ def _columns(settings: TrainSettings) -> Columns:
     return Columns(data.context, data.response, data.column_candidates, data.responses, data.labels)
 
 
-def _example(pair: Example, settings: TrainSettings) -> Example:
-    """Drops candidates that training does not use.
-
-    Raises:
-        InputError: its labels are not those of the objective.
-    """
-    if settings.training.objective == "bce" and pair.labels is not None and max(pair.labels.values()) > 1:
-        raise InputError(
-            f"{pair.where}: objective bce reads labels as probabilities, but one is {max(pair.labels.values()):g}; "
-            "divide them by the largest, or give another objective",
-            argument="objective",
-        )
-    return pair if settings.training.candidates in OWN_CANDIDATES else replace(pair, candidates=None)
+def _examples(pairs: Iterable[Example], settings: TrainSettings, bad: BadExamples) -> Iterator[Example]:
+    """Drops candidates that training does not use; `bad` gets the error of labels that the objective cannot read."""
+    for pair in pairs:
+        if settings.training.objective == "bce" and pair.labels is not None and max(pair.labels.values()) > 1:
+            found = f"objective bce reads labels as probabilities, but one is {max(pair.labels.values()):g}"
+            advice = "divide them by the largest, or give another objective"
+            bad(InputError(f"{pair.where}: {found}; {advice}", argument="objective"))
+            continue
+        yield pair if settings.training.candidates in OWN_CANDIDATES else replace(pair, candidates=None)
 
 
 def _labels(examples: Sequence[Example]) -> Iterator[str]:

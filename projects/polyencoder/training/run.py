@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from polyencoder.config import PROMPTS
+from polyencoder.config import PROMPTS, ConvertConfig, RankerConfig, TextConfig
 from polyencoder.data.pairs import data_files
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import NDCG
@@ -23,7 +23,7 @@ from polyencoder.export.folder import README
 from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.settings.base import flat_values
+from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.files import write_text
@@ -186,6 +186,7 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
         settings=_of_the_run(settings) | _of_the_model(ranker) | of_the_data,
+        defaults=flat_defaults(settings) | _of_older_models(),
         changeable={"max_seconds"},
         given=settings.given,
         instead=f"continue its model in another folder (init {settings.data.out})",
@@ -208,6 +209,12 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
         shape |= {name: getattr(config.convert, name) for name in CONVERT_FIELDS}
         shape["extra_contexts"] = shape.pop("history_size") - 1
     return shape
+
+
+def _of_older_models() -> dict[str, Any]:
+    """What models had before there was a setting for it."""
+    known = {one.name: one.default for part in (RankerConfig, TextConfig, ConvertConfig) for one in fields(part)}
+    return {name: known[name] for name in (*RANKER_FIELDS, *TEXT_FIELDS, *CONVERT_FIELDS)}
 
 
 def _say_what_learns(trainer: Trainer, data: RunData) -> None:

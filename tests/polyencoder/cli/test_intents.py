@@ -7,7 +7,7 @@ import json
 import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, UsageError
-from polyencoder.intents import IntentClassifier
+from polyencoder.intents import IntentClassifier, train_intents
 from polyencoder.ranker.ranker import Ranker
 from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
@@ -146,3 +146,23 @@ def test_bad_records_are_left_out_and_counted(run, tmp_path, capsys):
     (tmp_path / "bad.jsonl").write_text('{"text": "hi", "label": "new"}\n{"text": "i ski", "label": "ski"}\n')
     given = ["train", "-m", "model", "--train", "train.jsonl", "--test", "bad.jsonl", "--skip-bad-examples", *QUICK]
     assert "1 bad record was left out; the first: bad.jsonl, line 1" in run(*given)
+
+
+def test_a_head_that_appears_meanwhile_is_not_replaced(run, tmp_path, monkeypatch):
+    """Another run's, which ends while this one trains."""
+    arguments, others = [*TRAIN, "-m", "model", *QUICK], {}
+
+    def slow_training(*parts, **options):
+        report = train_intents(*parts, **options)
+        report.classifier.save(tmp_path / "head")
+        others.update({path.name: path.read_bytes() for path in (tmp_path / "head").iterdir()})
+        return report
+
+    monkeypatch.setattr("polyencoder.cli.intents.train_intents", slow_training)
+    with pytest.raises(CheckpointError, match="head: cannot be written .another process has written it meanwhile"):
+        run(*arguments, "-o", "head")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "head").iterdir()} == others
+    run(*arguments, "-o", "head", "--overwrite")
+    (tmp_path / "head" / "head.json").unlink()
+    with pytest.raises(ConfigError, match="head.safetensors: exists already"):
+        run(*arguments, "-o", "head")

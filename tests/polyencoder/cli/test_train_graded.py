@@ -100,6 +100,25 @@ def test_negatives_are_mined_beside_what_is_right(make_ranker, tmp_path, files):
     assert not {*mined[6]["candidates"][2:], *mined[7]["candidates"][1:]} & {"my cat .", "my dogs .", "my ski ."}
     run_command(*mine[:4], tmp_path / "out.jsonl", *mine[5:], "-o", tmp_path / "again.jsonl")
     assert (tmp_path / "again.jsonl").read_text() == (tmp_path / "out.jsonl").read_text()
+    run_command(*mine, "--candidates", "hard", "-o", tmp_path / "hard.jsonl")
+    hard = [json.loads(line) for line in (tmp_path / "hard.jsonl").read_text().splitlines()]
+    assert [row["hard"] for row in hard] == [row["candidates"] for row in mined]
+    assert all("candidates" not in row for row in hard[:6])  # of which the labels no longer are
+
+
+def test_mined_candidates_never_have_the_labels_of_others(make_ranker, tmp_path):
+    """Numbers that a pair without candidates has are none of its labels, until there are candidates beside them."""
+    make_ranker("bi").save_pretrained(tmp_path / "model")
+    rows = [{"context": f"hi {text}", "response": text, "labels": [2, 1]} for text in ("my cat .", "my dogs .")]
+    rows += [{"messages": [{"role": "assistant", "content": "my ski ."}], "context": "hi", "response": "my ski ."}]
+    rows[2] |= {"labels": ["sport", "greeting"]}
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run_command(
+        *("mine", "-m", tmp_path / "model", "-p", tmp_path / "pairs.jsonl", "--no-progress", "-n", 1),
+        *("-o", tmp_path / "out.jsonl"),
+    )
+    mined = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["labels"] for row in mined] == [[1, 0], [1, 0], ["sport", "greeting"]]
 
 
 @pytest.mark.slow

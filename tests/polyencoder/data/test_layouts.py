@@ -74,6 +74,42 @@ def test_cells_of_tables(tmp_path):
     assert [one.candidates for one in read(tmp_path, *rows, name="c.csv")] == [["a", "b", "c"], ["a", "b"]]
 
 
+@pytest.mark.parametrize("empty", [None, "", " "])
+def test_a_table_may_mix_the_records(tmp_path, empty):
+    """Each row has all columns: those of other layouts are empty in CSV, null in Parquet and datasets."""
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "a"}]
+    rows = [
+        ({"context": "hi", "response": "a"}, ("a", None)),
+        ({"context": "hi", "response": "a", "candidates": "a|b"}, ("a", ["a", "b"])),
+        ({"context": "hi", "responses": "a|b"}, ("a", None, {"a": 1, "b": 1})),
+        ({"context": "hi", "candidates": "a|b|c", "labels": "2|0|1"}, ("a", ["a", "b", "c"], {"a": 2, "c": 1})),
+        ({"context": "hi", "candidates": "a", "labels": "1"}, ("a", ["a"])),
+        ({"anchor": "hi", "positive": "a", "negative": "b"}, ("a", ["a", "b"])),
+        ({"query": "hi", "positive": "a"}, ("a", None)),
+        ({"messages": chat}, ("a", None)),
+        ({"context": chat}, ("a", None)),
+        ({"messages": chat[:1], "responses": "a|b"}, ("a", None, {"a": 1, "b": 1})),
+    ]
+    whole = dict.fromkeys({name for record, _ in rows for name in record}, empty)
+    assert read(tmp_path, *({**whole, **record} for record, _ in rows)) == [graded(*one) for _, one in rows]
+    for absent in ({}, {"context": "hi"}, {"context": "hi", "candidates": "a|b"}, {"anchor": "hi"}, {"positive": "a"}):
+        with pytest.raises(InputError, match=r"a\.jsonl, line 1: the (response|labels|context)"):
+            read(tmp_path, {**whole, **absent})
+
+
+def test_empty_columns_of_other_names(tmp_path):
+    columns = Columns(response="answer", responses="answers", candidates="docs", labels="grades")
+    rows = ("context,answer,answers,docs,grades", "hi,a,,,", "hi,,a|b,,", "hi,,,a|b,0|2", "hi,,,,", "hi,,,a,")
+    skipped = BadExamples(skip=True)
+    assert read(tmp_path, *rows, name="a.csv", columns=columns, bad=skipped) == [
+        graded("a", None),
+        graded("a", None, {"a": 1, "b": 1}),
+        graded("b", ["a", "b"], {"b": 2}),
+    ]
+    assert skipped.count == 2
+    assert skipped.first.startswith(f"{tmp_path}/a.csv, line 5: ")
+
+
 def test_columns_of_other_names(tmp_path):
     columns = Columns(context="q", candidates="docs", labels="grades", responses="answers")
     record = {"q": "hi", "docs": ["a", "b"], "grades": [0, 3], "answers": ["b"], "response": "b"}

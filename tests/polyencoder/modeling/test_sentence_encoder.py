@@ -98,6 +98,12 @@ def test_a_ranker_around_one(minilm_folder):
             "modules.json has LSTM .module 2., which rankers do not have: a Trans",
         ),
         (OLD, ("Transformer", "Pooling", "Dense"), "modules.json has Dense .module 2., which rankers do not have"),
+        (
+            OLD,
+            ("Transformer", "Pooling", "Pooling"),
+            "modules.json has a second Pooling .module 2., which rankers do not",
+        ),
+        (OLD, ("Transformer", "Pooling", "Transformer"), "modules.json has a second Transformer .module 2., which"),
         (OLD, ("Transformer", "WordWeights", "Pooling"), "modules.json has WordWeights .module 1., which"),
         ({"pooling_mode": ["cls", "mean"]}, ("Transformer", "Pooling"), "its pooling, cls and mean, is not supported"),
     ],

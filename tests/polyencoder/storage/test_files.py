@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -53,6 +54,31 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(tmp_path):
     assert (tmp_path / "run").read_text() == "theirs"
     write_text(tmp_path / "other", "mine", overwrite=False)
     assert (tmp_path / "other").read_text() == "mine"
+
+
+@pytest.mark.parametrize("call", ["fsync", "link", "replace", "unlink"])
+def test_a_kill_leaves_a_new_file_whole_or_not_there(tmp_path, killed_after, call):
+    path = tmp_path / "run"
+
+    def write() -> None:
+        setattr(os, call, lambda *paths: os._exit(0))
+        write_text(path, "mine", overwrite=False)
+
+    killed_after(9, write)
+    assert not path.exists() or path.read_text() == "mine"
+    discard_leftovers(path)
+    assert {*os.listdir(tmp_path)} <= {"run"}
+
+
+def test_a_file_system_without_hard_links(tmp_path, monkeypatch):
+    def no_link(*paths: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_link)
+    write_text(tmp_path / "run", "mine", overwrite=False)
+    with pytest.raises(FileExistsError, match="another process has written it"):
+        write_text(tmp_path / "run", "theirs", overwrite=False)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("run", "mine")]
 
 
 def test_a_broken_link_is_no_folder(tmp_path):

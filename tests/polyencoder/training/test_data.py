@@ -8,6 +8,7 @@ from itertools import islice
 
 import pytest
 
+from polyencoder.data.example import Example
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 from polyencoder.settings.train import TrainSettings
@@ -131,3 +132,26 @@ def test_a_pipe_cannot_be_streamed(tmp_path, write):
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(InputError, match=r"pipe\.jsonl: cannot be read again in each epoch, which streaming needs"):
         opened(str(tmp_path / "pipe.jsonl"), write(PAIRS[:2], "valid"), streaming=True)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_labels_that_the_objective_cannot_read_are_bad_records(write, streaming):
+    graded = [{"context": one["context"], "candidates": ["a", "b", "c"], "labels": [1, 0, 0]} for one in PAIRS[:10]]
+    graded[5]["labels"], graded[6]["labels"] = [0, 0.5, 1], [0, 2, 0]
+    files, given = (write(graded), write(graded[:3], "valid")), {"streaming": streaming, "objective": "bce"}
+    with pytest.raises(InputError, match="train.jsonl, line 7: objective bce reads labels .* one is 2; divide them"):
+        list(items(opened(*files, **given, candidates="inline").train))
+    data = opened(*files, **given, candidates="inline", num_negatives=1, skip_bad_examples=True)
+    assert len(list(items(data.train))) == 9
+    assert data.bad.count == 1
+
+
+def items(source):
+    return source.items() if hasattr(source, "items") else source
+
+
+def test_an_example_in_memory_is_named_by_its_row():
+    rows = [Example(["hi"], "a"), Example(["hi"], "b", ["a", "b"], labels={"b": 2})]
+    settings = TrainSettings(train="my rows", out="x", backbone="bert", objective="bce")
+    with pytest.raises(InputError, match="^my rows, row 2: objective bce"):
+        open_data(settings, train=rows, valid=rows)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from polyencoder.errors import ConfigError
+from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.train import TrainSettings
 from polyencoder.settings.training import TrainingConfig
 
@@ -15,6 +16,24 @@ def test_three_epochs_unless_updates_are_counted():
     assert TrainSettings(train="a", out="b", backbone="c").training.epochs == 3
     assert TrainSettings(train="a", out="b", backbone="c", max_updates=9).training.epochs is None
     assert TrainSettings(train="a", out="b", backbone="c", max_updates=9, epochs=2).training.epochs == 2
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"backbone": "c"},
+        {"backbone": "c", "architecture": "cross", "objective": "ranknet", "max_updates": 9, "seed": 3},
+        {"vocabulary": "c", "architecture": "convert"},
+    ],
+)
+def test_what_is_not_given_has_its_default(given):
+    made = TrainSettings(train="a", out="b", **given)
+    values, defaults = flat_values(made), flat_defaults(made)
+    assert {name: values[name] for name in values if name not in made.given} == {
+        name: defaults[name] for name in values if name not in made.given
+    }
+    assert "train" not in defaults
+    assert defaults["seed"] == 0
 
 
 @pytest.mark.parametrize(

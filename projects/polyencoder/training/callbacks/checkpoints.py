@@ -8,6 +8,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,6 +37,7 @@ class Checkpoints(Callback):
     Args:
         path: of the checkpoint.
         settings: of the run, as plain values; resuming with others is an error.
+        defaults: the values of settings that a checkpoint lacks, because it is older than they are.
         changeable: settings that may differ in a resumed run.
         given: settings that were given explicitly, which an error names first.
         instead: the alternative that the error suggests.
@@ -49,6 +51,7 @@ class Checkpoints(Callback):
         path: str | os.PathLike[str],
         *,
         settings: Mapping[str, Any],
+        defaults: Mapping[str, Any] = MappingProxyType({}),
         changeable: Collection[str] = (),
         given: Collection[str] = (),
         instead: str = "give another folder",
@@ -56,7 +59,7 @@ class Checkpoints(Callback):
     ) -> None:
         self.path = Path(path)
         self.resumed = False
-        self._settings, self._every = dict(settings), every_seconds
+        self._settings, self._defaults, self._every = dict(settings), defaults, every_seconds
         self._changeable, self._given, self._instead = changeable, given, instead
         self._written, self._due = time.monotonic(), False
         self._failed: str | None = None
@@ -80,13 +83,14 @@ class Checkpoints(Callback):
         _log.info("resumed from %s, after %d updates", self.path, run.updates.count)
 
     def _check_settings(self, begun: Mapping[str, Any]) -> None:
-        """Raises CheckpointError for settings that differ from the checkpoint's; new settings may have any value."""
+        """Raises CheckpointError for settings that differ from the checkpoint's, which has the defaults of new ones."""
         now = self._settings
-        others = [name for name in begun if name not in self._changeable and now.get(name) != begun[name]]
+        was = {**{name: self._defaults.get(name) for name in now}, **begun}
+        others = [name for name in was if name not in self._changeable and now.get(name) != was[name]]
         if others:
-            name = min(others, key=lambda name: (name not in self._given, name))
+            name = min(others, key=lambda name: (name not in begun, name not in self._given, name))
             raise CheckpointError(
-                f"{self.path}: was begun with {name} {begun[name]!r}, not {now.get(name)!r}; continue with the same "
+                f"{self.path}: was begun with {name} {was[name]!r}, not {now.get(name)!r}; continue with the same "
                 f"settings, or {self._instead}",
                 argument=name,
             )

@@ -44,9 +44,8 @@ def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
 
 
 def _gains(labels: Tensor) -> Tensor:
-    """(2^l - 1) / max DCG, computed in units of 2^(the largest label), which may be large."""
-    largest = labels.amax(-1, keepdim=True)
-    gains = torch.exp2(labels - largest) - torch.exp2(-largest)
+    """(2^l - 1) / max DCG: 2^l (1 - 2^-l), exact for small l, in units of 2^(the largest l), which may be large."""
+    gains = -torch.expm1(-math.log(2) * labels) * torch.exp2(labels - labels.amax(-1, keepdim=True))
     ideal = gains.sort(-1, descending=True).values
     places = torch.arange(1, labels.size(-1) + 1, device=labels.device)
     best = (ideal * _discount(places)).sum(-1, keepdim=True)

@@ -16,5 +16,7 @@ def listnet(scores: Tensor, labels: Tensor) -> Tensor:
     target is flat among many wrong candidates. `scores` and `labels` are [batch, n]; a score of -inf is padding.
     """
     there = scores != -torch.inf
-    target = torch.softmax(labels.masked_fill(~there, -torch.inf), dim=-1)
-    return -(target * torch.log_softmax(scores, dim=-1).masked_fill(~there, 0)).sum(-1)
+    lowest = torch.finfo(scores.dtype).min  # its exp is 0, and a row of padding alone has no nan, as with -inf
+    target = torch.softmax(labels.masked_fill(~there, lowest), dim=-1)
+    logs = torch.log_softmax(scores.masked_fill(~there, lowest), dim=-1)
+    return -(target * logs.masked_fill(~there, 0)).sum(-1)

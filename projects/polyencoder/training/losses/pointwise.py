@@ -37,4 +37,4 @@ def mse(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _mean(values: Tensor, there: Tensor) -> Tensor:
-    return values.masked_fill(~there, 0).sum(-1) / there.sum(-1)
+    return values.masked_fill(~there, 0).sum(-1) / there.sum(-1).clamp(min=1)

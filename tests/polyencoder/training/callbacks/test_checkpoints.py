@@ -69,13 +69,27 @@ def test_an_interval_of_time_makes_a_checkpoint_due(run, tmp_path, monkeypatch, 
 def test_other_settings_are_an_error_that_names_the_given_one_first(run, tmp_path):
     path = tmp_path / "checkpoint.pt"
     Checkpoints(path, settings={"batch_size": 4, "seed": 1, "epochs": 2, "gone": 0}).write(run)
-    now = {"batch_size": 8, "seed": 2, "epochs": 3, "gone": 0, "new": 7}
+    now = {"batch_size": 8, "seed": 2, "epochs": 3, "gone": 0}
     with pytest.raises(CheckpointError, match=r"was begun with seed 1, not 2; .* or look elsewhere") as error:
         resumed(path, run, settings=now, changeable={"epochs"}, given={"seed", "epochs"}, instead="look elsewhere")
     assert error.value.argument == "seed"
     with pytest.raises(CheckpointError, match="was begun with batch_size 4, not 8"):
         resumed(path, run, settings=now, changeable={"epochs"})
     assert resumed(path, run, settings=now, changeable={"epochs", "seed", "batch_size"}).resumed
+
+
+def test_a_checkpoint_that_is_older_than_a_setting_was_begun_with_its_default(run, tmp_path):
+    path = tmp_path / "checkpoint.pt"
+    Checkpoints(path, settings={"seed": 1}).write(run)
+    defaults = {"seed": 0, "objective": "softmax"}
+    assert resumed(path, run, settings={"seed": 1, "objective": "softmax"}, defaults=defaults).resumed
+    now = {"seed": 1, "objective": "bce"}
+    with pytest.raises(CheckpointError, match="was begun with objective 'softmax', not 'bce'; continue") as error:
+        resumed(path, run, settings=now, defaults=defaults)
+    assert error.value.argument == "objective"
+    with pytest.raises(CheckpointError, match="was begun with seed 1, not 2"):  # what the checkpoint says comes first
+        resumed(path, run, settings=now | {"seed": 2}, defaults=defaults, given={"objective"})
+    assert resumed(path, run, settings=now, defaults=defaults, changeable={"objective"}).resumed
 
 
 @pytest.mark.parametrize("written", [b"", b"no checkpoint", {"format_version": 1, "settings": {}, "run": {}}, {}])

@@ -153,6 +153,25 @@ def test_lambdaloss_of_large_labels():
     agrees(found, lambdaloss(scores, torch.tensor([[100.0, 99.0, 0.0]])))
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e-20, 1e-30])
+def test_lambdaloss_of_small_labels(scale):
+    """2^l - 1 is l ln 2 for a small l: the gains, of which only ratios count, are the labels."""
+    scores, labels = torch.tensor([[0.0, 1.0, 2.0]]), torch.tensor([[4.0, 1.0, 0.0]])
+    agrees(lambdaloss(scores, scale * labels), lambdaloss(scores, 1e-4 * labels))
+
+
+@pytest.mark.parametrize("name", sorted(OF_LABELS))
+def test_an_example_without_candidates_adds_nothing(name):
+    scores = torch.tensor([[0.5, -0.5, ABSENT], [ABSENT] * 3], requires_grad=True)
+    labels = torch.tensor([[1.0, 0.0, 0.0], [0.0] * 3])
+    losses = OF_LABELS[name](scores, labels)
+    assert losses[1] == 0
+    agrees(losses[:1], OF_LABELS[name](scores[:1], labels[:1]).detach())
+    (gradient,) = torch.autograd.grad(losses.sum(), scores)
+    assert gradient.isfinite().all()
+    assert (gradient[scores == ABSENT] == 0).all()
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.sampled_from(sorted(EVERY)), batches(grades=(0, 1)))
 def test_gradients_are_finite_and_leave_out_padding(name, batch):
