@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polyencoder.config import RankerConfig, TextConfig
     from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
-    from polyencoder.ranker.ranker import Ranked, Ranker
+    from polyencoder.ranker.ranked import Ranked
+    from polyencoder.ranker.ranker import Ranker
 
     __version__: str
 
@@ -35,7 +36,8 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("RankerConfig", "TextConfig"), "polyencoder.config"),
     **dict.fromkeys(("CheckpointError", "ConfigError", "InputError", "PolyencoderError"), "polyencoder.errors"),
-    **dict.fromkeys(("Ranked", "Ranker"), "polyencoder.ranker.ranker"),
+    "Ranked": "polyencoder.ranker.ranked",
+    "Ranker": "polyencoder.ranker.ranker",
 }
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import Dialogue
-from polyencoder.ranker.ranker import Ranked, Ranker
+from polyencoder.ranker.ranked import Ranked
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import attention_weights
 from polyencoder.text.dialogue import checked_context
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
 from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
@@ -29,9 +28,10 @@ from polyencoder.modeling import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
 from polyencoder.ranker.loading import cast_encoders, load_parts
 from polyencoder.ranker.protocol import Context, Dialogue
+from polyencoder.ranker.ranked import Ranked, diverse
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.scoring.diversity import checked_diversity, marginal_relevance
+from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import TextEncoder, TurnSeparator
 from polyencoder.text.dialogue import checked_contexts
@@ -46,19 +46,6 @@ _METHOD_HINTS = {  # method names of other libraries -> what to call here
     "fit": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
     "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
 }
-
-
-class Ranked(NamedTuple):
-    """One candidate of a ranking."""
-
-    index: int  # type: ignore[assignment]  # hides tuple.index
-    """Its position in the list of candidates passed in."""
-    text: str
-    score: float
-    probability: float | None = None
-    """The probability that it is the right one; None if the model is not calibrated."""
-    considered: int | None = None
-    """The number of candidates from which a ranking with `diversity` chose; None without it."""
 
 
 class Ranker(Scorer):
@@ -262,11 +249,7 @@ class Ranker(Scorer):
         if least is not None:
             ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
         if varied and ranked:
-            scored = np.array([one.score for one in ranked])
-            vectors = self.encode_candidates([one.text for one in ranked]).cpu().float().numpy()
-            k = len(ranked) if top_k is None else top_k
-            places = marginal_relevance(scored, vectors, k=k, diversity=varied)
-            ranked = [ranked[place]._replace(considered=len(ranked)) for place in places]
+            ranked = diverse(ranked, self.encode_candidates([one.text for one in ranked]), k=top_k, diversity=varied)
         return ranked[:top_k]
 
     def index(

@@ -6,7 +6,7 @@ import re
 
 from polyencoder.ranker.inspection import Inspection
 from polyencoder.ranker.inspection_page import inspection_page
-from polyencoder.ranker.ranker import Ranked
+from polyencoder.ranker.ranked import Ranked
 
 RANKED = [Ranked(1, "<b>yes</b>", 2.0), Ranked(0, "no", 1.0)]
 
