@@ -38,7 +38,7 @@ def marginal_relevance(scores: Array, vectors: Array, *, k: int, diversity: floa
     """
     scores, vectors = np.asarray(scores, dtype=np.float64), np.asarray(vectors, dtype=np.float64)
     span = np.ptp(scores) if len(scores) else 0.0
-    relevance = (1 - diversity) * (scores - scores.min()) / span if span > 0 else np.zeros(len(scores))
+    relevance = (1 - diversity) * ((scores - scores.min()) / span) if span > 0 else np.zeros(len(scores))
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     directions = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
     value, nearest, chosen = relevance.copy(), np.full(len(scores), -np.inf), list[int]()
