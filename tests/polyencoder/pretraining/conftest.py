@@ -9,12 +9,15 @@ import torch
 
 from polyencoder.config import TextConfig
 from polyencoder.data.seeded_random import SeededRandom
+from polyencoder.importing.folder import save_tokenizer
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone
+from polyencoder.pretraining import run
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
+from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.text import TextEncoder
-from polyencoder.text.learning import PieceSettings, count_characters, learn_pieces
+from polyencoder.text.learning import ROLES, PieceSettings, count_characters, learn_pieces
 
 TALKS = [
     ["hello , how are you today ?", "i am fine , thank you .", "what do you do ?", "i am a teacher ."],
@@ -23,6 +26,7 @@ TALKS = [
     ["what do you teach ?", "i teach math at a high school .", "how many are there ?", "thirty of them ."],
 ]
 LONGEST = 24
+TINY = {"n_layers": 1, "embedding_size": 32, "n_heads": 2, "ffn_size": 64, "n_positions": LONGEST}
 
 
 @pytest.fixture(scope="session")
@@ -68,3 +72,37 @@ def talks(tmp_path) -> str:
 @pytest.fixture
 def rng() -> SeededRandom:
     return SeededRandom("a test")
+
+
+@pytest.fixture(autouse=True)
+def no_products(monkeypatch):
+    """The rate of the machine's products takes time, and says nothing here."""
+    monkeypatch.setattr(run, "matmul_throughput", lambda device, *, dtype: 1e9)
+
+
+@pytest.fixture
+def pieces(piece_tokenizer, tmp_path) -> str:
+    save_tokenizer(tmp_path / "pieces", piece_tokenizer, special_tokens=ROLES)
+    return str(tmp_path / "pieces")
+
+
+@pytest.fixture
+def make_settings(talks, pieces, tmp_path):
+    """(**fields) -> the settings of a tiny run on the tiny corpus, which it is evaluated on too."""
+
+    def make(**fields) -> PretrainingSettings:
+        options = {
+            "corpus": (talks,),
+            "valid": talks,
+            "vocabulary": pieces,
+            "out": str(tmp_path / "out"),
+            "tokens_per_batch": 8 * LONGEST,
+            "max_steps": 6,
+            "warmup_steps": 2,
+            "evaluate_every": 4,
+            "device": "cpu",
+        }
+        given = options | TINY | fields
+        return PretrainingSettings(**{name: value for name, value in given.items() if value is not None})
+
+    return make

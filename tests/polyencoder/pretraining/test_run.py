@@ -13,59 +13,20 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer
 
-from polyencoder.config import TextConfig
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.importing.folder import save_tokenizer
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.pretraining import run as module
 from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.run import pretrain
-from polyencoder.pretraining.start import starting_model, starting_tokenizer
+from polyencoder.pretraining.start import starting_model
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
-from polyencoder.text import TextEncoder, TokenBatch, turn_separator
-from polyencoder.text.learning import ROLES
+from polyencoder.text import TokenBatch, turn_separator
 from polyencoder.training.start import untrained_ranker
-from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
-
-TINY = {"n_layers": 1, "embedding_size": 32, "n_heads": 2, "ffn_size": 64, "n_positions": LONGEST}
-
-
-@pytest.fixture(autouse=True)
-def no_products(monkeypatch):
-    """The rate of the machine's products takes time, and says nothing here."""
-    monkeypatch.setattr(module, "matmul_throughput", lambda device, *, dtype: 1e9)
-
-
-@pytest.fixture
-def pieces(piece_tokenizer, tmp_path) -> str:
-    save_tokenizer(tmp_path / "pieces", piece_tokenizer, special_tokens=ROLES)
-    return str(tmp_path / "pieces")
-
-
-@pytest.fixture
-def make_settings(talks, pieces, tmp_path):
-    """(**fields) -> the settings of a tiny run on the tiny corpus, which it is evaluated on too."""
-
-    def make(**fields) -> PretrainingSettings:
-        options = {
-            "corpus": (talks,),
-            "valid": talks,
-            "vocabulary": pieces,
-            "out": str(tmp_path / "out"),
-            "tokens_per_batch": 8 * LONGEST,
-            "max_steps": 6,
-            "warmup_steps": 2,
-            "evaluate_every": 4,
-            "device": "cpu",
-        }
-        given = options | TINY | fields
-        return PretrainingSettings(**{name: value for name, value in given.items() if value is not None})
-
-    return make
+from tests.polyencoder.pretraining.conftest import LONGEST, TALKS, TINY
 
 
 def weights(folder):
@@ -414,65 +375,3 @@ def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
 def test_what_is_no_encoder_is_an_error(make_settings, backbone_folder, kind):
     with pytest.raises(ConfigError, match="backbone"):
         pretrain(make_settings(**dict.fromkeys(TINY), vocabulary=None, backbone=str(backbone_folder(kind))))
-
-
-@pytest.fixture
-def published(tmp_path):
-    """A tiny dictionary as the paper's is written: pieces that another follows end in `@@`, padding is at the end."""
-    tokens = [
-        "__null__",
-        "__start__",
-        "__end__",
-        "__unk__",
-        "__newln__",
-        ".",
-        "hello",
-        "h@@",
-        "i",
-        "e@@",
-        "y",
-        "__silence__",
-    ]
-    folder = tmp_path / "published"
-    folder.mkdir()
-    numbered = {token: number for number, token in enumerate([*tokens, "__fp16_pad_0__"])}
-    (folder / "vocab.json").write_text(json.dumps(numbered))
-    merges = ["h e", "l l", "he ll", "hell o</w>"]
-    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n")
-    return folder
-
-
-def test_the_papers_dictionary_is_a_vocabulary(make_settings, published, tmp_path):
-    pretrained = starting_model(make_settings(vocabulary=str(published)))
-    text = pretrained.text
-    turns = ["Hello .", "hey __newln__"]
-    words = [text.tokenizer.id_to_token(one) for one in text.context_ids(turns)]
-    assert words[:5] == ["__start__", "hello</w>", ".</w>", "[NEWLINE]", "he"]
-    assert text.context_ids(turns)[:4] == [1, 6, 5, 4]
-    assert text.context_ids(turns)[-1] == 2
-    assert text.context_ids(turns).count(4) == 1  # who types its name writes text
-    pretrained.save(tmp_path / "encoder")
-    ranker = Ranker.from_backbone(tmp_path / "encoder", device="cpu")
-    assert ranker.text.context_ids(turns) == text.context_ids(turns)
-    assert turn_separator(ranker.text.config) == "newline"
-
-
-@pytest.mark.parametrize(
-    ("vocabulary", "message"),
-    [
-        ("{", "vocab.json: not valid JSON"),
-        ('{"a": 0}', "vocab.json: its tokens must be numbered from 0, beginning with"),
-    ],
-)
-def test_a_damaged_dictionary_of_the_papers(make_settings, published, vocabulary, message):
-    (published / "vocab.json").write_text(vocabulary)
-    with pytest.raises((ConfigError, CheckpointError), match=message):
-        starting_model(make_settings(vocabulary=str(published)))
-
-
-def test_the_published_dictionary_itself(data_path):
-    tokenizer, special = starting_tokenizer(vocabulary=str(data_path / "bpe_54940"))
-    numbers = json.loads((data_path / "bpe_54940" / "vocab.json").read_bytes())
-    ids = TextEncoder(tokenizer, TextConfig(**special)).context_ids(["Hello !", "how are you"])
-    words = ["__start__", "hello", "!", "__newln__", "how", "are", "you", "__end__"]
-    assert ids == [numbers[word] for word in words]

@@ -9,6 +9,8 @@ import torch
 from polyencoder.data.example import Example
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks import Callback
+from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.schedule import ScheduleConfig
 
@@ -66,3 +68,8 @@ class Stop(Callback):
 
 def weights(model) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def callbacks(ranker, folder, *others) -> list[Callback]:
+    best = KeepBest(ranker, folder / "best")
+    return [Evaluation(ranker, VALID, every=8), best, *others, Checkpoints(folder / "checkpoint.pt", settings={"n": 1})]

@@ -1,4 +1,4 @@
-"""The trainer: one step against plain torch, a run that goes on bit by bit, parts that can be left out."""
+"""The trainer: one step against plain torch, a run, parts that can be left out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch.nn.functional as F
 
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
-from polyencoder.errors import CheckpointError, ConfigError, InputError, TrainingError
+from polyencoder.errors import ConfigError, InputError, TrainingError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.callbacks import Callback
-from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.distillation import Distillation, DistillationConfig
 from polyencoder.training.hard_negatives import HardNegatives
@@ -24,7 +23,17 @@ from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
-from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, EXAMPLES, PLAIN, VALID, Kill, Losses, Stop, weights
+from tests.polyencoder.training.runs import (
+    ARCHITECTURES,
+    CONFIG,
+    EXAMPLES,
+    PLAIN,
+    VALID,
+    Kill,
+    Losses,
+    callbacks,
+    weights,
+)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -120,87 +129,6 @@ def test_a_run_learns(make_ranker, architecture):
     assert not ranker.model.training
 
 
-def callbacks(ranker, folder, *others) -> list[Callback]:
-    best = KeepBest(ranker, folder / "best")
-    return [Evaluation(ranker, VALID, every=8), best, *others, Checkpoints(folder / "checkpoint.pt", settings={"n": 1})]
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("after", [1, 3, 5])
-def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, after):
-    """Dropout, sampling and the schedule included: the same losses from there, and the same weights at the end."""
-    settings = {"architecture": architecture, "backbone_dropout": 0.1}
-
-    def fresh():
-        ranker = make_ranker(settings["architecture"])
-        for module in ranker.model.modules():
-            if isinstance(module, torch.nn.Dropout):
-                module.p = settings["backbone_dropout"]
-        return ranker
-
-    unbroken, losses = fresh(), Losses()
-    Trainer(unbroken, CONFIG, train=EXAMPLES, callbacks=callbacks(unbroken, tmp_path / "a", losses)).fit()
-
-    first = fresh()
-    with pytest.raises(KeyboardInterrupt):
-        Trainer(first, CONFIG, train=EXAMPLES, callbacks=callbacks(first, tmp_path / "b", Kill(after))).fit()
-    again, rest = fresh(), Losses()
-    Trainer(again, CONFIG, train=EXAMPLES, callbacks=callbacks(again, tmp_path / "b", rest)).fit()
-
-    done = 6 - len(rest.values)
-    assert 0 <= done <= after
-    assert rest.values == losses.values[done:]
-    for one, other in zip(weights(unbroken.model), weights(again.model), strict=True):
-        assert torch.equal(one, other)
-    best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in "ab"]
-    assert best[0] == best[1]
-
-
-def test_a_run_that_is_over_stays_as_it_is(make_ranker, tmp_path):
-    ranker = make_ranker("bi")
-    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
-    again, losses = make_ranker("bi"), Losses()
-    progress = Trainer(again, CONFIG, train=EXAMPLES, callbacks=callbacks(again, tmp_path, losses)).fit()
-    assert (progress.updates, losses.values) == (6, [])
-    for one, other in zip(weights(ranker.model), weights(again.model), strict=True):
-        assert torch.equal(one, other)
-
-
-def test_a_run_that_was_stopped_stays_so(make_ranker, tmp_path):
-    config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
-
-    def fit():
-        ranker = make_ranker("bi")
-        best = KeepBest(ranker, tmp_path / "best", patience=2)
-        checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={})
-        parts = [Evaluation(ranker, VALID, every=8), best, checkpoints]
-        trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=parts)
-        return trainer.fit().updates, trainer.stopped
-
-    assert fit() == fit() == (6, "no better hits@1 in 2 evaluations")
-
-
-def test_other_settings_do_not_go_on(make_ranker, tmp_path):
-    ranker = make_ranker("bi")
-    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
-    checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={"n": 2})
-    with pytest.raises(CheckpointError, match="was begun with n 1, not 2"):
-        Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=[checkpoints]).fit()
-
-
-def test_a_checkpoint_of_another_version_is_one_clear_error(make_ranker, tmp_path):
-    ranker, path = make_ranker("bi"), tmp_path / "checkpoint.pt"
-    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
-    states = torch.load(path, weights_only=True)
-    for own in states["run"]["callbacks"]:
-        del own["best"]["trained"]
-    for changed, what in ((states, "has no 'trained': "), ({**states, "format_version": 1}, "")):
-        torch.save(changed, path)
-        message = f"checkpoint.pt: {what}another version of polyencoder wrote it; give another folder"
-        with pytest.raises(CheckpointError, match=message):
-            Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
-
-
 def test_what_is_not_finite_is_not_trained(make_ranker):
     ranker = make_ranker("bi")
     config = replace(ranker.model.config)
@@ -213,19 +141,6 @@ def test_what_is_not_finite_is_not_trained(make_ranker):
         assert torch.equal(one, other)
     with pytest.raises(TrainingError, match="nothing was trained: all of 2 updates were left out"):
         Trainer(ranker, replace(PLAIN, max_updates=2), train=EXAMPLES).fit()
-
-
-def test_a_run_that_goes_on_counts_on_what_is_not_finite(make_ranker):
-    trainer = Trainer(make_ranker("bi"), replace(CONFIG, max_nonfinite=3), train=EXAMPLES)
-    again = Trainer(make_ranker("bi"), replace(CONFIG, max_nonfinite=3), train=EXAMPLES)
-    infinite = torch.tensor(float("inf"))
-    for _ in range(2):
-        trainer.updates.check_losses(infinite)
-        trainer.updates.step()
-    again.load_run_state(trainer.run_state())
-    again.updates.check_losses(infinite)
-    with pytest.raises(TrainingError, match="update 3: the loss is inf, as in the 3 updates up to it"):
-        again.updates.step()
 
 
 def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
@@ -359,16 +274,6 @@ def test_no_thread_makes_batches_behind_an_error(make_ranker):
     assert threading.active_count() == before
 
 
-def test_a_run_that_trained_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):
-    same = [Example(one.turns, "i like them .") for one in EXAMPLES]
-    config = replace(CONFIG, epochs=3.0, max_updates=None)
-    for _ in range(2):
-        ranker = make_ranker("bi")
-        with pytest.raises(InputError, match="nothing was trained: in all of 6 batches"):
-            Trainer(ranker, config, train=same, callbacks=callbacks(ranker, tmp_path)).fit()
-        assert not (tmp_path / "best").exists()
-
-
 def test_examples_without_a_choice_are_left_out_of_their_batch(make_ranker):
     """As if they were not there; and a run of nothing else is an error, though its batches have several texts."""
     choices = [replace(one, candidates=[one.label, EXAMPLES[0].label, EXAMPLES[1].label]) for one in EXAMPLES[2:4]]
@@ -394,18 +299,6 @@ def test_a_run_that_ends_before_its_first_update_is_an_error(make_ranker, tmp_pa
     with pytest.raises(InputError, match="ended after 2 batches, before its first update, which takes .* of 3"):
         Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
     assert not (tmp_path / "best").exists()
-
-
-def test_a_run_that_goes_on_remembers_that_it_has_trained(make_ranker, tmp_path):
-    """What is left of it may be batches with one label."""
-    ranker, config = make_ranker("bi"), replace(CONFIG, max_updates=7)
-    with pytest.raises(KeyboardInterrupt):
-        Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path, Kill(5))).fit()
-    same = [Example(one.turns, "i like them .") for one in EXAMPLES]
-    again = make_ranker("bi")
-    stops = Stop(after=6)
-    progress = Trainer(again, config, train=same, callbacks=[stops, *callbacks(again, tmp_path)]).fit()
-    assert (progress.updates, progress.batches) == (4, 6)
 
 
 @pytest.mark.parametrize(("precision", "says"), [("bfloat16", True), ("float32", False)])

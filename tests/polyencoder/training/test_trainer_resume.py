@@ -1,0 +1,137 @@
+"""Runs of the trainer that are killed, over, stopped or started again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from polyencoder.data.example import Example
+from polyencoder.errors import CheckpointError, InputError, TrainingError
+from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
+from polyencoder.training.optimizer import OptimizerConfig
+from polyencoder.training.trainer import Trainer
+from tests.polyencoder.training.runs import (
+    ARCHITECTURES,
+    CONFIG,
+    EXAMPLES,
+    VALID,
+    Kill,
+    Losses,
+    Stop,
+    callbacks,
+    weights,
+)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, after):
+    """Dropout, sampling and the schedule included: the same losses from there, and the same weights at the end."""
+    settings = {"architecture": architecture, "backbone_dropout": 0.1}
+
+    def fresh():
+        ranker = make_ranker(settings["architecture"])
+        for module in ranker.model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = settings["backbone_dropout"]
+        return ranker
+
+    unbroken, losses = fresh(), Losses()
+    Trainer(unbroken, CONFIG, train=EXAMPLES, callbacks=callbacks(unbroken, tmp_path / "a", losses)).fit()
+
+    first = fresh()
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(first, CONFIG, train=EXAMPLES, callbacks=callbacks(first, tmp_path / "b", Kill(after))).fit()
+    again, rest = fresh(), Losses()
+    Trainer(again, CONFIG, train=EXAMPLES, callbacks=callbacks(again, tmp_path / "b", rest)).fit()
+
+    done = 6 - len(rest.values)
+    assert 0 <= done <= after
+    assert rest.values == losses.values[done:]
+    for one, other in zip(weights(unbroken.model), weights(again.model), strict=True):
+        assert torch.equal(one, other)
+    best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in "ab"]
+    assert best[0] == best[1]
+
+
+def test_a_run_that_is_over_stays_as_it_is(make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+    again, losses = make_ranker("bi"), Losses()
+    progress = Trainer(again, CONFIG, train=EXAMPLES, callbacks=callbacks(again, tmp_path, losses)).fit()
+    assert (progress.updates, losses.values) == (6, [])
+    for one, other in zip(weights(ranker.model), weights(again.model), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_run_that_was_stopped_stays_so(make_ranker, tmp_path):
+    config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
+
+    def fit():
+        ranker = make_ranker("bi")
+        best = KeepBest(ranker, tmp_path / "best", patience=2)
+        checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={})
+        parts = [Evaluation(ranker, VALID, every=8), best, checkpoints]
+        trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=parts)
+        return trainer.fit().updates, trainer.stopped
+
+    assert fit() == fit() == (6, "no better hits@1 in 2 evaluations")
+
+
+def test_other_settings_do_not_go_on(make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+    checkpoints = Checkpoints(tmp_path / "checkpoint.pt", settings={"n": 2})
+    with pytest.raises(CheckpointError, match="was begun with n 1, not 2"):
+        Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=[checkpoints]).fit()
+
+
+def test_a_checkpoint_of_another_version_is_one_clear_error(make_ranker, tmp_path):
+    ranker, path = make_ranker("bi"), tmp_path / "checkpoint.pt"
+    Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+    states = torch.load(path, weights_only=True)
+    for own in states["run"]["callbacks"]:
+        del own["best"]["trained"]
+    for changed, what in ((states, "has no 'trained': "), ({**states, "format_version": 1}, "")):
+        torch.save(changed, path)
+        message = f"checkpoint.pt: {what}another version of polyencoder wrote it; give another folder"
+        with pytest.raises(CheckpointError, match=message):
+            Trainer(make_ranker("bi"), CONFIG, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path)).fit()
+
+
+def test_a_run_that_goes_on_counts_on_what_is_not_finite(make_ranker):
+    trainer = Trainer(make_ranker("bi"), replace(CONFIG, max_nonfinite=3), train=EXAMPLES)
+    again = Trainer(make_ranker("bi"), replace(CONFIG, max_nonfinite=3), train=EXAMPLES)
+    infinite = torch.tensor(float("inf"))
+    for _ in range(2):
+        trainer.updates.check_losses(infinite)
+        trainer.updates.step()
+    again.load_run_state(trainer.run_state())
+    again.updates.check_losses(infinite)
+    with pytest.raises(TrainingError, match="update 3: the loss is inf, as in the 3 updates up to it"):
+        again.updates.step()
+
+
+def test_a_run_that_trained_nothing_is_an_error_when_it_is_started_again(make_ranker, tmp_path):
+    same = [Example(one.turns, "i like them .") for one in EXAMPLES]
+    config = replace(CONFIG, epochs=3.0, max_updates=None)
+    for _ in range(2):
+        ranker = make_ranker("bi")
+        with pytest.raises(InputError, match="nothing was trained: in all of 6 batches"):
+            Trainer(ranker, config, train=same, callbacks=callbacks(ranker, tmp_path)).fit()
+        assert not (tmp_path / "best").exists()
+
+
+def test_a_run_that_goes_on_remembers_that_it_has_trained(make_ranker, tmp_path):
+    """What is left of it may be batches with one label."""
+    ranker, config = make_ranker("bi"), replace(CONFIG, max_updates=7)
+    with pytest.raises(KeyboardInterrupt):
+        Trainer(ranker, config, train=EXAMPLES, callbacks=callbacks(ranker, tmp_path, Kill(5))).fit()
+    same = [Example(one.turns, "i like them .") for one in EXAMPLES]
+    again = make_ranker("bi")
+    stops = Stop(after=6)
+    progress = Trainer(again, config, train=same, callbacks=[stops, *callbacks(again, tmp_path)]).fit()
+    assert (progress.updates, progress.batches) == (4, 6)
