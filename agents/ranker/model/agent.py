@@ -26,6 +26,7 @@ from parlai.agents.ranker.model.family import (
 )
 from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint
 from parlai.agents.ranker.model.optimization import build_schedule, parameter_groups
+from parlai.agents.ranker.model.precision import check_precision, precision_of
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.settings import check_read
@@ -43,7 +44,6 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.modeling import RankerModel, build_model, freeze
-from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import limit_shape_cache
 from polyencoder.modeling.finite import check_finite
@@ -55,7 +55,7 @@ from polyencoder.storage.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.storage.safe_load import plain_numbers
 from polyencoder.training.adadelta import Adadelta
 from polyencoder.training.distributed import gather_objects
-from polyencoder.training.precision import Precision, PrecisionName
+from polyencoder.training.precision import Precision
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.updates import OptimizerUpdates
 
@@ -120,7 +120,7 @@ class RankerModelAgent(TorchRankerAgent):
         if opt.get("seed") is not None:
             self.random = Random(opt["seed"])
         if not shared:
-            self._say_what_precision_gains()
+            check_precision(self.opt, use_cuda=self.use_cuda)
         if not shared and self._should_initialize_optimizer():
             self.trainer = self.build_trainer(self._restored)
             self._number_training_updates = self.updates.count
@@ -131,16 +131,6 @@ class RankerModelAgent(TorchRankerAgent):
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
         """Builds the trainer; `restored` is the run's state from a checkpoint, if any."""
         return build_trainer(self, self._training, run=self._run, restored=restored)
-
-    def _say_what_precision_gains(self) -> None:
-        """Warns about a precision that this machine does not support; a model trained with it still runs."""
-        if self.opt.get("fp16") and self.opt.get("bf16"):
-            raise ConfigError("--fp16 true and --bf16 true exclude each other: choose one")
-        if self.opt.get("fp16") and not self.use_cuda:
-            logging.warning("--fp16 true needs a GPU: computing in float32. On a CPU --bf16 true may be faster")
-        device = "cuda" if self.use_cuda else "cpu"
-        if self.opt.get("bf16") and (reason := why_bf16_gains_nothing(device)):
-            logging.warning(f"--bf16 true gains nothing here: {reason}")
 
     @property
     def ranker(self) -> RankerModel:
@@ -205,11 +195,7 @@ class RankerModelAgent(TorchRankerAgent):
 
     @cached_property
     def precision(self) -> Precision:
-        """The precision of `--bf16` or, on a GPU, `--fp16`."""
-        name: PrecisionName = "bfloat16" if self.opt.get("bf16") else "float32"
-        if self.opt.get("fp16") and self.use_cuda:
-            name = "float16"
-        return Precision(name, torch.device("cuda" if self.use_cuda else "cpu"))
+        return precision_of(self.opt, use_cuda=self.use_cuda)
 
     def autocast(self) -> torch.autocast:
         return self.precision.autocast()
