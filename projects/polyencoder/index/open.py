@@ -108,8 +108,11 @@ def make_index(
             )
     if where is not None and any(is_there for _, is_there in engines.values()):
         shown = without_password(str(where))
-        if (dtype, store_tokens, faiss, workers, shard_size) != ("float32", None, None, 1, SHARD_SIZE):
-            raise ConfigError(f"{shown}: dtype, store_tokens, faiss, workers and shard_size are only for index folders")
+        of_folders = {"dtype": (dtype, "float32"), "store_tokens": (store_tokens, None), "faiss": (faiss, None)}
+        of_folders |= {"workers": (workers, 1), "shard_size": (shard_size, SHARD_SIZE)}
+        for name, (value, default) in of_folders.items():
+            if value != default:
+                raise ConfigError(f"{shown}: {name} is only for index folders", argument=name)
         if share is not None and share.processes > 1:
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
         return _on_server(

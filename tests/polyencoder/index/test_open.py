@@ -78,9 +78,9 @@ def test_an_address_of_no_engine(ranker, where):
         (
             "milvus:./x.db",
             {"dtype": "int8"},
-            r"milvus:\./x\.db: dtype, store_tokens, faiss, workers and shard_size are only for",
+            r"milvus:\./x\.db: dtype is only for",
         ),
-        (SERVER, {"workers": 2}, "postgres://me@nowhere.invalid/db#replies: dtype, store_tokens, faiss, workers and"),
+        (SERVER, {"workers": 2}, "postgres://me@nowhere.invalid/db#replies: workers is only for"),
         (SERVER, {"share": Share(0, 2)}, "postgres://me@nowhere.*: several torchrun processes are only for"),
         (None, {"share": Share(0, 2)}, "a temporary index belongs to its process"),
         ("folder", {"recall": 0.9}, "recall is for a FAISS index: give its kind"),

@@ -191,7 +191,7 @@ def test_what_cannot_store_them(ranker, make_ranker, candidates, tmp_path, make_
         make_ranker("poly").index(candidates, where, store_tokens="int8")
     with pytest.raises(ConfigError, match="store_tokens is 'int4'; it must be one of int8, float16"):
         ranker.index(candidates, where, store_tokens="int4")
-    with pytest.raises(ConfigError, match="store_tokens, faiss, workers and shard_size are only for index folders"):
+    with pytest.raises(ConfigError, match="store_tokens is only for index folders"):
         ranker.index(candidates, f"milvus:{tmp_path}/file.db", store_tokens="int8")
     vector = ranker.encode_candidates(["hello"])[0].numpy()
     with pytest.raises(ConfigError, match="these bring their vectors"):
