@@ -108,7 +108,11 @@ def make_index(
             )
     if where is not None and any(is_there for _, is_there in engines.values()):
         shown = without_password(str(where))
-        of_folders = {"dtype": (dtype, "float32"), "store_tokens": (store_tokens, None), "faiss": (faiss, None)}
+        of_folders: dict[str, tuple[object, object]] = {
+            "dtype": (dtype, "float32"),
+            "store_tokens": (store_tokens, None),
+            "faiss": (faiss, None),
+        }
         of_folders |= {"workers": (workers, 1), "shard_size": (shard_size, SHARD_SIZE)}
         for name, (value, default) in of_folders.items():
             if value != default:
