@@ -30,3 +30,5 @@ def test_rows_and_what_stored_tokens_cost(bert, tmp_path, capsys):
     assert summary["float16: share of the ten best"] == 1
     assert 0 < summary["float16: largest difference of a score"] < summary["int8: largest difference of a score"] < 0.2
     assert summary["int8: bytes per text, vectors included"] < summary["float16: bytes per text, vectors included"]
+    assert 0 < summary["float16, 100 of 30 reranked: the same best"] <= 1
+    assert summary["float16, 100 of 30 reranked: share of the ten best"] == 1

@@ -117,7 +117,7 @@ class RankerModel(TrainableModel, ABC):
     has_vectors: bool = True
     """Whether contexts and candidates are encoded separately, so that candidates can be indexed."""
     has_one_vector: bool = True
-    """Whether a context has one vector, as a candidate has, so that they are text embeddings."""
+    """Whether a context has one vector, as a candidate has, so that they are text embeddings: `context_vectors`."""
     reads_pairs: bool = False
     """Whether `forward` compares the tokens of both texts. If the model also has vectors, these retrieve what
     `forward` reranks."""
@@ -220,6 +220,10 @@ class RankerModel(TrainableModel, ABC):
     @abstractmethod
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         """The vectors of each context: [batch, codes, dim] with their mask."""
+
+    def context_vectors(self, contexts: ContextEncoding) -> Tensor:
+        """The vector of each context, [batch, dim], of a model that `has_one_vector`."""
+        return contexts.vectors.squeeze(1)
 
     @abstractmethod
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:

@@ -36,14 +36,20 @@ TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory at once in in
 class LateEncoder(BiEncoder):
     """score(x, c) = w_1 x.c + s (w_2 M(c, x) + w_3 M(x, c) + w_4 max_j cos(y_j, c) + w_5 cos(y_m, c)), w_i >= 0.
 
-    x and c are the bi-encoder's vectors of context and candidate, which an index holds, y_1..y_m the means of the
-    outputs of each turn of the context, and s is the bi-encoder's scale of a cosine. M(a, b) = sum_i p_i max_j cos(a_i,
+    x and c are the bi-encoder's vectors of context and candidate, y_1..y_m the means of the outputs of each turn of the
+    context, of length 1, and s is the bi-encoder's scale of a cosine. M(a, b) = sum_i p_i max_j cos(a_i,
     b_j) is MaxSim over the tokens of two texts (Khattab and Zaharia, "ColBERT", SIGIR 2020, Section 3), as a mean: the
     weights p of a candidate's tokens are a softmax over a trained product with each, of a context's tokens all equal.
     Both directions and the turns: as a poly-encoder compares a candidate with several vectors of a context, without
     trained codes.
 
     w begins as (1, 0, 0, 0, 0), so that a new model ranks as the bi-encoder that it starts from.
+
+    An index holds c, and compares it with m vectors of the context, as a poly-encoder's:
+
+        z_j = w_1 x + s / |x| ((w_2 + w_3 + w_4) y_j + w_5 y_m)
+
+    Of candidates as long as x, max_j z_j.c is the score without MaxSim; in its place stands the cosine with the turn.
     """
 
     title = "late-interaction encoder"
@@ -75,6 +81,10 @@ class LateEncoder(BiEncoder):
         with torch.no_grad():
             self.exits.clamp_(min=0)
 
+    @property
+    def _scale(self) -> float:
+        return self.config.output_scaling**2 if self.config.normalize else DOT_SCALE
+
     # ---- its exits
 
     @property
@@ -86,7 +96,17 @@ class LateEncoder(BiEncoder):
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         read = self._read_context(tokens)
-        return ContextEncoding(read.vectors.unsqueeze(1), tokens=read.each())
+        numbers = torch.arange(read.turns.size(1), device=read.turns.device)
+        own = numbers <= self._latest_turn(tokens)[1]
+        weights = self.exit_weights.to(read.turns.dtype)
+        turns = weights[1:4].sum() * read.turns + weights[4] * read.turns[:, -1:]
+        x = _exact(read.vectors).unsqueeze(1)
+        vectors = weights[0] * x + self._scale / x.norm(dim=-1, keepdim=True).clamp(min=1e-6) * turns
+        return ContextEncoding(vectors.to(read.vectors.dtype), own, tokens=read.each())
+
+    def context_vectors(self, contexts: ContextEncoding) -> Tensor:
+        assert contexts.tokens is not None
+        return torch.cat([one.vectors for one in contexts.tokens])
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
         vectors, found, mask = self._candidate_outputs(tokens)
@@ -185,12 +205,11 @@ class LateEncoder(BiEncoder):
         forth, back = max_similarities(contexts.tokens, contexts.weights, candidates.tokens, candidates.weights)
         with torch.autocast(forth.device.type, enabled=False):  # which would round the scores themselves
             vectors, others = _exact(contexts.vectors), _exact(candidates.vectors)
-            scale = self.config.output_scaling**2 if self.config.normalize else DOT_SCALE
             weights = self.exit_weights
             scores = weights[0] * self.score(ContextEncoding(vectors.unsqueeze(1)), others)
             turns = products(contexts.turns, candidates.turns.squeeze(-2))  # [batch, turns, n]
             cosines = torch.stack([forth, back, turns.amax(1), turns[:, -1]], dim=-1)
-            scores = scores + cosines.to(scores.dtype) @ (scale * weights[1:].to(scores.dtype))
+            scores = scores + cosines.to(scores.dtype) @ (self._scale * weights[1:].to(scores.dtype))
         return scores if masked is None else scores.masked_fill(masked, -torch.inf)
 
     # ---- vectors to compare
@@ -221,10 +240,14 @@ class LateEncoder(BiEncoder):
 
     def _turns(self, tokens: TokenBatch, outputs: Tensor) -> Tensor:
         """The mean output of each turn, of length 1: [batch, turns, dim]; a shorter context repeats its latest turn."""
-        turn_of = turn_numbers(tokens.ids, tokens.mask, end=self.config.turn_end)
-        last = turn_of.amax(1, keepdim=True).clamp(min=0)  # [batch, 1]
+        turn_of, last = self._latest_turn(tokens)
         numbers = torch.arange(int(last.max()) + 1 if len(last) else 1, device=outputs.device)
         return F.normalize(_exact(turn_means(outputs, turn_of, torch.minimum(numbers, last))), dim=-1)
+
+    def _latest_turn(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
+        """The turn of each token, [batch, length], and each context's latest turn, [batch, 1]."""
+        turn_of = turn_numbers(tokens.ids, tokens.mask, end=self.config.turn_end)
+        return turn_of, turn_of.amax(1, keepdim=True).clamp(min=0)
 
     # ---- export and description
 

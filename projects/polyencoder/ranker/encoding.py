@@ -79,8 +79,10 @@ def encode_contexts(
     out: ContextEncoding | None = None
     for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
         part = model.encode_context(tokens)
-        if out is None:  # of the longest contexts, which have the most codes
+        if out is None:
             out = part.empty(len(ids))
+        elif part.n_codes > out.n_codes:  # a shorter context may have more turns
+            out = out.padded(part.n_codes)
         out.put(torch.tensor(batch, device=part.vectors.device), part)
     assert out is not None
     return out

@@ -140,7 +140,7 @@ class Scorer:
             raise InputError("no text to encode: the list of texts is empty")
 
         def one_of_context(tokens: TokenBatch) -> Tensor:
-            return model.encode_context(tokens).vectors.squeeze(1)
+            return model.context_vectors(model.encode_context(tokens))
 
         bar = tqdm(desc="encoding", total=len(texts), unit=" texts", disable=not progress, dynamic_ncols=True)
         with in_evaluation(model), bar:

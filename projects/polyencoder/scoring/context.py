@@ -98,6 +98,10 @@ class ContextEncoding:
         zeros = self._mapped(lambda tensor: tensor.new_zeros(batch_size, *tensor.shape[1:]))
         return replace(zeros, tokens=None if self.tokens is None else self.tokens[:1] * batch_size)
 
+    def padded(self, codes: int) -> ContextEncoding:
+        """Pads to this number of vectors; the mask, if any, is False at padding."""
+        return self._mapped(lambda t: pad(t, (*(0, 0) * (t.dim() - 2), 0, codes - t.size(1))))
+
     def put(self, rows: Tensor, part: ContextEncoding) -> None:
         """Writes the contexts of `part`, with at most as many codes, into rows: int64 [batch of the part]."""
         for whole, some in zip(self._tensors(), part._tensors(), strict=True):
@@ -127,7 +131,7 @@ def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
     if any(part.mask is not None or part.n_codes < codes for part in parts):
         real = [part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool) for part in parts]
         parts = [replace(part, mask=own) if part.mask is None else part for part, own in zip(parts, real, strict=True)]
-    parts = [part._mapped(lambda t: pad(t, (*(0, 0) * (t.dim() - 2), 0, codes - t.size(1)))) for part in parts]
+    parts = [part.padded(codes) for part in parts]
     tensors = iter([torch.cat(some) for some in zip(*(part._tensors() for part in parts), strict=True)])
     texts = [text for part in parts for text in part.tokens or ()]
     return replace(parts[0]._mapped(lambda _: next(tensors)), tokens=texts or None)

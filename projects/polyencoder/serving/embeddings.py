@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from polyencoder.errors import InputError
+from polyencoder.modeling import RankerModel
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.batch_forward import candidate, context
 from polyencoder.serving.engine import Engine
@@ -100,7 +102,7 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
         for place, one in enumerate(texts):
             engine.turns([one], name=f"input.{place}")
         ids = await engine.tokenized(lambda: [ranker.text.context_ids([one]) for one in texts])
-        job = Job([context(one) for one in ids], _of_contexts)
+        job = Job([context(one) for one in ids], partial(_of_contexts, ranker.model))
     else:
         ids = await engine.tokenized(lambda: ranker.text.candidate_ids(texts, remember=False))
         job = Job([candidate(one) for one in ids], _of_candidates)
@@ -108,8 +110,8 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
     return await engine.run(job), tokens
 
 
-def _of_contexts(jobs: Sequence[Job]) -> list[Tensor]:
-    return [torch.cat([one.vectors[:, 0] for one in job.results]).float().cpu() for job in jobs]
+def _of_contexts(model: RankerModel, jobs: Sequence[Job]) -> list[Tensor]:
+    return [torch.cat([model.context_vectors(one) for one in job.results]).float().cpu() for job in jobs]
 
 
 def _of_candidates(jobs: Sequence[Job]) -> list[Tensor]:

@@ -206,6 +206,41 @@ def test_its_index_holds_the_bi_encoders_vectors_and_the_best_are_read_again(mak
     assert [hit.text for hit in hits[3:]] == [sentences[i] for i in first[3:]]
 
 
+@pytest.mark.parametrize("weights", [[0.9, 0, 0, 0.4, 0.2], [0, 0, 0, 0, 1], [1, 0, 0, 0, 0]])
+def test_an_index_compares_with_all_of_the_score_but_tokens(make_late, text, sentences, weights):
+    model = make_late(normalize=True, output_scaling=3.0)
+    with torch.no_grad():
+        model.exits.copy_(torch.tensor(weights) / late.SPEED)
+        encoded, vectors = (
+            model.encode_context(text.contexts(CONTEXTS)),
+            model.encode_candidates(text.candidates(sentences)),
+        )
+        expected = model(text.contexts(CONTEXTS), text.candidates(sentences))
+    assert encoded.mask.sum(1).tolist() == [len(turns) for turns in CONTEXTS]
+    products = encoded.vectors @ vectors.t()  # [batch, turns, n]
+    highest = products.masked_fill(~encoded.mask.unsqueeze(-1), -torch.inf).amax(1)
+    torch.testing.assert_close(highest, expected)
+
+
+def test_what_an_index_compares_does_not_depend_on_other_contexts(make_late, text):
+    model = make_late()
+    with torch.no_grad():
+        together = model.encode_context(text.contexts(CONTEXTS))
+        for place, turns in enumerate(CONTEXTS):
+            alone = model.encode_context(text.contexts([turns])).vectors[0]
+            torch.testing.assert_close(together.vectors[place][together.mask[place]], alone, rtol=1e-4, atol=1e-5)
+
+
+def test_embeddings_are_those_of_its_bi_encoder(make_model, make_late, text):
+    model = make_late()
+    bi = make_model("bi", reduction="mean")
+    transfer_weights(bi, model.state_dict(), origin="late")
+    contexts = text.contexts(CONTEXTS)
+    with torch.no_grad():
+        found, expected = model.context_vectors(model.encode_context(contexts)), bi.encode_context(contexts).vectors
+    torch.testing.assert_close(found, expected.squeeze(1))
+
+
 def test_what_it_does_not_do_is_an_error(make_late, make_config):
     with pytest.raises(InputError, match="a late-interaction encoder is not exported to ONNX"):
         make_late().export_steps()

@@ -55,6 +55,21 @@ def test_contexts_in_the_order_asked(monkeypatch, make_model, text, candidates, 
     assert found.batch_size == len(contexts)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("architecture", ["poly", "late"])
+def test_a_short_context_may_have_the_most_turns(monkeypatch, make_model, text, sentences, architecture):
+    monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", 30)  # the longest alone, and first
+    end = text.separator_ids[-1]
+    fields = {"context_vectors": "turns", "n_codes": 8} if architecture == "poly" else {}
+    model = make_model(architecture, turn_end=end, **fields)
+    contexts = [["hi", "you", "me", "no"], [" ".join(sentences[:4])], ["hello", "hi"]]
+    found, vectors = encode_contexts(model, text, contexts), torch.randn(5, model.dim)
+    expected = torch.cat([model.score(model.encode_context(text.contexts([one])), vectors) for one in contexts])
+    torch.testing.assert_close(model.score(found, vectors), expected, rtol=1e-4, atol=1e-4)
+    assert found.mask is not None
+    assert found.mask.sum(1).tolist() == [4, 1, 2]
+
+
 def test_a_batch_of_contexts_stays_within_its_budget(monkeypatch, make_ranker, sentences):
     """`search_many`, `score` and `encode_contexts` do not pad a thousand contexts to the longest."""
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", 60)
