@@ -15,11 +15,11 @@ from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.pretraining.corpus import WINDOW, PairExample, other_response
 from polyencoder.training.callbacks import Callback
 
-__all__ = ["ResponseBuffer", "Turn", "beginning_of"]
+__all__ = ["EpisodeExample", "ResponseBuffer", "beginning_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(Example):
+class EpisodeExample(Example):
     """A task's example and its conversation."""
 
     episode: int = 0
@@ -36,16 +36,16 @@ class ResponseBuffer(Callback):
     def __init__(self) -> None:
         self._window: list[tuple[int, str]] = []
 
-    def add(self, turns: Sequence[Turn], draws: SeededRandom) -> None:
-        """Adds the responses of these turns."""
-        for one in turns:
+    def add(self, examples: Sequence[EpisodeExample], draws: SeededRandom) -> None:
+        """Adds the responses of these examples."""
+        for one in examples:
             if len(self._window) < WINDOW:
                 self._window.append((one.episode, one.label))
             else:
                 self._window[draws.below(WINDOW)] = one.episode, one.label
 
-    def pair(self, one: Turn, draws: SeededRandom) -> PairExample:
-        """Pairs a turn with a response of another conversation."""
+    def pair(self, one: EpisodeExample, draws: SeededRandom) -> PairExample:
+        """Pairs an example with a response of another conversation."""
         key = draws.below(2**53)  # drawn first, so that it does not depend on the buffer
         other = other_response(one.episode, one.label, self._window, draws)
         return PairExample(one.turns, one.label, other=other, key=key)

@@ -11,7 +11,7 @@ import numpy as np
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.pretrain_ranker.args import settle_schedule
-from parlai.agents.pretrain_ranker.examples import ResponseBuffer, Turn, beginning_of
+from parlai.agents.pretrain_ranker.examples import EpisodeExample, ResponseBuffer, beginning_of
 from parlai.agents.pretrain_ranker.flags import UNSUPPORTED
 from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
 from parlai.agents.pretrain_ranker.report import TrainedWordsReport, example_metrics, main_measures, render_prediction
@@ -201,7 +201,7 @@ class PretrainRankerAgent(RankerModelAgent):
             batchsize=len(valid),
             is_training=any("labels" in obs for obs in obs_batch),
             valid_indices=torch.tensor([place for place, _ in valid], dtype=torch.long),
-            examples=[Turn(obs["turns"], obs["label_choice"], episode=obs["episode"]) for _, obs in valid],
+            examples=[EpisodeExample(obs["turns"], obs["label_choice"], episode=obs["episode"]) for _, obs in valid],
         )
 
     # ---- training

@@ -20,7 +20,7 @@ from polyencoder.hub.resolve import exists
 from polyencoder.intents.classifier import HEAD, HEAD_WEIGHTS, EncoderSource, IntentClassifier, Prediction
 from polyencoder.intents.examples import read_labelled, read_plain
 from polyencoder.intents.head import HeadConfig
-from polyencoder.intents.metrics import Metrics
+from polyencoder.intents.metrics import ClassifierMetrics
 from polyencoder.intents.mlp import FitSettings
 from polyencoder.intents.training import IntentReport, train_intents
 from polyencoder.ranker.encoding import VectorKind
@@ -196,7 +196,7 @@ def _lines(report: IntentReport) -> list[str]:
     return [*lines, *_of_test(best.test, seed=best.seed)] if best.test else lines
 
 
-def _of_test(test: Metrics, *, seed: int) -> list[str]:
+def _of_test(test: ClassifierMetrics, *, seed: int) -> list[str]:
     """The test metrics of the saved head."""
     lines = [f"seed {seed}, the best on what was held out; its probabilities are {test.calibration_error:.3f} off"]
     lines += [

@@ -16,8 +16,8 @@ Relevance: TypeAlias = Sequence[Mapping[str, float] | None]
 """The right texts of each example with their labels, numbers above 0; None for one right text with the label 1."""
 
 
-class FixedCandidates(Protocol):
-    """Fixed candidates, one list for all examples: its texts, and the row of each."""
+class CandidateList(Protocol):
+    """The fixed candidates of all examples: texts, and the row of each."""
 
     texts: Sequence[str]
     place: dict[str, int]
@@ -221,7 +221,7 @@ def batch_pool(
     *,
     labels: Sequence[str] | None,
     candidates: Sequence[Sequence[str]] | None,
-    fixed: FixedCandidates | None = None,
+    fixed: CandidateList | None = None,
     add_label: bool = False,
     relevance: Relevance | None = None,
 ) -> CandidatePool:

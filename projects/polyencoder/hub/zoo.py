@@ -6,7 +6,6 @@ that its publisher does not give is None.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import json
 from collections.abc import Mapping
@@ -15,9 +14,9 @@ from importlib.resources import files
 from types import MappingProxyType
 
 from polyencoder.config import Architecture
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, did_you_mean
 
-__all__ = ["PAPER", "ModelSource", "Result", "ZooModel", "zoo_model", "zoo_models"]
+__all__ = ["PAPER", "ModelSource", "PublishedResult", "ZooModel", "zoo_model", "zoo_models"]
 
 PAPER = "Humeau et al., Poly-encoders, ICLR 2020 (https://arxiv.org/abs/1905.01969)"
 
@@ -39,7 +38,7 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
-class Result:
+class PublishedResult:
     """The paper's result for models fine-tuned from this one."""
 
     measure: str
@@ -61,7 +60,7 @@ class ZooModel:
     """The model file's path in the archive, or the id on the hub."""
     command: str
     """Uses it; FILE in it is a new model file."""
-    results: tuple[Result, ...]
+    results: tuple[PublishedResult, ...]
     reduction: str = "first"
     """The pooling of a bi-encoder around an encoder of the hub."""
 
@@ -78,7 +77,7 @@ def zoo_models() -> Mapping[str, ZooModel]:
     sources = {name: ModelSource(**fields) for name, fields in facts["sources"].items()}
     models = {}
     for name, fields in facts["models"].items():
-        results = tuple(Result(*row) for row in fields["results"])
+        results = tuple(PublishedResult(*row) for row in fields["results"])
         models[name] = ZooModel(name=name, **(fields | {"source": sources[fields["source"]], "results": results}))
     return MappingProxyType(models)
 
@@ -88,7 +87,6 @@ def zoo_model(name: str) -> ZooModel:
     models = zoo_models()
     name = name.removeprefix("zoo:").removeprefix("polyencoder/").removesuffix("/model")
     if name not in models:
-        near = difflib.get_close_matches(name, models, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
+        hint = did_you_mean(name, models, listed=False) or "."
         raise ConfigError(f"the zoo has no model {name!r}{hint} It has: {', '.join(models)}")
     return models[name]

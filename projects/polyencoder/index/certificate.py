@@ -22,7 +22,7 @@ from torch import Tensor
 from polyencoder.index.options import Exactness
 from polyencoder.scoring import ContextEncoding, TopK, search
 
-__all__ = ["Engine", "Shortlist", "ShortlistResult", "search_shortlists"]
+__all__ = ["Shortlist", "ShortlistResult", "ShortlistSearch", "search_shortlists"]
 
 
 class Shortlist(NamedTuple):
@@ -36,7 +36,7 @@ class Shortlist(NamedTuple):
     """No other candidate has a score above, unless better ones are in the list; inf if unknown."""
 
 
-class Engine(Protocol):
+class ShortlistSearch(Protocol):
     """A search for the k best candidates of some contexts; it numbers the candidates."""
 
     contexts: ContextEncoding
@@ -68,7 +68,9 @@ class ShortlistResult(NamedTuple):
     found: Exactness
 
 
-def search_shortlists(engine: Engine, *, exactness: Exactness, length: int, longest: int) -> list[ShortlistResult]:
+def search_shortlists(
+    engine: ShortlistSearch, *, exactness: Exactness, length: int, longest: int
+) -> list[ShortlistResult]:
     """The k best of each context's shortlist; lists are doubled until the result is good enough.
 
     A result is good enough with k candidates, which for "certified" must be proven the best: the k-th score reaches the

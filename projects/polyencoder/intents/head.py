@@ -94,7 +94,7 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-class Score(NamedTuple):
+class HeadScore(NamedTuple):
     """Accuracy and loss of a head on labelled vectors."""
 
     accuracy: float
@@ -105,7 +105,7 @@ class TrainedHead(NamedTuple):
     """A trained head and its score on the held-out texts."""
 
     head: Head
-    valid: Score
+    valid: HeadScore
     epochs: int
     """Epochs up to the best one; for logistic regression, iterations."""
     temperature: float
@@ -113,10 +113,10 @@ class TrainedHead(NamedTuple):
 
 
 @torch.inference_mode()
-def score(head: Head, vectors: Tensor, labels: Tensor) -> Score:
+def score(head: Head, vectors: Tensor, labels: Tensor) -> HeadScore:
     """Evaluates a head on vectors [texts, inputs] with labels [texts]."""
     logits = head.eval()(vectors)
-    return Score(float((logits.argmax(1) == labels).float().mean()), float(F.cross_entropy(logits, labels)))
+    return HeadScore(float((logits.argmax(1) == labels).float().mean()), float(F.cross_entropy(logits, labels)))
 
 
 @torch.inference_mode()

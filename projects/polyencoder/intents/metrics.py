@@ -12,7 +12,7 @@ from torch import Tensor
 from polyencoder.calibration.fitting import reliability
 from polyencoder.intents.examples import Labelled
 
-__all__ = ["Confusion", "Coverage", "Metrics", "evaluate"]
+__all__ = ["ClassifierMetrics", "Confusion", "Coverage", "evaluate"]
 
 MIN_PROBABILITIES = (0.5, 0.7, 0.9)
 
@@ -39,7 +39,7 @@ class Coverage(NamedTuple):
     """The accuracy of these answers; None if there are none."""
 
 
-class Metrics(NamedTuple):
+class ClassifierMetrics(NamedTuple):
     """The metrics of a classifier on labelled texts."""
 
     accuracy: float
@@ -50,7 +50,7 @@ class Metrics(NamedTuple):
     """One for each two labels, the most frequent first."""
 
 
-def evaluate(probabilities: Tensor, labels: Sequence[str], examples: Sequence[Labelled]) -> Metrics:
+def evaluate(probabilities: Tensor, labels: Sequence[str], examples: Sequence[Labelled]) -> ClassifierMetrics:
     """Computes the metrics of probabilities [examples, labels], on the CPU."""
     best, places = probabilities.max(1)
     predicted = [labels[place] for place in places.tolist()]
@@ -60,7 +60,7 @@ def evaluate(probabilities: Tensor, labels: Sequence[str], examples: Sequence[La
         if one.label != label:
             mistakes[one.label, label].append(one.text)
     counts = Counter(one.label for one in examples)
-    return Metrics(
+    return ClassifierMetrics(
         float(right.float().mean()),
         reliability(best, right, torch.ones(len(best))).error,
         [_coverage(least, best, right) for least in MIN_PROBABILITIES],

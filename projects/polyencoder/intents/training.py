@@ -16,7 +16,7 @@ from polyencoder.intents.classifier import IntentClassifier
 from polyencoder.intents.examples import Labelled, hold_out, sample_per_label
 from polyencoder.intents.head import HeadConfig, TrainedHead
 from polyencoder.intents.logistic import fit_logistic, tfidf_probabilities
-from polyencoder.intents.metrics import Metrics, evaluate
+from polyencoder.intents.metrics import ClassifierMetrics, evaluate
 from polyencoder.intents.mlp import FitSettings, Trial, fit_mlp, grid_search
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.ranker.scorer import Scorer
@@ -34,8 +34,8 @@ class SeedResult:
     valid: float
     """Accuracy on the held-out texts."""
     epochs: int
-    test: Metrics | None = None
-    baseline: Metrics | None = None
+    test: ClassifierMetrics | None = None
+    baseline: ClassifierMetrics | None = None
 
     def __str__(self) -> str:
         parts = [f"seed {self.seed}: {self.texts:,} texts, {self.epochs} epochs, held out {self.valid:.1%}"]
@@ -67,7 +67,7 @@ class IntentReport:
         values = [getattr(one, of) for one in self.results]
         if None in values:
             return None
-        numbers = [value.accuracy if isinstance(value, Metrics) else value for value in values]
+        numbers = [value.accuracy if isinstance(value, ClassifierMetrics) else value for value in values]
         return statistics.mean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else 0.0
 
     def as_dict(self, *, test_texts: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from polyencoder.data.epochs import ALONE, Counts, Reader, estimated_counts
 from polyencoder.data.example import Example
 from polyencoder.data.readers import BadExamples, DataFile, OnBad, raise_it
 from polyencoder.data.seeded_random import SeededRandom, shuffled
-from polyencoder.pretraining.documents import Document, read_documents
+from polyencoder.pretraining.documents import CorpusDocument, read_documents
 
 __all__ = ["WINDOW", "Corpus", "PairExample", "other_response"]
 
@@ -60,7 +60,7 @@ class Corpus:
         self.files, self.history, self._buffer, self._bad = list(files), history, buffer, bad
         self._part, self._held_out = part, held_out
 
-    def documents(self, files: Sequence[str] | None = None) -> Iterator[Document]:
+    def documents(self, files: Sequence[str] | None = None) -> Iterator[CorpusDocument]:
         """Documents with at least one example."""
         for file in self.files if files is None else files:
             yield from self._usable(file, self._bad)
@@ -82,14 +82,14 @@ class Corpus:
 
         return estimated_counts(documents, self.files)
 
-    def _usable(self, file: str | DataFile, bad: OnBad) -> Iterator[Document]:
+    def _usable(self, file: str | DataFile, bad: OnBad) -> Iterator[CorpusDocument]:
         for document in read_documents(file, bad=bad):
             of_part = self._part == "all" or document.is_held_out(self._held_out) == (self._part == "held out")
             if document.responses and of_part:
                 yield document
 
-    def _examples(self, documents: Iterator[Document], draws: SeededRandom) -> Iterator[PairExample]:
-        ahead: deque[Document] = deque()
+    def _examples(self, documents: Iterator[CorpusDocument], draws: SeededRandom) -> Iterator[PairExample]:
+        ahead: deque[CorpusDocument] = deque()
         window: list[tuple[int, str]] = []  # responses with the numbers of their documents
         for document in documents:
             window += [(len(ahead), document.units[place]) for place in document.responses]
@@ -106,7 +106,7 @@ class Corpus:
                 yield PairExample(turns, response, other=other, key=draws.below(2**53))
 
 
-def _taken_from(documents: deque[Document]) -> Iterator[Document]:
+def _taken_from(documents: deque[CorpusDocument]) -> Iterator[CorpusDocument]:
     """Yields documents and drops references to them."""
     while documents:
         yield documents.popleft()

@@ -16,7 +16,7 @@ from polyencoder.data.ubuntu import CONTEXT, is_ubuntu, ubuntu_turns
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import are_messages, turns_of_messages
 
-__all__ = ["Document", "read_documents"]
+__all__ = ["CorpusDocument", "read_documents"]
 
 LONGEST = 512  # maximum units of an article: longer ones are split, with an overlap of one unit
 # The columns of DSTC7's Ubuntu track
@@ -27,7 +27,7 @@ _SENTENCE_END = regex.compile(r"(?<=[.!?\u2026][\"'\p{Pe}\p{Pf}]*)\s+")
 
 
 @dataclass(frozen=True)
-class Document:
+class CorpusDocument:
     """A conversation or an article. `kind` "pair": a context whose last unit alone is a response."""
 
     units: Sequence[str]
@@ -51,7 +51,7 @@ class Document:
         return zlib.crc32("\n".join(key).encode()) < share * 2**32
 
 
-def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[Document]:
+def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[CorpusDocument]:
     r"""Yields the documents of a file. The columns of a record decide its kind:
 
     - `turns`, a list of texts, or `messages`, those of a chat: a conversation;
@@ -81,28 +81,28 @@ def read_documents(file: str | DataFile, *, bad: OnBad = raise_it) -> Iterator[D
             yield document
 
 
-def _document(record: dict[str, Any], where: str) -> Document | None:
+def _document(record: dict[str, Any], where: str) -> CorpusDocument | None:
     """A record's document; None for an Ubuntu row with a wrong or empty response."""
     if "turns" in record:
-        return Document(_units(record, "turns", where), where, "conversation")
+        return CorpusDocument(_units(record, "turns", where), where, "conversation")
     if are_messages(record.get("messages")):
-        return Document(_units(record, "messages", where), where, "conversation")
+        return CorpusDocument(_units(record, "messages", where), where, "conversation")
     if "context" in record and "response" in record:
         context = [one for name in (*earlier_columns(record), "context") for one in _units(record, name, where)]
         response = _units(record, "response", where)
         if not response:
             raise InputError(f"{where}: the response is empty")
-        return Document([*context, *response], where, "pair")
+        return CorpusDocument([*context, *response], where, "pair")
     if "sentences" in record:
-        return Document(_units(record, "sentences", where), where, "text")
+        return CorpusDocument(_units(record, "sentences", where), where, "text")
     if "text" in record:
         units = _units(record, "text", where, lines=True)
-        return Document([one for unit in units for one in _SENTENCE_END.split(unit) if one], where, "text")
+        return CorpusDocument([one for unit in units for one in _SENTENCE_END.split(unit) if one], where, "text")
     if MESSAGES in record:
-        return Document(_cleaned(_dstc7_turns(record, where), MESSAGES, where), where, "conversation")
+        return CorpusDocument(_cleaned(_dstc7_turns(record, where), MESSAGES, where), where, "conversation")
     if is_ubuntu(record):
         turns = ubuntu_turns(record, where)
-        return Document(_cleaned(turns, CONTEXT, where), where, "pair") if turns and turns[-1] else None
+        return CorpusDocument(_cleaned(turns, CONTEXT, where), where, "pair") if turns and turns[-1] else None
     raise InputError(
         f"{where}: has neither 'turns' nor 'context' and 'response' nor 'sentences' nor 'text'; it has "
         f"{', '.join(map(repr, record)) or 'nothing'}"
@@ -141,7 +141,7 @@ def _cleaned(values: Any, name: str, where: str) -> list[str]:
     return [unit for text in values if (unit := " ".join(text.split()))]
 
 
-def _articles(file: str | DataFile, bad: OnBad) -> Iterator[Document]:
+def _articles(file: str | DataFile, bad: OnBad) -> Iterator[CorpusDocument]:
     """The articles of a text file."""
     units: list[str] = []
     began = ""
@@ -149,12 +149,12 @@ def _articles(file: str | DataFile, bad: OnBad) -> Iterator[Document]:
         line = record["text"]
         sentences = [unit for text in line.split("\t") if (unit := " ".join(text.split()))]
         if units and (len(sentences) != 1 or len(units) == LONGEST):
-            yield Document(units, began, "text")
+            yield CorpusDocument(units, began, "text")
             units = units[-1:] if len(sentences) == 1 else []
         if len(sentences) > 1:
-            yield Document(sentences, where, "text")
+            yield CorpusDocument(sentences, where, "text")
         elif sentences:
             began = began if units else where
             units.append(sentences[0])
     if units:
-        yield Document(units, began, "text")
+        yield CorpusDocument(units, began, "text")

@@ -10,7 +10,7 @@ from typing import Any
 
 from polyencoder.data.negatives import normalized
 from polyencoder.data.readers import records
-from polyencoder.pretraining.documents import Document
+from polyencoder.pretraining.documents import CorpusDocument
 
 __all__ = ["Overlap", "Utterances", "find_overlap"]
 
@@ -70,7 +70,7 @@ class Overlap:
         return len(self.found) / max(1, self.utterances)
 
 
-def find_overlap(documents: Iterable[Document], files: dict[str, Utterances]) -> dict[str, Overlap]:
+def find_overlap(documents: Iterable[CorpusDocument], files: dict[str, Utterances]) -> dict[str, Overlap]:
     """Finds each file's overlap with a corpus, in one pass."""
     overlaps = {name: Overlap(len(utterances)) for name, utterances in files.items()}
     for document in documents:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Block", "Chunk", "TensorSource", "VectorSource", "VectorStream", "blocks"]
+__all__ = ["Chunk", "RowBlock", "TensorSource", "VectorSource", "VectorStream", "blocks"]
 
 # If a smaller share of a block's rows is allowed, these are copied out; otherwise all are scored.
 _SPARSE = 0.5
@@ -71,7 +71,7 @@ class TensorSource:
         return self._vectors[rows.to(self.device)]
 
 
-class Block(NamedTuple):
+class RowBlock(NamedTuple):
     """Rows to score, in the scan's dtype and on its device."""
 
     indices: Tensor
@@ -92,7 +92,7 @@ class Block(NamedTuple):
 
 def blocks(
     rows: VectorStream, size: int, *, first: int, k: int, allowed: Tensor | None, like: Tensor
-) -> Iterator[Block]:
+) -> Iterator[RowBlock]:
     """Reads rows in order, converted to the dtype and device of `like`; int8 rows are scaled.
 
     Args:
@@ -125,6 +125,6 @@ def blocks(
             n_read += len(block) if permitted is None else count
             if scale is not None:
                 block = block.to(like.device, wide).mul_(scale.to(like.device, wide).unsqueeze(1))
-            yield Block(
+            yield RowBlock(
                 indices.to(like.device), block.to(like), None if permitted is None else permitted.to(like.device)
             )

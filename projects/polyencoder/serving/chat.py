@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from polyencoder.serving.config import no_index
 from polyencoder.serving.messages import Message, turns_of
-from polyencoder.serving.search import SearchResponse, SearchSettings, search_fields
+from polyencoder.serving.search import SearchParameters, SearchResponse, search_fields
 from polyencoder.serving.service import Serving
 from polyencoder.text.dialogue import as_persona
 
@@ -21,7 +21,7 @@ router = APIRouter(tags=["chat"])
 _NO_ANSWER = "I have no good answer to that."
 
 
-class ChatRequest(SearchSettings):
+class ChatRequest(SearchParameters):
     """Either `messages`, without a session, or `message`, which begins or continues a session."""
 
     messages: list[Message] | None = Field(None, description="The whole dialogue, the user's last message last.")

@@ -19,12 +19,20 @@ from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, answe
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
 
-__all__ = ["SearchRequest", "SearchResponse", "SearchResult", "SearchSettings", "find_hits", "router", "search_fields"]
+__all__ = [
+    "SearchParameters",
+    "SearchRequest",
+    "SearchResponse",
+    "SearchResult",
+    "find_hits",
+    "router",
+    "search_fields",
+]
 
 router = APIRouter(tags=["search"])
 
 
-class SearchSettings(KnownFields, Body):
+class SearchParameters(KnownFields, Body):
     """The settings of a search, as in `polyencoder search`. An unknown field is an error."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
@@ -38,7 +46,7 @@ class SearchSettings(KnownFields, Body):
     keep_turns: bool = False
 
 
-class SearchRequest(Asked, SearchSettings):
+class SearchRequest(Asked, SearchParameters):
     """A context and the settings of its search."""
 
 
@@ -70,7 +78,7 @@ async def search(request: SearchRequest, service: Serving) -> SearchResponse:
 
 
 async def search_fields(
-    service: Service, turns: Sequence[str], request: SearchSettings, *, kind: str, name: str
+    service: Service, turns: Sequence[str], request: SearchParameters, *, kind: str, name: str
 ) -> tuple[list[Hit], dict[str, Any]]:
     """The hits of a request, and the fields of its `SearchResponse`."""
     options = SearchOptions(

@@ -9,7 +9,7 @@ import torch
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.intents import mlp as module
-from polyencoder.intents.head import Head, HeadConfig, Score, TrainedHead
+from polyencoder.intents.head import Head, HeadConfig, HeadScore, TrainedHead
 from polyencoder.intents.mlp import TABLE_8, FitSettings, fit_mlp, grid_search
 
 
@@ -48,7 +48,7 @@ def test_it_ends_after_so_many_epochs_without_a_better_one(clouds, monkeypatch):
 
     def score(head, vectors, labels):
         seen.append({name: tensor.clone() for name, tensor in head.state_dict().items()})
-        return Score(*next(scores))
+        return HeadScore(*next(scores))
 
     monkeypatch.setattr(module, "score", score)
     fitted = fit_mlp(*clouds, n_labels=4, config=HeadConfig(), settings=FitSettings(patience=3))
@@ -114,7 +114,7 @@ def test_the_best_comes_first_and_each_optimizer_has_its_rate():
     def fit(config, settings):
         assert settings == replace(FitSettings(optimizer=settings.optimizer), max_epochs=3)
         return TrainedHead(
-            Head(config, inputs=1, labels=2), Score(*worth[config.hidden_size, settings.optimizer]), 1, 1.0
+            Head(config, inputs=1, labels=2), HeadScore(*worth[config.hidden_size, settings.optimizer]), 1, 1.0
         )
 
     said: list[str] = []

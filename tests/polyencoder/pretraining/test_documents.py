@@ -10,14 +10,14 @@ import pytest
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.pretraining import documents
-from polyencoder.pretraining.documents import Document, read_documents
+from polyencoder.pretraining.documents import CorpusDocument, read_documents
 
 
 @pytest.fixture
 def read(tmp_path):
     """(records or text, name) -> the documents of a file with these."""
 
-    def make(content, name="file.jsonl", **options) -> list[Document]:
+    def make(content, name="file.jsonl", **options) -> list[CorpusDocument]:
         path = tmp_path / name
         text = content if isinstance(content, str) else "".join(json.dumps(record) + "\n" for record in content)
         data = text.encode()
@@ -67,10 +67,10 @@ def test_what_a_record_is(read, record, units, kind, responses):
 
 
 def test_a_context_is_the_turns_before_or_the_sentence_before():
-    conversation = Document("abcde", "", "conversation")
+    conversation = CorpusDocument("abcde", "", "conversation")
     assert conversation.context(4, history=2) == "cd"
     assert conversation.context(1, history=20) == "a"
-    assert Document("abcde", "", "text").context(4, history=20) == "d"
+    assert CorpusDocument("abcde", "", "text").context(4, history=20) == "d"
 
 
 def test_text_files(read):
@@ -126,9 +126,9 @@ def test_official_files(read):
 
 
 def test_equal_documents_are_held_out_together():
-    pairs = [Document(["hi", str(n), "x"], "", "pair") for n in range(20)]
+    pairs = [CorpusDocument(["hi", str(n), "x"], "", "pair") for n in range(20)]
     assert len({one.is_held_out(0.3) for one in pairs}) == 1  # turns of one conversation
-    talks = [Document(["hi", str(n), "x"], "", "conversation") for n in range(2000)]
+    talks = [CorpusDocument(["hi", str(n), "x"], "", "conversation") for n in range(2000)]
     assert 500 < sum(one.is_held_out(0.3) for one in talks) < 700
     assert not any(one.is_held_out(0.0) for one in talks)
     assert all(one.is_held_out(1.0) for one in talks)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from polyencoder.cli.main import main
-from polyencoder.pretraining.documents import Document
+from polyencoder.pretraining.documents import CorpusDocument
 from polyencoder.pretraining.overlap import Utterances, find_overlap
 from tests.commands import run_command
 
@@ -43,7 +43,7 @@ def test_an_utterance_is_found_in_each_format(corpus, tmp_path, name):
 def test_what_is_short_does_not_count():
     utterances = Utterances(["one two three", "the a an one two three four five", LONG], min_words=8)
     assert len(utterances) == 1  # articles are none
-    found = find_overlap([Document(["one two three", "four"], "here", "conversation")], {"file": utterances})
+    found = find_overlap([CorpusDocument(["one two three", "four"], "here", "conversation")], {"file": utterances})
     assert (found["file"].documents, found["file"].share, found["file"].first) == (0, 0.0, None)
 
 

@@ -173,7 +173,7 @@ class FaissSearch:
 
 
 class _Shortlists:
-    """FAISS as a `certificate.Engine`: codes propose, or groups of codes without certificates."""
+    """FAISS as a `certificate.ShortlistSearch`: codes propose, or groups of codes without certificates."""
 
     most_named = 1 << 22
 
@@ -205,7 +205,7 @@ class _Shortlists:
         return search(contexts, self._vectors, k=self.k, allowed=self._allowed, attention=self.attention)
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
-        """As in `certificate.Engine`; the rows ascend.
+        """As in `certificate.ShortlistSearch`; the rows ascend.
 
         The bound is the largest possible inner product of a context's codes with a row outside. Each list also has
         the k best of the rows that FAISS lacks.

@@ -29,7 +29,7 @@ _MOST_NAMED = 1 << 16  # for one context; if longer lists are needed, everything
 
 
 class MilvusSearch:
-    """A search for the `k` best of the `available` candidates of a condition, k <= available: a `certificate.Engine`.
+    """A `certificate.ShortlistSearch` for the `k` best of the `available` candidates of a condition, k <= available.
 
     Each search numbers its candidates; `keys` maps the numbers to keys.
     """
@@ -82,7 +82,7 @@ class MilvusSearch:
         return found._replace(indices=self._numbers_of(keys).view_as(found.indices))
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
-        """As in `certificate.Engine`; rows are in the order of their keys.
+        """As in `certificate.ShortlistSearch`; rows are in the order of their keys.
 
         Outside a code's list no product exceeds the last one in it, and no score exceeds the largest product, but for
         rounding, which grows with the candidate's norm.

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 from polyencoder.packages import require
 
-__all__ = ["SCHEMES", "Address", "Server", "Session", "is_postgres"]
+__all__ = ["SCHEMES", "Address", "PostgresSession", "Server", "is_postgres"]
 
 SCHEMES = ("postgres", "postgresql")
 """Prefixes of a database's address."""
@@ -67,7 +67,7 @@ class Address(NamedTuple):
         return cls(parameters, name, f"{shown}#{name}")
 
 
-class Session:
+class PostgresSession:
     """A connection with a time limit for each statement, as a hanging server does not answer."""
 
     def __init__(self, connection: Any, *, seconds: float, answers: Callable[[], bool]) -> None:
@@ -162,19 +162,19 @@ class Server:
         self._psycopg: Any = require("psycopg", extra="postgres")
         self.parameters, self.name, self.where = Address.parsed(where)
         self.seconds: float = _ANSWER_SECONDS
-        self._idle: list[Session] = []
+        self._idle: list[PostgresSession] = []
 
     def close(self) -> None:
         while (session := self._waiting()) is not None:
             session.connection.close()
 
-    def _waiting(self) -> Session | None:
+    def _waiting(self) -> PostgresSession | None:
         """An idle connection."""
         with suppress(IndexError):  # another thread may have taken the last one
             return self._idle.pop()
         return None
 
-    def read(self, ask: Callable[[Session], T]) -> T:
+    def read(self, ask: Callable[[PostgresSession], T]) -> T:
         """Calls `ask` with a snapshot of the database, and returns its result. Replaces a lost connection."""
         while True:
             waiting = self._waiting()
@@ -196,7 +196,7 @@ class Server:
             return found
 
     @contextmanager
-    def changing(self) -> Iterator[Session]:
+    def changing(self) -> Iterator[PostgresSession]:
         """An exclusive transaction among all changes of this index; rolled back after an error."""
         session = self._connect(reads=False)
         try:
@@ -210,7 +210,7 @@ class Server:
         finally:
             session.connection.close()
 
-    def _connect(self, *, reads: bool = True) -> Session:
+    def _connect(self, *, reads: bool = True) -> PostgresSession:
         given = {
             "connect_timeout": _CONNECT_SECONDS,
             "fallback_application_name": "polyencoder",
@@ -224,7 +224,7 @@ class Server:
                 "the environment, PGPASSWORD right?"
             ) from error
         seconds = self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS)
-        return Session(connection, seconds=seconds, answers=self._answers)
+        return PostgresSession(connection, seconds=seconds, answers=self._answers)
 
     def _answers(self) -> bool:
         """Whether the server answers a new connection in time, if only to refuse it."""
@@ -236,7 +236,7 @@ class Server:
             session.ask("SELECT 1")
         return not session.late
 
-    def _explained(self, error: Exception, session: Session) -> PolyencoderError:
+    def _explained(self, error: Exception, session: PostgresSession) -> PolyencoderError:
         errors = self._psycopg.errors
         if session.late or isinstance(error, errors.QueryCanceled):
             return PolyencoderError(f"{self.where}: PostgreSQL has not answered within {session.seconds:g} seconds")

@@ -25,7 +25,7 @@ from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.options import Filter, SearchOptions
-from polyencoder.index.postgres.connection import Server, Session
+from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.search import PostgresSearch
 from polyencoder.index.postgres.table import Table, parse_kind
@@ -66,7 +66,7 @@ class PostgresIndex(Index):
         self._server = server
         self._ranker = ranker
         self._mutex = threading.RLock()
-        self._change: Session | None = None
+        self._change: PostgresSession | None = None
 
     @classmethod
     def make(
@@ -208,7 +208,7 @@ class PostgresIndex(Index):
     def _read(self, ask: Callable[[Table], T]) -> T:
         return self._server.read(lambda session: ask(self._table(session)))
 
-    def _table(self, session: Session) -> Table:
+    def _table(self, session: PostgresSession) -> Table:
         """The table. CheckpointError if it is gone, or was replaced by one of another model."""
         table = Table(session, self._server.name, where=self._server.where)
         meta = _meta(table, self._server)
@@ -262,7 +262,7 @@ class PostgresIndex(Index):
 
         return self._read(find)
 
-    def _plan(self, session: Session, *, length: int, effort: int | None) -> None:
+    def _plan(self, session: PostgresSession, *, length: int, effort: int | None) -> None:
         """Sets how PostgreSQL finds neighbours in this transaction."""
         if self.meta.kind == "flat":
             session.set({"enable_indexscan": "off"})  # or a foreign index would make lists approximate
@@ -364,7 +364,7 @@ def described_postgres(where: str) -> list[str]:
     """A summary of an index, in lines, without its model. Errors as in `PostgresIndex.open`."""
     with closing(Server(where)) as server:
 
-        def describe(session: Session) -> list[str]:
+        def describe(session: PostgresSession) -> list[str]:
             table = Table(session, server.name, where=server.where)
             meta = _meta(table, server)
             parameters = ", ".join(f"{name}={value}" for name, value in meta.parameters.items())

@@ -40,7 +40,7 @@ class CandidateRow(NamedTuple):
 
 
 class PostgresSearch:
-    """A search for the `k` best rows that pass a filter: a `certificate.Engine`.
+    """A search for the `k` best rows that pass a filter: a `certificate.ShortlistSearch`.
 
     Each search numbers its candidates: their places in `rows`.
     """
@@ -71,7 +71,7 @@ class PostgresSearch:
         self._scale = scale_of(contexts, attention)
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
-        """As in `certificate.Engine`, without candidates that cannot be among the k best."""
+        """As in `certificate.ShortlistSearch`, without candidates that cannot be among the k best."""
         for i in range(contexts.batch_size):
             yield self._ask(contexts.select(slice(i, i + 1)), length)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.options import Filter
-from polyencoder.index.postgres.connection import Session
+from polyencoder.index.postgres.connection import PostgresSession
 from polyencoder.index.postgres.rows import condition, copied
 from polyencoder.index.rows import Entry
 from polyencoder.packages import require
@@ -57,7 +57,7 @@ def vectors_of(fields: Iterable[bytes], *, dim: int) -> Tensor:
 class Table:
     """The table of this name in a session."""
 
-    def __init__(self, session: Session, name: str, *, where: str) -> None:
+    def __init__(self, session: PostgresSession, name: str, *, where: str) -> None:
         self.session = session
         self._sql: Any = require("psycopg.sql", extra="postgres")
         self._name = name
