@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging as standard_logging
 import re
 import sys
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,14 +17,11 @@ from parlai.core.params import ParlaiParser
 from tqdm import tqdm
 from transformers.utils import logging as transformers_log
 
-from polyencoder.errors import ConfigError, PolyencoderError
+from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
 
-__all__ = ["did_you_mean", "explain_errors", "hide_options", "show_errors_in_one_line", "show_library_log"]
+__all__ = ["explain_errors", "hide_options", "show_errors_in_one_line", "show_library_log"]
 
-AGENTS = {
-    name: name
-    for name in ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert", "pretrain_ranker", "tfidf")
-}
+AGENTS = ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert", "pretrain_ranker", "tfidf")
 
 # The output of `Opt.log()`: a heading, and a line per option
 OPTION = re.compile(r"Opt:|    \w+: .*")
@@ -110,7 +106,7 @@ def _in_one_line(error: BaseException, parser: ParlaiParser | None) -> str | Non
         return f"{str(error).removeprefix(NO_MODEL)}: there is no such model file; check -mf"
     if isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("parlai.agents."):
         name = str(error.name).split(".")[2]
-        return f"-m {name}: ParlAI has no such agent{did_you_mean(name, AGENTS)}"
+        return f"-m {name}: ParlAI has no such agent{did_you_mean(name, AGENTS, listed=False)}"
     return None
 
 
@@ -150,10 +146,4 @@ def _meant(parser: ParlaiParser, unknown: list[str]) -> str:
     flag = next((text for text in unknown if text.startswith("-")), None)
     # ParlAI keeps its short flags with two hyphens, and its long ones first
     flags = {name.lstrip("-"): action.option_strings[0] for name, action in parser._option_string_actions.items()}
-    return did_you_mean(flag.lstrip("-"), flags) if flag else ""
-
-
-def did_you_mean(name: str, names: Mapping[str, str]) -> str:
-    """A "did you mean" suggestion for an unknown name, if a known one is similar."""
-    close = get_close_matches(name, names, n=1)
-    return f". Did you mean {names[close[0]]}?" if close else ""
+    return did_you_mean(flag.lstrip("-"), flags, listed=False, shown=flags.__getitem__) if flag else ""

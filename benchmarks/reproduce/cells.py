@@ -14,8 +14,7 @@ from typing import Any
 from benchmarks.reproduce.runs import LAUNCHER, PROCESSES, Asked, ReproductionRun, Step
 from benchmarks.reproduce.scales import Flags, Scale, Task
 from benchmarks.reproduce.tables import Cell, Column, Row, Table
-from benchmarks.reproduce.yaml_schema import did_you_mean
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, did_you_mean
 
 __all__ = ["cell_of", "run_of", "unavailable_reason"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reproduce.runs import Asked, ReproductionRun, Step
-from benchmarks.reproduce.yaml_schema import did_you_mean, parse_fields, read_yaml
-from polyencoder.errors import ConfigError
+from benchmarks.reproduce.yaml_schema import parse_fields, read_yaml
+from polyencoder.errors import ConfigError, did_you_mean
 
 __all__ = ["SCALES", "Flags", "Scale", "Task", "read_scale", "scale_names"]
 

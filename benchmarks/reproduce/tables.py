@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reproduce.values import Value, read_value
-from benchmarks.reproduce.yaml_schema import did_you_mean, non_empty_list, parse_fields, read_yaml
-from polyencoder.errors import ConfigError
+from benchmarks.reproduce.yaml_schema import non_empty_list, parse_fields, read_yaml
+from polyencoder.errors import ConfigError, did_you_mean
 
 __all__ = ["TABLES", "Cell", "Column", "Picture", "Row", "Table", "read_table", "table_names"]
 

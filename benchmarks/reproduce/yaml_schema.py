@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,9 +16,9 @@ try:
 except ImportError:  # PyYAML without libyaml
     from yaml import SafeLoader
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, did_you_mean
 
-__all__ = ["did_you_mean", "non_empty_list", "parse_fields", "read_yaml"]
+__all__ = ["non_empty_list", "parse_fields", "read_yaml"]
 
 T = TypeVar("T")
 
@@ -68,12 +67,6 @@ def non_empty_list(values: object, *, where: str) -> Sequence[Any]:
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{where}: must be a non-empty list")
     return values
-
-
-def did_you_mean(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
-    """The end of an error message: `; did you mean ...?`, or the list of known names."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else f"; it must be one of {', '.join(known)}"
 
 
 _hints = functools.cache(get_type_hints)  # the tables have thousands of cells

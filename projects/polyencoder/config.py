@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from polyencoder.checks import check_fields
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, did_you_mean
 
 FORMAT_VERSION = 1
 
@@ -318,7 +318,7 @@ def _from_dict(cls: type, values: Any, *, origin: str) -> Any:
         raise ConfigError(f"{origin}: is {values!r}; it must be an object with the keys of a {cls.__name__}")
     known = {f.name for f in dataclasses.fields(cls)}
     if unknown := sorted(set(values) - known):
-        raise ConfigError(f"{origin}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
+        raise ConfigError(f"{origin}: unknown key {unknown[0]!r}{did_you_mean(unknown[0], sorted(known))}")
     try:
         return cls(**values)
     except (TypeError, ConfigError) as error:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "CheckpointError",
     "ConfigError",
@@ -9,6 +12,7 @@ __all__ = [
     "PolyencoderError",
     "TrainingError",
     "UsageError",
+    "did_you_mean",
     "first_line",
     "one_line",
 ]
@@ -49,6 +53,24 @@ class CheckpointError(PolyencoderError):
 
 class TrainingError(PolyencoderError):
     """Training that cannot continue: it diverged, or another process is training the same model."""
+
+
+def did_you_mean(
+    name: str, known: Iterable[str], *, listed: bool = True, shown: Callable[[str], str] = str, form: str = "; {}"
+) -> str:
+    """The end of a message about an unknown name: "; did you mean X?" for the most similar known name.
+
+    Args:
+        name: the unknown one.
+        known: the names to compare it with.
+        listed: whether to list the known names if none is similar, as "; it must be one of X, Y"; else it is empty.
+        shown: formats a known name.
+        form: of the result, around the hint.
+    """
+    known = [*known]
+    if close := get_close_matches(name, known, n=1):
+        return form.format(f"did you mean {shown(close[0])}?")
+    return form.format(f"it must be one of {', '.join(map(shown, known))}") if listed else ""
 
 
 def one_line(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from parlai.agents.ranker.console import did_you_mean, show_errors_in_one_line
+from parlai.agents.ranker.console import show_errors_in_one_line
 from parlai.tasks.selection.convai2 import Convai2Teacher
 from parlai.tasks.selection.conversational import AmazonqaTeacher, RedditTeacher
 from parlai.tasks.selection.dstc7 import Dstc7Teacher
@@ -13,7 +13,7 @@ from parlai.tasks.selection.sample import SampleTeacher
 from parlai.tasks.selection.ubuntu import UbuntuTeacher
 from parlai.tasks.selection.wiki import WikiTeacher
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, did_you_mean
 
 __all__ = [
     "AmazonqaTeacher",
@@ -43,5 +43,5 @@ def __getattr__(name: str) -> NoReturn:
     show_errors_in_one_line()  # ParlAI calls no teacher's `add_cmdline_args`, which would do so
     given, *tasks = (teacher.removesuffix("Teacher").lower() for teacher in (name, *__all__))
     tasks.remove("default")
-    hint = did_you_mean(given, {task: f"selection:{task}" for task in tasks})
+    hint = did_you_mean(given, tasks, listed=False, shown="selection:{}".format)
     raise UnknownTaskError(f"-t selection:{given}: there are {', '.join(tasks)}{hint}")

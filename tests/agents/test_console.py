@@ -62,12 +62,12 @@ def test_a_shell_sees_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("-m polyencoder --poly-n-code 4", "unrecognized arguments: --poly-n-code 4. Did you mean --poly-n-codes?"),
-        ("-m biencoder --hitsat 1", "unrecognized arguments: --hitsat 1. Did you mean --hits-at?"),
-        ("-m biencoder -bzs 3", "unrecognized arguments: -bzs 3. Did you mean --batchsize?"),
-        ("-m tfidf --tfidf-ngram 2", "unrecognized arguments: --tfidf-ngram 2. Did you mean --tfidf-ngrams?"),
+        ("-m polyencoder --poly-n-code 4", "unrecognized arguments: --poly-n-code 4; did you mean --poly-n-codes?"),
+        ("-m biencoder --hitsat 1", "unrecognized arguments: --hitsat 1; did you mean --hits-at?"),
+        ("-m biencoder -bzs 3", "unrecognized arguments: -bzs 3; did you mean --batchsize?"),
+        ("-m tfidf --tfidf-ngram 2", "unrecognized arguments: --tfidf-ngram 2; did you mean --tfidf-ngrams?"),
         ("-m biencoder --xyzzy-qwerty", "unrecognized arguments: --xyzzy-qwerty"),
-        ("-m transformer/biencoder --shuffle-bufer 9", "Did you mean --shuffle-buffer?"),
+        ("-m transformer/biencoder --shuffle-bufer 9", "; did you mean --shuffle-buffer?"),
         ("-m biencoder --candidates all", "argument --candidates/--cands: invalid choice: 'all' (choose from"),
     ],
 )
@@ -97,7 +97,7 @@ def test_typing_errors_are_answered_without_the_help(command, arguments, expecte
             r"dataset squad: give NAME:SPLIT, .* \(flag --selection-hf\)",
         ),
         ("eval_model -mf no/model", "no/model: there is no such model file; check -mf"),
-        ("train_model -m polyencodr -mf no/m", r"-m polyencodr: .* no such agent\. Did you mean polyencoder\?"),
+        ("train_model -m polyencodr -mf no/m", r"-m polyencodr: .* no such agent; did you mean polyencoder\?"),
         ("train_model -m biencoder -t selection:convai -mf no/m", r"-t selection:convai: there are .*convai2\?"),
     ],
 )

@@ -52,3 +52,16 @@ def test_the_library_speaks_of_arguments_not_of_flags():
             if node not in names and isinstance(node, ast.Constant) and isinstance(node.value, str):
                 text = re.sub(r"`polyencoder [^`]*`", "", node.value)
                 assert not re.search(r"(?<![\w-])--([a-z]|$)", text), f"{file}, line {node.lineno}: {node.value}"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "hint"),
+    [
+        ("batchsize", {}, "; did you mean batch_size?"),
+        ("batchsize", {"shown": "--{}".format, "form": " ({})"}, " (did you mean --batch_size?)"),
+        ("colour", {}, "; it must be one of batch_size, epochs"),
+        ("colour", {"listed": False}, ""),
+    ],
+)
+def test_an_unknown_name_gets_the_most_similar_known_one(name, options, hint):
+    assert errors.did_you_mean(name, iter(["batch_size", "epochs"]), **options) == hint

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from parlai.agents.ranker.console import did_you_mean
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
 from parlai.agents.ranker.dialogue.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.dialogue.ranking import parlai_metrics
@@ -23,7 +22,7 @@ from parlai.core.opt import Opt
 from parlai.core.worlds import World, create_task
 from parlai.utils.distributed import num_workers
 
-from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, InputError, PolyencoderError, did_you_mean, first_line
 from polyencoder.evaluation import of_example
 from polyencoder.evaluation.names import current_name, parse_hits_at
 from polyencoder.training.progress import Goal
@@ -92,7 +91,7 @@ def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:
     name = opt.get("validation_metric") or "accuracy"
     found = name if name in report else current_name(name)
     if found not in report:
-        there, meant = ", ".join(sorted(report)), did_you_mean(name, {one: one for one in report})
+        there, meant = ", ".join(sorted(report)), did_you_mean(name, report, listed=False)
         raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {there}{meant}")
     return found
 

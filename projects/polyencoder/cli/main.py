@@ -9,7 +9,6 @@ import ast
 import os
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import reduce
 from inspect import BoundArguments
 from pathlib import Path
@@ -19,7 +18,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.exceptions import MissingArgumentError, ValidationError
 
 from polyencoder.cli.shared.output import say
-from polyencoder.errors import PolyencoderError, UsageError, first_line
+from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first_line
 from polyencoder.packages import versions_line
 
 __all__ = ["COMMANDS", "app", "flag_of", "flags_of", "main", "parse", "run", "shown_default"]
@@ -124,9 +123,7 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
     if name in COMMANDS:
         _prepare_torch()
     elif not name.startswith("-"):  # cyclopts would import all commands to name one
-        close = get_close_matches(name, COMMANDS, n=1)
-        meant = f"did you mean {close[0]}?" if close else f"commands are {', '.join(COMMANDS)}"
-        raise UsageError(f"no command {name!r}; {meant}")
+        raise UsageError(f"no command {name!r}{did_you_mean(name, COMMANDS)}")
     try:
         command, bound, _ = app.parse_args(list(arguments))
     except CycloptsError as error:
@@ -214,9 +211,8 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
 
 
 def _unknown(flags: Sequence[str], arguments: Sequence[str]) -> UsageError:
-    known = list(flags_of(arguments[0]).values())
-    guesses = {flag: get_close_matches(flag, known, n=1) for flag in flags}
-    named = [flag + (f" (did you mean {close[0]}?)" if close else "") for flag, close in guesses.items()]
+    known = flags_of(arguments[0]).values()
+    named = [flag + did_you_mean(flag, known, listed=False, form=" ({})") for flag in dict.fromkeys(flags)]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
 
 

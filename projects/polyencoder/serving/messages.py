@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from polyencoder.checks import json_problem
-from polyencoder.errors import InputError
+from polyencoder.errors import InputError, did_you_mean
 from polyencoder.text.dialogue import turns_of_messages
 
 __all__ = ["Answer", "Asked", "Body", "KnownFields", "Message", "Usage", "answer_fields", "turns_of"]
@@ -38,9 +37,8 @@ class KnownFields(BaseModel):
     def _known(cls, value: Any) -> Any:
         for name in value if isinstance(value, dict) else ():
             if name not in cls.model_fields:
-                close = get_close_matches(str(name), cls.model_fields, n=1)
-                hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(cls.model_fields)}"
-                raise InputError(f"{name!r:.60} is not a field of this request; {hint}", argument=f"{name:.60}")
+                hint = did_you_mean(str(name), cls.model_fields)
+                raise InputError(f"{name!r:.60} is not a field of this request{hint}", argument=f"{name:.60}")
         return value
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
 
-from polyencoder.errors import ConfigError, PolyencoderError
+from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
 from polyencoder.settings.fields import leaves
 
 __all__ = ["config_error"]
@@ -74,6 +73,5 @@ def _shown(value: Any) -> str:
 
 
 def _unknown(name: str, known: Mapping[tuple[str, ...], str]) -> str:
-    close = get_close_matches(name, [*known.values(), *map(".".join, known)], n=1)
-    meant = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known.values())}"
-    return f"unknown setting {name!r}; {meant}"
+    hint = did_you_mean(name, [*known.values(), *map(".".join, known)], listed=False, shown=repr)
+    return f"unknown setting {name!r}{hint or did_you_mean(name, known.values())}"

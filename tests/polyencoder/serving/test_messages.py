@@ -18,7 +18,7 @@ def test_unknown_fields_are_errors_with_a_suggestion():
     assert Request.model_validate({"top_n": 3}).top_n == 3
     with pytest.raises(ValidationError, match="'top_m' is not a field of this request; did you mean top_n"):
         Request.model_validate({"top_m": 3})
-    with pytest.raises(ValidationError, match="'x' is not a field of this request; the fields are top_n, documents"):
+    with pytest.raises(ValidationError, match="'x' is not a field of this request; it must be one of top_n, documents"):
         Request.model_validate({"x": 3})
 
 

@@ -228,7 +228,7 @@ def test_a_truncated_file(folder, name, kept):
     [
         ({"format_version": 2}, "config.json: format version 2, but this version of polyencoder reads 1; install the"),
         ({"format_version": ...}, "config.json: format version None"),
-        ({"colour": "red"}, "config.json: unknown key 'colour'; known are architecture,"),
+        ({"colour": "red"}, "config.json: unknown key 'colour'; it must be one of architecture,"),
         ({"architecture": ...}, "config.json: not the configuration of a ranker"),
         ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
         (

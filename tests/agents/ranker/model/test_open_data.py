@@ -71,7 +71,7 @@ def test_a_file_that_is_broken(pairs, train_on, nothing_is_trained):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"validation_metric": "acuracy"}, r"--validation-metric acuracy: .*Did you mean accuracy\?"),
+        ({"validation_metric": "acuracy"}, r"--validation-metric acuracy: .*did you mean accuracy\?"),
         ({"validation_metric": "R10@1"}, r"--validation-metric R10@1: .*there are .*R6@1"),
         (
             {"eval_candidates": "fixed", "fixed_candidates_path": "FILE"},
