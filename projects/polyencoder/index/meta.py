@@ -45,6 +45,13 @@ class Fingerprints(NamedTuple):
         )
 
 
+def encoder_of(ranker: TextRanker | Fingerprints | None, *, attention: str) -> tuple[TextRanker | None, str]:
+    """The model that encodes added texts, None if only its fingerprints are known; and its `poly_attention`."""
+    if ranker is None or isinstance(ranker, Fingerprints):
+        return None, attention
+    return ranker, ranker.model.config.poly_attention
+
+
 @dataclass(frozen=True, kw_only=True)
 class Maker:
     """The model that made an index, stored by every engine beside the vectors."""

@@ -31,7 +31,7 @@ from polyencoder.index.folder.database import Database, check_there
 from polyencoder.index.folder.files import DATABASE, LOCK, check_only_ours, explained, locked
 from polyencoder.index.folder.state import State
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints, IndexMeta
+from polyencoder.index.meta import Fingerprints, IndexMeta, encoder_of
 from polyencoder.index.options import TOP_K, Filter, SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.modeling import RankerModel
@@ -52,13 +52,10 @@ class FolderIndex(Index):
     A search sees every change that was committed before it began, and never a part of one.
     """
 
-    def __init__(
-        self, folder: Path, fingerprints: Fingerprints | None, ranker: TextRanker | None, *, attention: str = "basic"
-    ) -> None:
+    def __init__(self, folder: Path, ranker: TextRanker | Fingerprints | None, *, attention: str = "basic") -> None:
         self.folder = folder.absolute()  # independent of later changes of directory
-        self.attention = attention
-        self._fingerprints = fingerprints
-        self._ranker = ranker
+        self._ranker, self.attention = encoder_of(ranker, attention=attention)
+        self._fingerprints = None if ranker is None else Fingerprints.of(ranker)
         self._database = Database(self.folder)
         self._state: State | None = None
         self._mutex = threading.RLock()
@@ -86,9 +83,7 @@ class FolderIndex(Index):
         Raises:
             CheckpointError: if there is no finished index, it is damaged, or another model made it.
         """
-        if ranker is None or isinstance(ranker, Fingerprints):
-            return cls(Path(path), ranker, None, attention=attention)
-        return cls(Path(path), Fingerprints.of(ranker), ranker, attention=ranker.model.config.poly_attention)
+        return cls(Path(path), ranker, attention=attention)
 
     def close(self) -> None:
         self._database.close()

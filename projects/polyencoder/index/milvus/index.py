@@ -24,7 +24,7 @@ from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, How, Index, check_contexts
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints, Maker
+from polyencoder.index.meta import Fingerprints, Maker, encoder_of
 from polyencoder.index.milvus.collection import IndexKind, MilvusCollection, check_kind
 from polyencoder.index.milvus.rows import condition, has_field, milvus_entry
 from polyencoder.index.milvus.search import MilvusSearch
@@ -46,13 +46,17 @@ class MilvusIndex(Index):
     takes_vectors = True
 
     def __init__(
-        self, collection: MilvusCollection, dim: int, ranker: TextRanker | None, *, attention: str = "basic"
+        self,
+        collection: MilvusCollection,
+        dim: int,
+        ranker: TextRanker | Fingerprints | None,
+        *,
+        attention: str = "basic",
     ) -> None:
         self.collection = collection
         self.dim = dim
-        self.attention = attention
-        attention_scale(attention, dim=dim)  # raises for an unknown one
-        self._ranker = ranker
+        self._ranker, self.attention = encoder_of(ranker, attention=attention)
+        attention_scale(self.attention, dim=dim)  # raises for an unknown one
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
         self._changes: ChainMap[str, Entry | None] | None = None
@@ -95,10 +99,7 @@ class MilvusIndex(Index):
             collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
         else:
             Maker.parsed(there, collection.where).check_model(maker.fingerprints, where=collection.where)
-        if isinstance(ranker, Fingerprints):
-            index = cls(collection, maker.dim, None)
-        else:
-            index = cls(collection, maker.dim, ranker, attention=ranker.model.config.poly_attention)
+        index = cls(collection, maker.dim, ranker)
         if kind is not None and index.has_exact_lists != (kind == "flat"):
             other = "flat" if index.has_exact_lists else "auto"
             raise ConfigError(
@@ -122,12 +123,9 @@ class MilvusIndex(Index):
             CheckpointError: there is no index, or another model made it.
         """
         collection, maker = _opened(where)
-        if ranker is None or isinstance(ranker, Fingerprints):
-            if ranker is not None:
-                maker.check_model(ranker, where=collection.where)
-            return cls(collection, maker.dim, None, attention=attention)
-        maker.check_model(Fingerprints.of(ranker), where=collection.where)
-        return cls(collection, maker.dim, ranker, attention=ranker.model.config.poly_attention)
+        if ranker is not None:
+            maker.check_model(Fingerprints.of(ranker), where=collection.where)
+        return cls(collection, maker.dim, ranker, attention=attention)
 
     def close(self) -> None:
         """Closes the connection. A file of Milvus Lite stays in use until this process ends."""

@@ -23,7 +23,7 @@ from polyencoder.index.base import Candidate, How, Index, check_contexts
 from polyencoder.index.certificate import search_shortlists
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints, Maker
+from polyencoder.index.meta import Fingerprints, Maker, encoder_of
 from polyencoder.index.options import Filter, SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.rows import postgres_entry
@@ -58,13 +58,17 @@ class PostgresIndex(Index):
     takes_vectors = True
 
     def __init__(
-        self, server: Server, meta: PostgresMeta, ranker: TextRanker | None, *, attention: str = "basic"
+        self,
+        server: Server,
+        meta: PostgresMeta,
+        ranker: TextRanker | Fingerprints | None,
+        *,
+        attention: str = "basic",
     ) -> None:
         self.meta = meta
-        self.attention = attention
-        attention_scale(attention, dim=meta.dim)  # raises for an unknown one
+        self._ranker, self.attention = encoder_of(ranker, attention=attention)
+        attention_scale(self.attention, dim=meta.dim)  # raises for an unknown one
         self._server = server
-        self._ranker = ranker
         self._mutex = threading.RLock()
         self._change: PostgresSession | None = None
 
@@ -123,10 +127,7 @@ class PostgresIndex(Index):
                 meta = old
             else:
                 table.create(dim=meta.dim, kind=name, description=meta.to_json())
-            if isinstance(ranker, Fingerprints):
-                index = cls(server, meta, None)
-            else:
-                index = cls(server, meta, ranker, attention=ranker.model.config.poly_attention)
+            index = cls(server, meta, ranker)
             index._change = session
             index._enter(records, "add")
             index._change = None
@@ -157,12 +158,9 @@ class PostgresIndex(Index):
         """
         server = Server(where)
         meta = server.read(lambda session: _meta(Table(session, server.name, where=server.where), server))
-        if ranker is None or isinstance(ranker, Fingerprints):
-            if ranker is not None:
-                meta.check_model(ranker, where=server.where)
-            return cls(server, meta, None, attention=attention)
-        meta.check_model(Fingerprints.of(ranker), where=server.where)
-        return cls(server, meta, ranker, attention=ranker.model.config.poly_attention)
+        if ranker is not None:
+            meta.check_model(Fingerprints.of(ranker), where=server.where)
+        return cls(server, meta, ranker, attention=attention)
 
     def close(self) -> None:
         self._server.close()
