@@ -143,7 +143,7 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer."""
     if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
         return model.candidate_fingerprint
-    model = model.merged()
+    model = model.merged().as_kept()
     config = model.config
     parts: list[bytes | memoryview | str] = [text.fingerprint()]
     parts.append(

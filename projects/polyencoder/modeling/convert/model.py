@@ -335,6 +335,5 @@ class ConveRT(RankerModel):
         return vectors if self.candidate_map is None else self.candidate_map(vectors)
 
     def candidate_modules(self) -> list[nn.Module]:
-        kept = self.as_kept()
-        behind = (kept.skip, kept.candidate_map)
-        return [kept.encoder, kept.response_head, *(module for module in behind if module is not None)]
+        behind = (self.skip, self.candidate_map)
+        return [self.encoder, self.response_head, *(module for module in behind if module is not None)]

@@ -16,6 +16,7 @@ from polyencoder.modeling import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding, Range
+from polyencoder.modeling.freezing import freeze
 from polyencoder.text import pad
 
 TEXTS = [[1, 2, 3, 4, 5, 6, 7], [8], [9, 10, 11], [39] * 60, [0]]
@@ -170,6 +171,12 @@ def test_everything_learns_and_gradients_are_those_of_the_rounded_weights(model)
         assert parameter.grad.any(), name
         if name in expected:
             torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-4, atol=1e-6)
+
+
+def test_a_frozen_candidate_side_is_frozen_before_it_is_quantized(model):
+    freeze(model, fine_tuned="all", freeze_candidates=True)
+    trained = {name.split(".")[0] for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trained == {"context_head"} | ({"history"} if model.history else set())
 
 
 def test_the_range_follows_every_so_many_batches(make_convert):
