@@ -31,16 +31,16 @@ The papers' numbers beside this project's. One command reproduces a table or som
 python -m benchmarks.reproduce convai2 --row bi --row poly-64 --seeds 1 --datapath ../shared/data
 ```
 
-`--datapath` is ParlAI's data folder. `--display-commands` prints a table's commands, `--dry-run` lists missing files and
-models. After an interruption the same command resumes. Several processes with the same command share its runs. Results
-are written to `runs/results` (`--out`) and printed beside the papers' and those of this page. This page is generated from
-`benchmarks/results` and the tables' files: `python -m benchmarks.reproduce all --write-docs`.
+`--datapath` is ParlAI's data folder. `--display-commands` prints a table's commands, `--dry-run` lists missing files
+and models. After an interruption the same command resumes. Several processes with the same command share its runs.
+Results are written to `runs/results` (`--out`) and printed beside the papers' and those of this page. This page is
+generated from `benchmarks/results` and the tables' files: `python -m benchmarks.reproduce all --write-docs`.
 
 {scales}
 
-"Paper" columns show a paper's numbers. "Here" columns show those measured with this project: the mean and, with several
-seeds, the standard deviation. (1) marks a number from one seed, (2) from two, if the table asks for more. An empty cell is
-not measured yet, or not in the paper.
+"Paper" columns show a paper's numbers. "Here" columns show those measured with this project: the mean and, with
+several seeds, the standard deviation. (1) marks a number from one seed, (2) from two, if the table asks for more. An
+empty cell is not measured yet, or not in the paper.
 """
 
 

@@ -40,13 +40,13 @@ def first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
     return best.indices.where(best.values != -torch.inf, pool.labels)  # else a wrong one, if the right ones have -inf
 
 
-def ndcg(scores: Tensor, labels: Tensor, *, cutoff: int = CUTOFF) -> Tensor:
+def ndcg(scores: Tensor, labels: Tensor) -> Tensor:
     """nDCG of scores and labels [batch, n]: [batch], from 0 to 1.
 
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques" (2002), with log2(1 + rank) as in
     trec_eval: the gain is the label itself. Equal scores are ranked by their columns, nan as -inf.
     """
-    k = min(cutoff, scores.size(1))
+    k = min(CUTOFF, scores.size(1))
     discounts = 1 / torch.log2(torch.arange(2, k + 2, device=scores.device))
     order = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).argsort(dim=1, descending=True, stable=True)[:, :k]
     best = labels.topk(k, dim=1).values

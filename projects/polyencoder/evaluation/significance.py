@@ -15,15 +15,14 @@ _AT_ONCE = 1 << 22  # numbers drawn together
 Array = np.ndarray[Any, Any]
 
 
-def bootstrap_intervals(values: Array, *, level: float = 0.95, samples: int = SAMPLES, seed: int = 0) -> Array:
-    """The percentile bootstrap's confidence interval of each column's mean.
+def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
+    """The percentile bootstrap's 95% confidence interval of each column's mean.
 
     Queries are drawn with replacement (Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979); all columns
     share the draws.
 
     Args:
         values: [queries, measures].
-        level: the share of bootstrapped means in the interval.
         samples: how many are drawn.
         seed: of the draws.
 
@@ -33,8 +32,7 @@ def bootstrap_intervals(values: Array, *, level: float = 0.95, samples: int = SA
     n, rng = len(values), np.random.default_rng(seed)
     share = np.full(n, 1 / n)
     means = [rng.multinomial(n, share, size=size) @ values / n for size in _pieces(samples, n)]
-    tail = (1 - level) / 2
-    return np.quantile(np.concatenate(means), [tail, 1 - tail], axis=0).T
+    return np.quantile(np.concatenate(means), [0.025, 0.975], axis=0).T
 
 
 def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:

@@ -10,11 +10,9 @@ from types import MappingProxyType
 
 from torch import Tensor
 
-from polyencoder.training.losses.lambdaloss import lambdaloss
-from polyencoder.training.losses.listnet import listnet
+from polyencoder.training.losses.listwise import listnet, smoothed_cross_entropy, softmax_loss
+from polyencoder.training.losses.pairwise import lambdaloss, ranknet
 from polyencoder.training.losses.pointwise import bce, mse
-from polyencoder.training.losses.ranknet import ranknet
-from polyencoder.training.losses.softmax import smoothed_cross_entropy, softmax_loss
 from polyencoder.training.losses.teacher import distillation_kl, margin_mse
 
 __all__ = [

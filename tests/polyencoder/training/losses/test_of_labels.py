@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
 from polyencoder.training.losses import OF_LABELS
-from polyencoder.training.losses.lambdaloss import lambdaloss
-from polyencoder.training.losses.listnet import listnet
-from polyencoder.training.losses.pairs import pairs_of
+from polyencoder.training.losses.listwise import listnet, smoothed_cross_entropy, softmax_loss
+from polyencoder.training.losses.pairwise import lambdaloss, pairs_of, ranknet
 from polyencoder.training.losses.pointwise import bce, mse
-from polyencoder.training.losses.ranknet import ranknet
-from polyencoder.training.losses.softmax import smoothed_cross_entropy, softmax_loss
 
 ABSENT = -math.inf
 EVERY = {"softmax": softmax_loss, **OF_LABELS}

@@ -1,19 +1,58 @@
-"""LambdaLoss: pairs weighted by what their order is worth in nDCG."""
+"""Pairwise losses: pairs of an example's candidates of which one has a higher label."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyencoder.training.losses.pairs import pairs_of
-
-__all__ = ["lambdaloss"]
+__all__ = ["Pairs", "lambdaloss", "pairs_of", "ranknet"]
 
 MU = 10.0
 """The weight of NDCG-Loss2 beside LambdaRank in NDCG-Loss2++."""
+
+
+class Pairs(NamedTuple):
+    """Pairs (i, j): i is one of the p right candidates of an example, j any of its n. All tensors are [batch, p, n].
+
+    better: [batch, p], the columns of the i. there: whether i has the higher label, and both are candidates; other
+    pairs do not count. differences: s_i - s_j, 0 where the pair does not count.
+    """
+
+    better: Tensor
+    there: Tensor
+    differences: Tensor
+
+
+def pairs_of(scores: Tensor, labels: Tensor) -> Pairs:
+    """The pairs of scores and labels [batch, n]; a score of -inf is padding.
+
+    Only a candidate with a label above 0 is better than another, so that in-batch candidates cost n for each right
+    one, not n for each candidate.
+    """
+    present = scores != -torch.inf
+    labels = labels.masked_fill(~present, -1.0)
+    most = max(1, int((labels > 0).sum(-1).max())) if len(labels) else 1
+    of_better, better = labels.topk(most, dim=-1)
+    there = (of_better.unsqueeze(-1) > labels.unsqueeze(-2)) & present.unsqueeze(-2)
+    finite = scores.masked_fill(~present, 0)
+    differences = finite.gather(-1, better).unsqueeze(-1) - finite.unsqueeze(-2)
+    return Pairs(better, there, torch.where(there, differences, 0))
+
+
+def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
+    """log(1 + exp(s_j - s_i)), the mean over an example's pairs with l_i > l_j: [batch].
+
+    Burges et al., "Learning to rank using gradient descent" (ICML 2005), Equation 3 with the target probability 1, that
+    of a known order. The mean in place of the sum makes examples with few and with many candidates equal. Labels count
+    by their order alone; 0 without such pairs. `scores` and `labels` are [batch, n]; a score of -inf is padding.
+    """
+    pairs = pairs_of(scores, labels)
+    costs = F.softplus(-pairs.differences).masked_fill(~pairs.there, 0)
+    return costs.sum((-2, -1)) / pairs.there.sum((-2, -1)).clamp(min=1)
 
 
 def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
