@@ -11,7 +11,15 @@ from parlai.agents.ranker.dialogue.examples import Examples, label_of, right_of
 from parlai.agents.ranker.dialogue.fixed import FixedCandidates, VectorCache, index_place, read_candidates
 from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.dialogue.indexed import IndexSearch, check_index_options
-from parlai.agents.ranker.dialogue.ranking import Confidence, Ranked, Scored, answer_metrics, confidence, parlai_metrics
+from parlai.agents.ranker.dialogue.ranking import (
+    Confidence,
+    Ranked,
+    Scored,
+    answer_metrics,
+    best_of_pool,
+    confidence,
+    pool_metrics,
+)
 from parlai.agents.ranker.dialogue.sources import INDEX, check_sources
 from parlai.agents.ranker.model.agent import RankerModelAgent
 from parlai.agents.ranker.model.loop import trains
@@ -25,11 +33,9 @@ from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.data import collator
 from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.scoring import best
 from polyencoder.text import TokenBatch, same
 
 
@@ -185,11 +191,10 @@ class RankerAgent(RankerModelAgent):
         pool = pool.to(batch.text_vec.device)
         with self.autocast():
             scores = pool.masked(self._scores(contexts_of(batch), pool))
-        metrics = None
-        if pool.labels is not None:
-            has_n = self.eval_candidates in ("inline", "fixed")
-            metrics = [parlai_metrics(one) for one in of_pool(scores, pool, has_n=has_n, hits_at=self._hits_at)]
-        found = self._ordered(scores, pool, batch.said)
+        metrics = pool_metrics(scores, pool, self.eval_candidates, hits_at=self._hits_at)
+        spare = max(map(len, batch.said)) if self._blocks_repeats() else 0
+        most = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
+        found = best_of_pool(scores, pool, most=most)
         if self._confidence is not None:
             counted = zip(found, pool.counts(len(found)), strict=True)
             found = [self._confidence.answers(pairs, among=n) for pairs, n in counted]
@@ -214,18 +219,6 @@ class RankerAgent(RankerModelAgent):
             index = torch.arange(len(ids), device=ids.device).view(cand_vecs.shape[:2])
         scores: Tensor = self.model(contexts_of(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
         return scores
-
-    def _ordered(self, scores: Tensor, pool: CandidatePool, said: list[set[str]]) -> list[Scored]:
-        """Each example's best candidates with scores, best first, as many as an answer needs."""
-        spare = max(map(len, said)) if self._blocks_repeats() else 0
-        wanted = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
-        values, columns = best(scores, wanted)
-        masked = scores.gather(1, columns).isneginf()  # nan becomes -inf in `values`, too
-        found = []
-        for i, row in enumerate(zip(columns.tolist(), values.tolist(), masked.tolist(), strict=True)):
-            names = pool.candidates(i)
-            found.append([(names[j], score) for j, score, is_masked in zip(*row, strict=True) if not is_masked])
-        return found
 
     def _answer(self, found: list[Scored], metrics: list[dict[str, Metric]] | None, batch: Batch) -> Output:
         """Replies to each example with its best candidate that does not repeat an earlier line.

@@ -20,7 +20,7 @@ from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
 from parlai.agents.ranker.dialogue.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.dialogue.history import RankerHistory
-from parlai.agents.ranker.dialogue.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.ranking import best_of_pool, pool_metrics
 from parlai.agents.ranker.dialogue.sources import check_sources
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.tfidf.args import add_tfidf_args
@@ -34,7 +34,6 @@ from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.evaluation import of_pool
 from polyencoder.evaluation.names import parse_hits_at
 from polyencoder.evaluation.tfidf import Tfidf
 
@@ -160,10 +159,14 @@ class TfidfAgent(Agent):
         if pool is None:
             return [{} for _ in examples]
         scores = self._scores([self._context(obs) for obs in examples], pool)
-        answers = self._ordered(scores, pool)
-        if pool.labels is not None:
-            for answer, metrics in zip(answers, self._metrics(scores, pool), strict=True):
-                answer["metrics"] = metrics
+        answers: list[dict[str, Any]] = []
+        for found in best_of_pool(scores, pool, most=self.opt["cap_num_predictions"]):
+            answers.append({"text": found[0][0], "text_candidates": [text for text, _ in found]})
+            if self.opt["return_cand_scores"]:
+                answers[-1]["sorted_scores"] = [score for _, score in found]
+        if (metrics := pool_metrics(scores, pool, self.source, hits_at=self.hits_at)) is not None:
+            for answer, own in zip(answers, metrics, strict=True):
+                answer["metrics"] = own
         return answers
 
     def _context(self, obs: Message) -> str:
@@ -179,24 +182,6 @@ class TfidfAgent(Agent):
         if pool.index is not None:
             scores = scores.gather(1, pool.index.clamp(min=0))
         return pool.masked(scores)
-
-    def _metrics(self, scores: Tensor, pool: CandidatePool) -> list[dict[str, Metric]]:
-        has_n = self.source in ("inline", "fixed")
-        return [parlai_metrics(one) for one in of_pool(scores, pool, has_n=has_n, hits_at=self.hits_at)]
-
-    def _ordered(self, scores: Tensor, pool: CandidatePool) -> list[dict[str, Any]]:
-        """Sorts each example's candidates, best first; ties keep their order."""
-        values, columns = scores.sort(dim=1, descending=True, stable=True)
-        wanted = self.opt["cap_num_predictions"]
-        answers = []
-        for i, (row, places) in enumerate(zip(values[:, :wanted].tolist(), columns[:, :wanted].tolist(), strict=True)):
-            own = pool.candidates(i)
-            kept = [(own[j], score) for j, score in zip(places, row, strict=True) if score != float("-inf")]
-            answer: dict[str, Any] = {"text": kept[0][0], "text_candidates": [text for text, _ in kept]}
-            if self.opt["return_cand_scores"]:
-                answer["sorted_scores"] = [score for _, score in kept]
-            answers.append(answer)
-        return answers
 
 
 def _check_numbers(opt: Opt) -> None:

@@ -1,4 +1,4 @@
-"""ParlAI's metrics of a ranking, and the confidence threshold `--min-probability`."""
+"""Rankings of a batch, their metrics as ParlAI's, and the confidence threshold `--min-probability`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ from typing import Any
 
 from parlai.core.metrics import AverageMetric, Metric
 from parlai.core.opt import Opt
+from torch import Tensor
 
 from polyencoder.calibration import CalibratedRanker, Calibration, least_probability
+from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
+from polyencoder.evaluation import of_pool
+from polyencoder.scoring import best
 
-__all__ = ["Confidence", "Ranked", "Scored", "answer_metrics", "confidence", "parlai_metrics"]
+__all__ = [
+    "Confidence",
+    "Ranked",
+    "Scored",
+    "answer_metrics",
+    "best_of_pool",
+    "confidence",
+    "parlai_metrics",
+    "pool_metrics",
+]
 
 Scored = list[tuple[str, float]]
 """The best candidates of an example with their scores, best first."""
@@ -26,6 +39,27 @@ TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))
 def parlai_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
     """Converts the library's metrics of an example to ParlAI's, without those that teachers compute."""
     return {name: AverageMetric(value) for name, value in values.items() if name not in TEACHER_HITS}
+
+
+def pool_metrics(
+    scores: Tensor, pool: CandidatePool, source: str, *, hits_at: Sequence[int]
+) -> list[dict[str, Metric]] | None:
+    """ParlAI's metrics of each label, from the scores [batch, n] of a source's candidates; None without labels."""
+    if pool.labels is None:
+        return None
+    found = of_pool(scores, pool, has_n=source in ("inline", "fixed"), hits_at=hits_at)
+    return [parlai_metrics(one) for one in found]
+
+
+def best_of_pool(scores: Tensor, pool: CandidatePool, *, most: int) -> list[Scored]:
+    """At most `most` candidates of each example, from scores [batch, n]; equal scores keep the pool's order."""
+    values, columns = best(scores, most)
+    masked = scores.gather(1, columns).isneginf()  # nan becomes -inf in `values`, too
+    found = []
+    for i, row in enumerate(zip(columns.tolist(), values.tolist(), masked.tolist(), strict=True)):
+        names = pool.candidates(i)
+        found.append([(names[j], score) for j, score, is_masked in zip(*row, strict=True) if not is_masked])
+    return found
 
 
 @dataclass(frozen=True)
