@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from parlai.agents.ranker.dialogue.examples import Examples, label_of, right_of
-from parlai.agents.ranker.dialogue.fixed import FixedCandidates, VectorCache, index_place, read_candidates
+from parlai.agents.ranker.dialogue.fixed import FixedCandidates, index_place, read_candidates
 from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.dialogue.indexed import IndexSearch, check_index_options
+from parlai.agents.ranker.dialogue.listed import ListedCandidates
 from parlai.agents.ranker.dialogue.ranking import (
     Confidence,
     Ranked,
@@ -31,10 +31,8 @@ from torch import Tensor
 
 from polyencoder.calibration import DEPTH, Calibration, read_calibration
 from polyencoder.data import collator
-from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation.names import parse_hits_at
-from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TokenBatch, same
 
@@ -46,6 +44,8 @@ class RankerAgent(RankerModelAgent):
     """
 
     fixed: FixedCandidates | None = None
+    _listed: ListedCandidates | None = None
+    """None while the agent is being made."""
 
     @classmethod
     def history_class(cls) -> type[RankerHistory]:
@@ -53,7 +53,6 @@ class RankerAgent(RankerModelAgent):
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self._hits_at = parse_hits_at(opt.get("hits_at", "1,5,10"))
-        self._vectors: VectorCache = shared["vectors"] if shared else VectorCache()
         self._search: IndexSearch | None = shared["search"] if shared else None
         super().__init__(opt, shared)
         surrounding = 2 if self.dict.text.config.surround else 0
@@ -64,10 +63,8 @@ class RankerAgent(RankerModelAgent):
         else:
             learns = self._should_initialize_optimizer()
             self._confidence = confidence(opt, self._calibration, of=self._library_ranker, learns=learns)
-            if opt.get("interactive_mode") and self.fixed is not None:
-                read = self._fixed_scorer if self.ranker.reads_pairs else self._fixed_vectors
-                with torch.no_grad():
-                    read(self.fixed)  # before the first prompt
+            if opt.get("interactive_mode") and self._listed is not None:
+                self._listed.prepare()
 
     def settle_candidates(self, opt: Opt) -> None:
         check_index_options(opt)
@@ -82,10 +79,9 @@ class RankerAgent(RankerModelAgent):
 
     def forget_vectors(self) -> None:
         """Drops cached vectors after the model has changed."""
-        self._vectors.clear()
         self._search = None
-        if self.fixed is not None:
-            self.fixed.clear()
+        if self._listed is not None:
+            self._listed.clear()
 
     def _library_ranker(self) -> Ranker:
         """The current model as the library's `Ranker`."""
@@ -189,8 +185,9 @@ class RankerAgent(RankerModelAgent):
         if pool is None:
             return None
         pool = pool.to(batch.text_vec.device)
+        assert self._listed is not None
         with self.autocast():
-            scores = pool.masked(self._scores(contexts_of(batch), pool))
+            scores = pool.masked(self._listed.scores(contexts_of(batch), pool))
         metrics = pool_metrics(scores, pool, self.eval_candidates, hits_at=self._hits_at)
         spare = max(map(len, batch.said)) if self._blocks_repeats() else 0
         most = max(self._wanted() + spare, DEPTH if self._confidence is not None else 0)
@@ -252,57 +249,11 @@ class RankerAgent(RankerModelAgent):
     def _blocks_repeats(self) -> bool:
         return bool(self.opt["repeat_blocking_heuristic"]) and self.eval_candidates in ("fixed", "index")
 
-    # ---- scores of listed candidates
-
-    def _scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
-        """Scores [batch, n] of each example's candidates; undefined at padding."""
-        model = self.ranker
-        if model.reads_pairs:
-            if not self._is_of_fixed(pool):
-                return self._of_pairs(contexts, pool.texts, pool.index)
-            assert self.fixed is not None
-            scores = self._fixed_scorer(self.fixed)(contexts)
-            own = pool.texts[len(self.fixed.texts) :]
-            return torch.cat([scores, self._of_pairs(contexts, own)], dim=1) if own else scores
-        encoded = model.encode_context(contexts)
-        return torch.cat([model.score(encoded, part) for part in self._parts(pool)], dim=1)
-
-    def _parts(self, pool: CandidatePool) -> list[Tensor]:
-        """The candidates' vectors in chunks, each [n, dim] for all examples or [batch, n, dim]."""
-        if not self._is_of_fixed(pool):
-            vectors = self._vectors.get(pool.texts, self._encode)
-            return [vectors if pool.index is None else vectors[pool.index]]
-        assert self.fixed is not None
-        fixed = self._fixed_vectors(self.fixed)
-        own = pool.texts[len(self.fixed.texts) :]
-        return [*fixed, self._vectors.get(own, self._encode)] if own else fixed
-
-    def _is_of_fixed(self, pool: CandidatePool) -> bool:
-        """Whether the pool begins with the fixed candidates."""
-        return self.fixed is not None and pool.index is None and self.eval_candidates == "fixed"
-
-    def _of_pairs(self, contexts: TokenBatch, texts: Sequence[str], index: Tensor | None = None) -> Tensor:
-        scores: Tensor = self.ranker(contexts, self.dict.text.candidates(texts).to(contexts.ids.device), index)
-        return scores
-
-    def _fixed_scorer(self, fixed: FixedCandidates) -> Callable[[TokenBatch], Tensor]:
-        self.model.eval()
-        return fixed.scorer(self.ranker, self.dict.text)
-
-    def _fixed_vectors(self, fixed: FixedCandidates) -> list[Tensor]:
-        self.model.eval()
-        on_disk = self.opt["encode_candidate_vecs"] and not self._should_initialize_optimizer()
-        return fixed.vectors(self._library_ranker, encode=self._encode, on_disk=on_disk)
-
-    def _encode(self, texts: Sequence[str]) -> Tensor:
-        batch_size = self.opt.get("encode_candidate_vecs_batchsize", 256)
-        return encode_candidates(self.ranker, self.dict.text, texts, batch_size=batch_size)
-
     # ---- fixed candidates, and those of an index
 
     def set_fixed_candidates(self, shared: dict[str, Any] | None) -> None:
         """Reads the fixed candidates, if a source is `fixed`, or opens the index. They are encoded at first use."""
-        self.fixed = shared["fixed"] if shared else None
+        self.fixed, self._listed = (shared["fixed"], shared["listed"]) if shared else (None, None)
         # read by ParlAI's share()
         self.fixed_candidates = self.fixed_candidate_vecs = self.fixed_candidate_encs = None
         self.num_fixed_candidates = 0
@@ -311,11 +262,18 @@ class RankerAgent(RankerModelAgent):
             if self.opt.get("min_probability") is not None:
                 ranker.calibration = self._calibration()
             self._search = IndexSearch(self.opt, ranker)
-        if shared or "fixed" not in (self.candidates, self.eval_candidates):
+        if shared:
             return
-        path = self.fixed_candidates_path or self.get_task_candidates_path()
-        self.fixed = FixedCandidates(read_candidates(path), place=index_place(self.opt, path))
-        self.fixed_candidates, self.num_fixed_candidates = self.fixed.texts, len(self.fixed.texts)
+        if "fixed" in (self.candidates, self.eval_candidates):
+            path = self.fixed_candidates_path or self.get_task_candidates_path()
+            self.fixed = FixedCandidates(read_candidates(path), place=index_place(self.opt, path))
+            self.fixed_candidates, self.num_fixed_candidates = self.fixed.texts, len(self.fixed.texts)
+        self._listed = ListedCandidates(
+            self.opt,
+            self._library_ranker,
+            fixed=self.fixed if self.eval_candidates == "fixed" else None,
+            on_disk=self.opt["encode_candidate_vecs"] and not self._should_initialize_optimizer(),
+        )
 
     def get_task_candidates_path(self) -> str:
         if not self.opt.get("model_file"):
@@ -333,7 +291,7 @@ class RankerAgent(RankerModelAgent):
         return states
 
     def share(self) -> dict[str, Any]:
-        own = {"fixed": self.fixed, "vectors": self._vectors, "search": self._search, "confidence": self._confidence}
+        own = {"fixed": self.fixed, "listed": self._listed, "search": self._search, "confidence": self._confidence}
         return {**super().share(), **own}
 
 

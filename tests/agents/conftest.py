@@ -17,7 +17,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import pytest
 import torch
-from parlai.agents.ranker import agent as ranker_agent
+from parlai.agents.ranker.dialogue import listed
 from parlai.agents.ranker.launch import launch
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
@@ -262,13 +262,13 @@ def encoded(monkeypatch: pytest.MonkeyPatch, trained: Callable[[str], Any]) -> l
     for model in ("biencoder", "polyencoder"):
         trained(model)
     calls: list[list[str]] = []
-    encode = ranker_agent.encode_candidates
+    encode = listed.encode_candidates
 
     def record(model: Any, text: Any, candidates: Any, **others: Any) -> Any:
         calls.append(list(candidates))
         return encode(model, text, candidates, **others)
 
-    for module in (ranker_agent, encoding):
+    for module in (listed, encoding):
         monkeypatch.setattr(module, "encode_candidates", record)
     return calls
 

@@ -18,10 +18,9 @@ from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
-from polyencoder.modeling import RankerModel
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
-from polyencoder.text import TextEncoder, TokenBatch
+from polyencoder.text import TokenBatch
 from polyencoder.text.memory import TextMemory
 
 __all__ = ["FixedCandidates", "IndexPlace", "VectorCache", "index_place", "read_candidates"]
@@ -82,26 +81,24 @@ class FixedCandidates:
         """Drops the vectors after the model has changed; the index on disk is unchanged."""
         self._vectors = self._scorer = None
 
-    def scorer(self, model: RankerModel, text: TextEncoder) -> Callable[[TokenBatch], Tensor]:
+    def scorer(self, ranker: Ranker) -> Callable[[TokenBatch], Tensor]:
         """A cached function that scores contexts with all candidates, for a model that reads pairs."""
         if self._scorer is None:
-            tokens = text.candidates(self.texts).to(next(model.parameters()).device)
-            self._scorer = model.scorer(tokens, max_bytes=CAPACITY)
+            tokens = ranker.text.candidates(self.texts).to(ranker.device)
+            self._scorer = ranker.model.scorer(tokens, max_bytes=CAPACITY)
         return self._scorer
 
-    def vectors(
-        self, ranker: Callable[[], Ranker], *, encode: Callable[[list[str]], Tensor], on_disk: bool
-    ) -> list[Tensor]:
+    def vectors(self, ranker: Ranker, *, encode: Callable[[list[str]], Tensor], on_disk: bool) -> list[Tensor]:
         """Vectors of all candidates, in pieces [n, dim]: cached, else from the index, else made by `encode`.
 
-        `ranker` returns the agent's model; `on_disk`: whether to store its vectors.
+        `on_disk`: whether to store them.
         """
         if self._vectors is None:
-            index = self._index(ranker(), self._index_place) if self._index_place and on_disk else None
+            index = self._index(ranker, self._index_place) if self._index_place and on_disk else None
             if index is None:
                 self._vectors = [encode(self.texts)]
             else:
-                like = next(ranker().model.parameters())
+                like = next(ranker.model.parameters())
                 self._vectors = [_numbers(chunk).to(like) for chunk in index.vectors.chunks(SHARD_SIZE)]
         return self._vectors
 

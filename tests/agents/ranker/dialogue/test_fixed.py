@@ -233,7 +233,7 @@ def test_only_one_process_of_many_writes_the_index(monkeypatch, make_ranker, tmp
     monkeypatch.setattr(fixed, "is_primary_worker", lambda: False)
     candidates = FixedCandidates(["a", "b"], place=IndexPlace(str(tmp_path / "index"), is_named=False))
     ones = torch.ones(2, 3)
-    (vectors,) = candidates.vectors(lambda: make_ranker("bi"), encode=lambda texts: ones, on_disk=True)
+    (vectors,) = candidates.vectors(make_ranker("bi"), encode=lambda texts: ones, on_disk=True)
     assert vectors is ones
     assert os.listdir(tmp_path) == []
 
