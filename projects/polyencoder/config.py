@@ -236,6 +236,9 @@ class RankerConfig:
     output_scaling: float = 1.0
     normalize: bool = False
     """Whether vectors have length 1 before `output_scaling`: logits are then its square times a cosine."""
+    vector_dim: int | None = field(default=None, metadata=LATER)
+    """How many of their first dimensions vectors keep, before they are normalized; None for all. For models trained
+    with `matryoshka` (Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022)."""
     context_vectors: ContextVectors = "codes"
     n_codes: int = 64
     codes_attention: Attention = "basic"
@@ -275,8 +278,9 @@ class RankerConfig:
             raise ConfigError(
                 f"prompt_tokens is {self.prompt_tokens!r:.60}; it must be two numbers", argument="prompt_tokens"
             )
-        if self.token_dim is not None and self.token_dim < 1:
-            raise ConfigError(f"token_dim is {self.token_dim}; it must be at least 1", argument="token_dim")
+        for name in ("token_dim", "vector_dim"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
         if self.convert is None and not isinstance(self.backbone.get("model_type"), str):
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 

@@ -17,7 +17,7 @@ from polyencoder.export.folder import README, export_folder
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings
-from polyencoder.settings.fields import Needs
+from polyencoder.settings.fields import Count, Needs
 
 __all__ = ["export"]
 
@@ -32,6 +32,9 @@ class ExportSettings(Settings):
     """Also write ONNX graphs, checked against torch."""
     int8: bool = False
     """Also write ONNX graphs in int8, for CPUs."""
+    vector_dim: Count | None = None
+    """Keep this many first dimensions of vectors, for smaller indexes: one of those that the model was trained with
+    (--matryoshka of polyencoder train)."""
     quantize: bool = False
     """Convert models: store embeddings in 8 bits and other weights in 16, even if not trained for it."""
     check: Annotated[str | None, Needs("int8")] = None
@@ -60,13 +63,16 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
         except ConfigError:
             kind = ranker.model.config.architecture
             raise ConfigError(f"--quantize is for convert models; {model} is {kind}") from None
+    if settings.vector_dim is not None:
+        ranker = ranker.shortened(settings.vector_dim)
+    whole = settings.vector_dim is None
     card = Path(model) / README  # of a folder that was exported already: it knows of the training
     change = export_folder(
         ranker,
         folder,
         dtype=settings.dtype,
-        run=read_run(model),
-        earlier_card=card.read_text(encoding="utf-8") if card.is_file() else None,
+        run=read_run(model) if whole else None,  # whose measures are of whole vectors
+        earlier_card=card.read_text(encoding="utf-8") if whole and card.is_file() else None,
         onnx=settings.onnx,
         int8=settings.int8,
         examples=examples,

@@ -5,6 +5,7 @@ These never check a model's class or architecture name: differences are properti
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from polyencoder.text.tokens import TokenBatch
 __all__ = ["RankerModel", "TrainableModel"]
 
 M = TypeVar("M", bound="TrainableModel")
+R = TypeVar("R", bound="RankerModel")
 
 
 class TrainableModel(nn.Module):
@@ -121,6 +123,8 @@ class RankerModel(TrainableModel, ABC):
     reads_pairs: bool = False
     """Whether `forward` compares the tokens of both texts. If the model also has vectors, these retrieve what
     `forward` reranks."""
+    shortens: bool = False
+    """Whether the first dimensions of its vectors can be used alone (`RankerConfig.vector_dim`)."""
     is_all_weights: bool = False
     """Whether `state_dict` is complete, so that loading needs no initial weights."""
 
@@ -154,6 +158,8 @@ class RankerModel(TrainableModel, ABC):
                 "without them, or train a bi- or poly-encoder",
                 argument="backbone",
             )
+        if config.vector_dim is not None:
+            cls.check_shortens(config)
         if config.candidate_map and not cls.has_vectors:
             raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
         limit = max_length(config.backbone)
@@ -170,6 +176,17 @@ class RankerModel(TrainableModel, ABC):
                 "give a smaller label_truncate",
                 argument="label_truncate",
             )
+
+    @classmethod
+    def check_shortens(cls, config: RankerConfig) -> None:
+        """Raises ConfigError unless the first dimensions of a model's vectors can be used alone."""
+        why = f"a {cls.title} compares more than single vectors" if not cls.shortens else None
+        if config.poly_attention == "multihead":
+            why = "its multi-head attention reads all dimensions"
+        elif config.candidate_map:
+            why = "its linear map of candidates' vectors mixes all dimensions"
+        if why is not None:
+            raise ConfigError(f"vectors cannot be shortened to their first dimensions: {why}", argument="vector_dim")
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
@@ -232,6 +249,24 @@ class RankerModel(TrainableModel, ABC):
     def score(self, context: ContextEncoding, candidates: Tensor) -> Tensor:
         """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own."""
         return score(context, candidates, attention=self.config.poly_attention)
+
+    def with_vector_dim(self: R, dim: int) -> R:
+        """The same model, with the same weights, whose vectors keep their first `dim` dimensions."""
+        config = replace(self.config, vector_dim=dim)
+        self.check_shortens(config)
+        if dim > self.dim:
+            raise ConfigError(
+                f"vector_dim is {dim}, but the model's vectors have {self.dim} dimensions", argument="vector_dim"
+            )
+        if self.candidate_fingerprint is not None:
+            raise ConfigError("a model in 16 bits cannot be shortened: load it in float32", argument="vector_dim")
+        model = copy.copy(self)
+        model.config = config
+        return model
+
+    def shortened(self, vectors: Tensor, dim: int) -> Tensor:
+        """Its vectors of contexts or candidates as [..., dim]: what it gives with this `vector_dim`."""
+        raise InputError(f"a {self.title} has no vectors to shorten")
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
         """Encodes candidates for `rescore`, for a model with a `token_dim`."""
@@ -343,7 +378,7 @@ class RankerModel(TrainableModel, ABC):
             + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
             "normalization": "vectors of length 1" if config.normalize else "none",
             "output scaling": f"{config.output_scaling:.4g}",
-        }
+        } | ({} if config.vector_dim is None else {"vectors": f"their first {config.vector_dim} dimensions"})
 
     def describe_weights(self, dtype: str) -> str:
         """The number of weights, and the dtype they are stored in."""

@@ -53,6 +53,7 @@ class LateEncoder(BiEncoder):
     """
 
     title = "late-interaction encoder"
+    shortens = False
     reads_pairs = True
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:

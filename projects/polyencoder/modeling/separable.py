@@ -30,9 +30,14 @@ class TwoTowers(RankerModel):
         self.context_tower = backbone
         self.own_candidate_tower = None if config.share_encoders else copy.deepcopy(backbone)
         self.dense = build_dense(backbone.dim, config.dense)
+        if config.vector_dim is not None and config.vector_dim > self._full_dim:
+            raise ConfigError(
+                f"vector_dim is {config.vector_dim}, but the model's vectors have {self._full_dim} dimensions",
+                argument="vector_dim",
+            )
         self.own_candidate_dense = None if config.share_encoders else copy.deepcopy(self.dense)
-        self.candidate_mlp = perceptron(self.dim) if config.candidate_mlp else None
-        self.candidate_map = linear_map(self.dim) if config.candidate_map else None
+        self.candidate_mlp = perceptron(self._full_dim) if config.candidate_mlp else None
+        self.candidate_map = linear_map(self._full_dim) if config.candidate_map else None
 
     @property
     def candidate_tower(self) -> Backbone:
@@ -44,6 +49,10 @@ class TwoTowers(RankerModel):
 
     @property
     def dim(self) -> int:
+        return self.config.vector_dim or self._full_dim
+
+    @property
+    def _full_dim(self) -> int:
         return self.config.dense[-1].size if self.config.dense else self.context_tower.dim
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
@@ -81,9 +90,16 @@ class TwoTowers(RankerModel):
         return reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs, skip=skip)
 
     def _scaled(self, vectors: Tensor) -> Tensor:
+        vectors = vectors[..., : self.config.vector_dim]
         if self.config.normalize:
             vectors = nn.functional.normalize(vectors, dim=-1)
         return vectors * self.config.output_scaling
+
+    def shortened(self, vectors: Tensor, dim: int) -> Tensor:
+        vectors = vectors[..., :dim]
+        if self.config.normalize:
+            vectors = nn.functional.normalize(vectors, dim=-1) * self.config.output_scaling
+        return vectors
 
 
 def linear_map(dim: int) -> nn.Linear:
@@ -102,6 +118,7 @@ class BiEncoder(TwoTowers):
     """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
 
     title = "bi-encoder"
+    shortens = True
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         vectors = self._scaled(self.pooled(tokens))
@@ -112,6 +129,7 @@ class PolyEncoder(TwoTowers):
     """Encodes the context as m vectors; each candidate attends over them before the dot product (Section 4.4)."""
 
     title = "poly-encoder"
+    shortens = True
     has_one_vector = False
 
     @classmethod
@@ -150,7 +168,7 @@ class PolyEncoder(TwoTowers):
     def _codes(self, tokens: TokenBatch) -> ContextEncoding:
         context: ContextEncoding = self.codes(self._outputs(tokens), tokens)
         if self._scales_outputs:
-            return context
+            return replace(context, vectors=context.vectors[..., : self.config.vector_dim])
         vectors = context.vectors if self.dense is None else self.dense(context.vectors)
         return ContextEncoding(self._scaled(vectors), context.mask)
 

@@ -154,6 +154,8 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     _, skipped = config.prompt_tokens or (0, 0)
     if skipped or config.dense:
         parts.append(repr((skipped, config.dense)))
+    if config.vector_dim is not None:
+        parts.append(repr(("vector_dim", config.vector_dim)))
     for module in model.candidate_modules():
         parts += weight_parts(module.state_dict())
     return fingerprint(parts)

@@ -179,6 +179,14 @@ class Ranker(Scorer):
         parts = from_vocabulary(vocabulary, extra_contexts=extra_contexts, text=text or {}, sizes=sizes)
         return cls(*parts, device=device)
 
+    def shortened(self, dim: int) -> Ranker:
+        """A ranker with the same weights whose vectors keep their first `dim` dimensions, for smaller indexes.
+
+        For a model trained with `matryoshka` and one of its numbers; see `RankerConfig.vector_dim`. It has no
+        calibration. Raises ConfigError for models whose vectors cannot be shortened.
+        """
+        return Ranker(self.model.with_vector_dim(checked_count("dim", dim)), self.text, device=self.device)
+
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
         """Writes `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.
 

@@ -14,7 +14,18 @@ from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Hidden, Needs, NotNegative, Pair, Parlai, Positive, Share, Without
+from polyencoder.settings.fields import (
+    Count,
+    Hidden,
+    Needs,
+    NotNegative,
+    Numbers,
+    Pair,
+    Parlai,
+    Positive,
+    Share,
+    Without,
+)
 
 __all__ = [
     "POINTWISE",
@@ -266,6 +277,9 @@ class TrainingConfig(Settings):
     the labels of each example's own candidates; lambdaloss: the order of pairs, by what it is worth in nDCG."""
     label_smoothing: Annotated[Share, Needs("objective", ("softmax",))] = 0.0
     """The probability mass shared by an example's wrong candidates; the right one has the rest (convert: 0.2)."""
+    matryoshka: Annotated[Numbers | None, Needs("architecture", Families(lambda own: own.model.shortens))] = None
+    """Also train these numbers of first dimensions of the vectors, comma-separated, such as 192,96 (Matryoshka
+    representation learning): with `polyencoder export --vector-dim` the model then gives shorter vectors."""
     precision: Annotated[PrecisionName, Parlai(None)] = "float32"
     """float32, bfloat16 or, on a GPU, float16 (quantized convert on a GPU: float16)."""
     bf16: bool = False

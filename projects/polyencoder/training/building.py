@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from polyencoder.modeling import freeze
+from polyencoder.errors import ConfigError
+from polyencoder.modeling import RankerModel, freeze
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import POINTWISE, TrainingConfig
@@ -48,7 +49,23 @@ def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjectiv
         gather_negatives=config.gather_negatives and config.candidates != "inline",
         grad_cache=config.grad_cache,
         pair_tokens=config.pair_tokens,
+        dims=_matryoshka(learner.model, config),
     )
+
+
+def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:
+    """The numbers of first dimensions to train, each once."""
+    if not config.matryoshka:
+        return ()
+    model.check_shortens(model.config)
+    for dim in config.matryoshka:
+        if not 1 <= dim < model.dim:
+            raise ConfigError(
+                f"matryoshka has {dim}; it must be at least 1 and below the {model.dim} dimensions of the model's "
+                "vectors, which are always trained",
+                argument="matryoshka",
+            )
+    return tuple(dict.fromkeys(config.matryoshka))
 
 
 def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:

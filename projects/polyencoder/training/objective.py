@@ -119,6 +119,7 @@ class RankingObjective:
         gather_negatives: with in-batch candidates, also use those of the other processes' batches.
         grad_cache: contexts of maximum length per chunk of gradient caching; 0: no limit.
         pair_tokens: a cross-encoder's tokens per chunk of gradient caching; 0: no limit.
+        dims: the loss is summed over these numbers of first dimensions of the vectors, too.
 
     Attributes:
         skipped: batches of this process skipped because no example had a wrong candidate. skipped_examples: such
@@ -134,9 +135,10 @@ class RankingObjective:
         gather_negatives: bool = False,
         grad_cache: int = 0,
         pair_tokens: int = 0,
+        dims: Sequence[int] = (),
     ) -> None:
         self.model, self.text, self.loss = model, text, loss or CrossEntropy()
-        self.gather_negatives = gather_negatives
+        self.gather_negatives, self.dims = gather_negatives, tuple(dims)
         self.skipped = self.skipped_examples = 0
         self._processes = Processes.of_this_group()
         self.max_tokens = (grad_cache * text.config.longest_context if model.has_vectors else pair_tokens) or None
@@ -220,10 +222,14 @@ class RankingObjective:
         objectives = model.objectives(encoded).items()
         dtype = torch.promote_types(vectors.dtype, torch.float32)
         with torch.autocast(vectors.device.type, enabled=False):  # bfloat16's resolution at 16 is 1/8
-            return [
-                Scored(name, model.score(one.to(dtype=dtype), vectors.to(dtype)), _present(one))
-                for name, one in objectives
+            vectors = vectors.to(dtype)
+            scored = [
+                Scored(name, model.score(one.to(dtype=dtype), vectors), _present(one)) for name, one in objectives
             ]
+            for dim in self.dims:
+                short = replace(encoded, vectors=model.shortened(encoded.vectors.to(dtype), dim))
+                scored.append(Scored(f"{dim}_dim", model.score(short, model.shortened(vectors, dim)), _present(short)))
+            return scored
 
     def _tokens(self, texts: Sequence[str], batch: Batch, step: GatheredStep) -> TokenBatch:
         """The tokens of these candidates: the batch's own if there are no others."""

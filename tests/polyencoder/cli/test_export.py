@@ -30,6 +30,22 @@ def run():
     return call
 
 
+def test_shorter_vectors(run, make_ranker, sentences, tmp_path):
+    ranker = make_ranker("bi")
+    ranker.save_pretrained(tmp_path / "whole")
+    run(tmp_path / "whole", tmp_path / "short", "--vector-dim", "5", "--onnx")
+    assert "their first 5 dimensions" in (tmp_path / "short" / "README.md").read_text()
+    expected = ranker.encode_candidates(sentences)[:, :5]
+    for backend in ("torch", "onnx"):
+        short = Ranker.from_pretrained(tmp_path / "short", device="cpu", backend=backend)
+        torch.testing.assert_close(short.encode_candidates(sentences), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ConfigError, match="this ranker is ONNX graphs"):
+        short.shortened(3)
+    many = ("export", tmp_path / "whole", tmp_path / "no", "--vector-dim", "1000")
+    command_fails(ConfigError, "vector_dim is 1000, but the model.s vectors have", *many)
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.fixture
 def ranker(make_ranker) -> Ranker:
     return make_ranker("poly")

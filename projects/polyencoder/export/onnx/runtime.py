@@ -135,6 +135,10 @@ class _Exported(RankerModel):
         # Empty: it moves with `to(device)`, and what the graphs give goes where it is.
         self.place = nn.Parameter(torch.empty(0), requires_grad=False)
 
+    @classmethod
+    def check_shortens(cls, config: RankerConfig) -> NoReturn:
+        raise ConfigError("this ranker is ONNX graphs: shorten the original, and export that", argument="vector_dim")
+
     def export_steps(self) -> NoReturn:
         raise InputError("this ranker is already ONNX graphs: export the original ranker")
 
