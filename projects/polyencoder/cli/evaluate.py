@@ -18,6 +18,7 @@ from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
 from polyencoder.evaluation.names import main_measures, parse_hits_at
 from polyencoder.evaluation.retrieval import (
     RetrievalReport,
+    cannot_compute,
     check_measures,
     documents_to_rerank,
     evaluate_retrieval,
@@ -151,6 +152,8 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
         write_run(of.run_out, report.run, overwrite=of.overwrite)
         if not settings.as_json:
             say(f"{of.run_out}: {sum(map(len, report.run.values())):,} results")
+    if report.failed:
+        raise cannot_compute(report.failed)
 
 
 def _texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: str) -> dict[str, str]:
@@ -176,11 +179,11 @@ def _texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: s
 def _lines(report: RetrievalReport, of: QrelsSettings) -> Iterator[str]:
     """The report for people."""
     yield f"{report.queries:,} judged queries"
-    width = max(map(len, report.measured.means))
+    width = max(map(len, report.measured.means), default=0)
     for name, value in report.measured.means.items():
         low, high = report.intervals.get(name, (None, None))
         line = f"{name:<{width}}  {value:.4f}" + ("" if low is None else f"  95%: {low:.4f} to {high:.4f}")
-        if report.compared is not None and report.p is not None:
+        if report.compared is not None and report.p is not None and name in report.compared.means:
             other = report.compared.means[name]
             line += f"  {of.compare}: {other:.4f}, difference {value - other:+.4f}"
             line += f", p {report.p[name]:.2g}" if name in report.p else ""

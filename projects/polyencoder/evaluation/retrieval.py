@@ -26,6 +26,7 @@ __all__ = [
     "MEASURES",
     "Measured",
     "RetrievalReport",
+    "cannot_compute",
     "check_measures",
     "documents_to_rerank",
     "evaluate_retrieval",
@@ -55,6 +56,8 @@ class Measured(NamedTuple):
     """Each measure of all judged queries; 0 counts for one without results."""
     by_query: dict[str, dict[str, float]]
     """Each measure of each judged query."""
+    failed: dict[str, str]
+    """The measures that ir_measures could not compute, which the others lack, and why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +82,19 @@ class RetrievalReport:
     p: dict[str, float] | None = None
     """The p value of each measure's difference from the other run."""
 
+    @property
+    def failed(self) -> dict[str, str]:
+        """The measures that ir_measures could not compute of a run, and why."""
+        return {**({} if self.compared is None else self.compared.failed), **self.measured.failed}
+
     def report(self) -> dict[str, Any]:
         """The report as `polyencoder evaluate --json` prints it."""
         counts = {name: getattr(self, name) for name in ("queries", "unjudged", "without_results", "missing")}
         known = {name: value for name, value in counts.items() if value is not None}
         intervals = {name: list(ends) for name, ends in self.intervals.items()}
         other = {} if self.compared is None else {"compared": {**self.compared.means, "p": self.p}}
-        return {**known, **self.measured.means, "intervals": intervals, **other}
+        failed = {"failed": self.failed} if self.failed else {}
+        return {**known, **self.measured.means, "intervals": intervals, **other, **failed}
 
 
 def evaluate_retrieval(
@@ -107,6 +116,7 @@ def evaluate_retrieval(
     """Searches an index, or reranks a run, for the judged queries, and measures the results.
 
     As in trec_eval and BEIR, queries without a judgement are left out, and judged queries without results count as 0.
+    A measure that cannot be computed of what was found does not lose the run: `RetrievalReport.failed` has its reason.
 
     Examples:
         >>> qrels = read_qrels("fiqa/qrels/test.tsv")
@@ -137,7 +147,9 @@ def evaluate_retrieval(
     check_measures(measures)
     _check_qrels(qrels)
     # before the search, as some measures' programs cannot read all ids; Accuracy needs a result that is not judged
-    _measure({query: {**labels, "unjudged": -1.0} for query, labels in qrels.items()}, qrels, measures)
+    ideal = {query: {**labels, "unjudged": -1.0} for query, labels in qrels.items()}
+    if failed := _measure(ideal, qrels, _parsed(measures)).failed:
+        raise cannot_compute(failed)
     for name, other in (("rerank_run", rerank), ("compare", compare)):
         _check_queries(other, qrels, argument=name)
     if (unknown := next((query for query in qrels if query not in queries), None)) is not None:
@@ -203,7 +215,10 @@ def evaluate_run(
     for name, one in (("run", run), ("compare", compare)):
         if one is not None and not _has_any(one, {*_documents(qrels)}):
             _log.warning("%s: no result is a judged document; is it of another corpus?", name)
-    return _reported(run, qrels, measures, compare=compare, seed=seed)
+    report = _reported(run, qrels, measures, compare=compare, seed=seed)
+    if report.failed:
+        raise cannot_compute(report.failed)
+    return report
 
 
 def _reported(
@@ -216,11 +231,12 @@ def _reported(
     unjudged: int = 0,
     missing: int | None = None,
 ) -> RetrievalReport:
-    measured = _measure(run, qrels, measures)
-    other = None if compare is None else _measure(compare, qrels, measures)
+    parsed = _parsed(measures)
+    measured = _measure(run, qrels, parsed)
+    other = None if compare is None else _measure(compare, qrels, parsed)
     means = [
         str(one)
-        for one in _parsed(measures)
+        for one in parsed
         if _is_mean(one) and _has_all(measured, str(one)) and (other is None or _has_all(other, str(one)))
     ]
     values = _table(measured, means)
@@ -253,7 +269,7 @@ def check_measures(measures: Sequence[str]) -> None:
                 raise ValueError("its cutoff must be at least 1")
             ir_measures.evaluator([measure], {"1": {"a": 1, "b": 0}}).calc({"1": {"a": 1.0, "b": 0.5}})
         except _CANNOT as error:
-            raise _cannot([measure], error) from None
+            raise cannot_compute({str(measure): one_line(error)}) from None
 
 
 def _check_qrels(qrels: Qrels) -> None:
@@ -262,9 +278,10 @@ def _check_qrels(qrels: Qrels) -> None:
         raise InputError("there is no judgement: nothing can be measured", argument="qrels")
 
 
-def _cannot(measures: Sequence[Any], error: Exception) -> ConfigError:
-    names = ", ".join(repr(str(one)) for one in measures)
-    return ConfigError(f"ir_measures cannot compute {names} here: {one_line(error)}", argument="measures")
+def cannot_compute(failed: Mapping[str, str]) -> ConfigError:
+    """The error of measures that ir_measures cannot compute, from their reasons."""
+    reasons = "; ".join(f"{name!r} here: {reason}" for name, reason in failed.items())
+    return ConfigError(f"ir_measures cannot compute {reasons}", argument="measures")
 
 
 def _parsed(measures: Sequence[str]) -> list[Any]:
@@ -294,18 +311,26 @@ def _has_all(measured: Measured, name: str) -> bool:
     return all(math.isfinite(own.get(name, math.nan)) for own in measured.by_query.values())
 
 
-def _measure(run: Run, qrels: Qrels, measures: Sequence[str]) -> Measured:
-    ir_measures, parsed = require("ir_measures", extra="evaluate"), _parsed(measures)
+def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> Measured:
+    """Computes parsed measures: together or, if one of them fails, each alone."""
     known = {query: {id_: float(own[id_]) for id_ in own} for query in qrels if (own := run.get(query))}
     judged = {query: dict(labels) for query, labels in qrels.items()}
+    measured = Measured({}, {query: {} for query in qrels}, {})
     try:
-        results = ir_measures.evaluator(parsed, judged).calc(known)
+        results = require("ir_measures", extra="evaluate").evaluator(measures, judged).calc(known)
     except _CANNOT as error:
-        raise _cannot(parsed, error) from None
-    by_query: dict[str, dict[str, float]] = {query: {} for query in qrels}
+        if len(measures) == 1:
+            measured.failed[str(measures[0])] = one_line(error)
+        for own in (_measure(run, qrels, [one]) for one in measures if len(measures) > 1):
+            measured.means.update(own.means)
+            measured.failed.update(own.failed)
+            for query, values in own.by_query.items():
+                measured.by_query[query].update(values)
+        return measured
     for query, measure, value in results.per_query:
-        by_query[query][str(measure)] = float(value)
-    return Measured({str(one): float(results.aggregated[one]) for one in parsed}, by_query)
+        measured.by_query[query][str(measure)] = float(value)
+    measured.means.update({str(one): float(results.aggregated[one]) for one in measures})
+    return measured
 
 
 def _table(measured: Measured, names: Sequence[str]) -> np.ndarray[Any, Any]:

@@ -108,6 +108,22 @@ def test_the_report_is_printed_though_the_run_cannot_be_written(beir, tmp_path, 
     assert read_run(run)
 
 
+def test_a_measure_that_fails_on_the_results_loses_nothing(beir, tmp_path):
+    """Accuracy divides by 0 if all results of a query are right."""
+    run, qrels = tmp_path / "run.trec", tmp_path / "qrels"
+    asked = ["evaluate", "-m", "model", "--queries", "data/queries.jsonl", "-i", "index", "--depth", "1"]
+    run_command(*ASKED, "--depth", "1", "--run-out", run)
+    qrels.write_text("".join(f"{query} 0 {id_} 1\n" for query, found in read_run(run).items() for id_ in found))
+    again = tmp_path / "again.trec"
+    done = invoke(*asked, "--qrels", qrels, "--measures", "RR", "Accuracy", "--run-out", again)
+    assert done.exit_code != 0
+    assert "RR  1.0000" in done.stdout
+    assert "ir_measures cannot compute 'Accuracy' here: float division by zero" in done.stderr
+    assert read_run(again) == read_run(run)
+    alone = invoke(*asked, "--qrels", qrels, "--measures", "Accuracy", "--json")
+    assert (alone.exit_code, [*json.loads(alone.stdout)["failed"]]) == (done.exit_code, ["Accuracy"])
+
+
 def test_lines_at_fault_are_named(beir, tmp_path):
     (tmp_path / "qrels").write_text("q0 0 d0 1\nq9 0 d0 1\n")
     (tmp_path / "run").write_text("q0 Q0 d0 1 2 x\nq0 Q0 x 2 1 x\n")

@@ -241,6 +241,27 @@ def test_what_a_measures_own_program_cannot_read():
         evaluate_run(RUN, QRELS, measures=["ERR@10"])
 
 
+def test_a_measure_that_fails_on_what_was_found_does_not_lose_the_run(make_ranker):
+    """gdeval cannot read a document's id with a space, which no judgement has."""
+    texts = {"a": "i have two dogs and a cat .", "b c": "i am a teacher ."}
+    ranker, qrels = make_ranker("bi"), {"1": {"a": 1}}
+    index = ranker.index([{"id": id_, "text": text} for id_, text in texts.items()])
+    report = evaluate_retrieval(ranker, {"1": "any pets ?"}, qrels, index=index, measures=["AP", "ERR@10", "RR"])
+    assert {*report.run["1"]} == {*texts}
+    assert {*report.failed} == {"ERR@10"}
+    assert report.report()["failed"] == report.failed
+    alone = evaluate_run(report.run, qrels, measures=["AP", "RR"])
+    assert (report.measured.means, report.intervals) == (alone.measured.means, alone.intervals)
+    other = evaluate_retrieval(
+        *(ranker, {"1": "any pets ?"}, qrels),
+        rerank={"1": {"a": 1.0}},
+        texts=texts,
+        compare=report.run,
+        measures=["ERR@10"],
+    )
+    assert ({*other.measured.means}, other.compared.means, {*other.failed}) == ({"ERR@10"}, {}, {"ERR@10"})
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [
