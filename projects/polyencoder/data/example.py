@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
+from typing import Any
 
 from polyencoder.errors import InputError
 
 __all__ = ["Example"]
+
+_SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32, in which losses are computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +23,8 @@ class Example:
     one; all others have 0. None for the usual case, one right response with the label 1.
 
     Raises:
-        InputError: `turns` or `candidates` is one text; `labels` are not finite numbers above 0, or `label` is not one
-            of the best of them.
+        InputError: `turns` or `candidates` is one text; `labels` are not finite numbers above 0 that float32 holds, or
+            `label` is not one of the best of them.
     """
 
     turns: Sequence[str]
@@ -42,6 +45,8 @@ class Example:
                     f"the label of {text!r:.60} is {number!r:.60}; give a finite number above 0; leave out wrong texts",
                     argument="labels",
                 )
+            if problem := _why_no_label(number):
+                raise InputError(f"the label of {text!r:.60} is {problem}", argument="labels")
         if self.label not in self.labels or self.labels[self.label] < max(self.labels.values()):
             raise InputError(f"{self.label!r:.60} is not the text with the highest of the labels", argument="label")
         if dict(self.labels) == {self.label: 1}:
@@ -54,8 +59,8 @@ class Example:
         """An example of candidates with a number each: 0 for a wrong one, more for a better one.
 
         Raises:
-            InputError: `labels` are not one finite number of 0 or more for each candidate, all are 0, or a candidate
-                that occurs twice has two different ones.
+            InputError: `labels` are not one finite number of 0 or more, which float32 holds, for each candidate, all
+                are 0, or a candidate that occurs twice has two different ones.
         """
         numbers = list(labels)
         if len(numbers) != len(candidates):
@@ -64,9 +69,9 @@ class Example:
         for place, (text, number) in enumerate(zip(candidates, numbers, strict=True)):
             if isinstance(number, bool) or not isinstance(number, Real):
                 raise InputError(f"label {place} is {number!r:.60}, not a number", argument="labels")
+            if problem := _why_no_label(number):
+                raise InputError(f"label {place} is {problem}", argument="labels")
             value = float(number)
-            if not 0 <= value < float("inf"):
-                raise InputError(f"label {place} is {value:g}; give a finite number of 0 or more", argument="labels")
             if found.setdefault(text, value) != value:
                 raise InputError(
                     f"the candidate {text!r:.60} occurs twice, with the labels {found[text]:g} and {value:g}",
@@ -91,3 +96,13 @@ class Example:
     def right(self) -> Sequence[str]:
         """The texts with a label above 0."""
         return [self.label] if self.labels is None else list(self.labels)
+
+
+def _why_no_label(number: Any) -> str | None:
+    """Why a number cannot be a label, 0 or more and neither infinite nor 0 in float32 alone; None if it can."""
+    if not 0 <= number < float("inf"):
+        return f"{number!s:.60}; give a finite number of 0 or more"
+    if number == 0 or _SMALLEST <= number <= _LARGEST:
+        return None
+    size = "large" if number > 1 else "small"
+    return f"{number!s:.60}, too {size} for float32; give numbers from {_SMALLEST:.3g} to {_LARGEST:.3g}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
@@ -32,6 +33,23 @@ def test_one_right_candidate_of_a_graded_list_is_the_usual_example():
 def test_labels_are_those_of_right_texts(wrong):
     with pytest.raises(InputError, match=r"the label of 'no' is .*; give a finite number above 0"):
         Example(["hi"], "yes", labels={"yes": 1, "no": wrong})
+
+
+@pytest.mark.parametrize(("wrong", "size"), [(1e300, "large"), (10**400, "large"), (3.5e38, "large"), (1e-60, "small")])
+def test_labels_are_numbers_of_float32(wrong, size):
+    """Or they would be infinite, or 0, in the loss."""
+    with pytest.raises(
+        InputError, match=rf"the label of 'no' is .*, too {size} for float32; give numbers from 1.18e-38"
+    ):
+        Example(["hi"], "no", labels={"yes": 1, "no": wrong})
+    with pytest.raises(InputError, match=rf"label 1 is .*, too {size} for float32"):
+        Example.graded(["hi"], ["a", "b", "c"], [0, wrong, 1])
+
+
+@pytest.mark.parametrize("right", [1e38, 1.2e-38, 5])
+def test_labels_that_float32_holds(right):
+    label = Example.graded(["hi"], ["a", "b"], [0.0, right]).labels["b"]
+    assert torch.tensor(label, dtype=torch.float32).item() == pytest.approx(right, rel=1e-6)
 
 
 @pytest.mark.parametrize("labels", [{}, {"no": 1}, {"yes": 1, "no": 2}])

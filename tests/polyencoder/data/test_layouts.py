@@ -130,6 +130,7 @@ def test_columns_of_other_names(tmp_path):
         ({"labels": [1, -1]}, "label 1 is -1; give a finite number of 0 or more"),
         ({"labels": [float("nan"), 1]}, "label 0 is nan; give a finite number"),
         ({"labels": [float("inf"), 1]}, "label 0 is inf; give a finite number"),
+        ({"labels": [1e300, 1]}, "label 0 is 1e\\+300, too large for float32"),
         ({"labels": [0, 0]}, "all labels are 0: no candidate is right"),
         ({"labels": []}, "has 0 labels for 2 candidates"),
         ({"labels": ["1", "0"]}, "label 0 is '1', not a number"),
