@@ -12,11 +12,12 @@ from cyclopts import Parameter
 from polyencoder.cli.shared.loading import load
 from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.example import Example
-from polyencoder.data.layouts import Columns, labels_of, usual_columns
+from polyencoder.data.layouts import ANCHORS, MESSAGES, POSITIVE, labels_of, usual_columns
 from polyencoder.data.loader import in_batches
 from polyencoder.data.pairs import pairs_and_records
 from polyencoder.data.readers import expand
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.hub.resolve import exists
 from polyencoder.index.open import open_index
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
@@ -40,7 +41,8 @@ class MineSettings(Settings):
     """A .jsonl file, for -t selection:jsonl --candidates inline."""
     columns: PairColumns = field(default_factory=PairColumns)
     candidates: str = "candidates"
-    """Name of the column for the response and its negatives."""
+    """Name of the column to write the response and its negatives in. Candidates with labels are read from
+    `candidates`."""
     negatives: Annotated[Count, Parameter(alias="-n")] = 4
     """Negatives per pair."""
     ranks: str = "1-100"
@@ -66,8 +68,9 @@ def mine(settings: MineSettings) -> None:
     out, bars = settings.out, shows_bars(settings.progress)
     chosen = HardNegatives(count=settings.negatives, ranks=parse_ranks(settings.ranks), margin=settings.margin)
     check_writable(out, argument="out", overwrite=settings.overwrite)
-    files, columns = expand(settings.pairs), settings.columns.columns
-    right = _responses(files, columns)
+    _check_column(settings)
+    files = expand(settings.pairs)
+    right = _responses(files, settings)
     ranker = load(settings.model)
     responses = list(dict.fromkeys(text for texts in right.values() for text in texts))
     index = open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=bars)
@@ -79,7 +82,7 @@ def mine(settings: MineSettings) -> None:
         open(temporary, "w", encoding="utf-8") as file,
         bar(step="mining", unit=" pairs", shown=bars) as shown,
     ):
-        for batch in in_batches(_pairs(files, columns), settings.batch_size):
+        for batch in in_batches(_pairs(files, settings), settings.batch_size):
             mined = miner(
                 ranker.encode_contexts([pair.turns for pair, _ in batch]),
                 [pair.label for pair, _ in batch],
@@ -105,18 +108,45 @@ def _with_negatives(record: dict[str, Any], pair: Example, texts: list[str], set
     return whole
 
 
-def _responses(files: list[str], columns: Columns) -> dict[str, list[str]]:
+def _check_column(settings: MineSettings) -> None:
+    """Raises ConfigError if the mined candidates would replace what the pairs are read from."""
+    name, columns = settings.candidates, settings.columns.columns
+    if exists(name):
+        raise ConfigError(
+            f"candidates is {name!r}, a file, but it is the name of a column to write; negatives of other candidates "
+            "come from an index of them, --index",
+            argument="candidates",
+        )
+    taken = {columns.context, columns.response, columns.responses, columns.labels, MESSAGES, POSITIVE, *ANCHORS}
+    if name in taken:
+        raise ConfigError(
+            f"candidates is {name!r}, a column that the pairs are read from: give another name", argument="candidates"
+        )
+
+
+def _responses(files: list[str], settings: MineSettings) -> dict[str, list[str]]:
     """All responses of each context, under its key."""
     right: dict[str, list[str]] = {}
-    for pair, _ in _pairs(files, columns):
+    for pair, _ in _pairs(files, settings):
         right.setdefault(_key(pair), []).extend(pair.right)
     if not right:
         raise InputError(f"{', '.join(files)}: no pair in it")
     return right
 
 
-def _pairs(files: list[str], columns: Columns) -> Iterator[tuple[Example, dict[str, Any]]]:
-    return (one for file in files for one in pairs_and_records(file, columns=columns, add_response=True))
+def _pairs(files: list[str], settings: MineSettings) -> Iterator[tuple[Example, dict[str, Any]]]:
+    """The pairs with their records. InputError for labels that seem to be of the column which is written."""
+    columns, name = settings.columns.columns, settings.candidates
+    for file in files:
+        for pair, record in pairs_and_records(file, columns=columns, add_response=True):
+            theirs = record.get(name)
+            if name != columns.candidates and theirs and pair.candidates is None and labels_of(record, columns, theirs):
+                raise InputError(
+                    f"{pair.where}: its labels seem to be of {name!r}, but candidates with labels are read from "
+                    f"{columns.candidates!r}: rename that column",
+                    argument="candidates",
+                )
+            yield pair, record
 
 
 def _key(pair: Example) -> str:

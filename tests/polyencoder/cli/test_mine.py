@@ -99,6 +99,28 @@ def test_a_margin_may_leave_nothing(run):
             "line 1: the context is neither a text nor a list of texts",
         ),
         (["--pairs", "no-such.jsonl"], PAIRS, InputError, "no-such.jsonl"),
+        *(
+            (
+                ["--candidates", name],
+                PAIRS,
+                ConfigError,
+                f"candidates is '{name}', a column that the pairs are read from",
+            )
+            for name in ("context", "response", "responses", "labels", "messages", "positive")
+        ),
+        (
+            ["--candidates", "a", "--response", "a"],
+            [{"context": "hello", "a": "b"}],
+            ConfigError,
+            "candidates is 'a', a column",
+        ),
+        (["--candidates", __file__], PAIRS, ConfigError, "test_mine.py', a file, but it is the name of a column"),
+        (
+            ["--candidates", "own"],
+            [{"context": "hello", "response": "a", "own": ["a", "b"], "labels": [2, 1]}],
+            InputError,
+            "pairs.jsonl, line 1: its labels seem to be of 'own', but .* are read from 'candidates'",
+        ),
     ],
 )
 def test_what_is_refused(run, tmp_path, arguments, pairs, error, message):
