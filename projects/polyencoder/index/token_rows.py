@@ -25,6 +25,8 @@ __all__ = ["StoredTokens", "TokenDtype", "TokenRows"]
 
 TokenDtype = Literal["int8", "float16"]
 
+_BLOCK = 1 << 10  # rows that are copied at once
+
 
 @dataclass(frozen=True)
 class StoredTokens:
@@ -100,15 +102,34 @@ class TokenRows(NamedTuple):
         lengths = [part.offsets.diff() for part in parts]
         return cls(torch.cat([part.stored for part in parts]), _offsets(torch.cat(lengths)))
 
-    def take(self, rows: Tensor) -> TokenRows:
-        """A copy of some rows, int64, in this order."""
-        return TokenRows(self.stored[self._places(rows)], _offsets(self.offsets[rows + 1] - self.offsets[rows]))
+    @classmethod
+    def taken(cls, parts: Sequence[tuple[TokenRows, Tensor, Tensor]]) -> TokenRows:
+        """A copy of rows of several files, at least one row.
 
-    def _places(self, rows: Tensor) -> Tensor:
-        """Where the tokens of these rows are, one row's after the other's."""
+        Each part is a file's rows, the places of those to copy among the result's, and their rows in the file, int64.
+        A block is copied at a time, so that memory holds the result alone.
+        """
+        lengths = torch.empty(sum(len(places) for _, places, _ in parts), dtype=torch.int64)
+        for part, places, rows in parts:
+            starts, ends = part._bounds(rows)
+            lengths[places] = ends - starts
+        offsets, first = _offsets(lengths), parts[0][0].stored
+        found = cls(first.new_empty(int(offsets[-1]), first.size(1)), offsets)
+        for part, places, rows in parts:
+            for some, own in zip(places.split(_BLOCK), rows.split(_BLOCK), strict=True):
+                found.stored[found._places(some)] = part.stored[part._places(own)]
+        return found
+
+    def _bounds(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Where the tokens of each of these rows begin and end."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         if (starts < 0).any() or (ends <= starts).any() or (ends > len(self.stored)).any():
             raise CheckpointError("the offsets of an index's token vectors are damaged: build the index again")
+        return starts, ends
+
+    def _places(self, rows: Tensor) -> Tensor:
+        """Where the tokens of these rows are, one row's after the other's."""
+        starts, ends = self._bounds(rows)
         before = _offsets(ends - starts)
         return torch.repeat_interleave(starts - before[:-1], ends - starts) + torch.arange(int(before[-1]))
 

@@ -136,11 +136,8 @@ class Vectors:
 
     def token_rows(self, rows: Tensor) -> TokenRows | None:
         """The token vectors of these rows, at least one; None if the index has none."""
-        parts = [(file.tokens.take(inside), place) for file, place, inside in self._parts(rows) if file.tokens]
-        if not parts:
-            return None
-        order, found = torch.cat([place for _, place in parts]), TokenRows.joined([part for part, _ in parts])
-        return found if order.equal(torch.arange(len(order))) else found.take(order.argsort())
+        parts = [(file.tokens, place, inside) for file, place, inside in self._parts(rows) if file.tokens]
+        return TokenRows.taken(parts) if parts else None
 
     def _parts(self, rows: Tensor) -> Iterator[tuple[MappedFile, Tensor, Tensor]]:
         """Each file with some of these rows, their places among them, and the rows inside the file, forwards."""

@@ -272,7 +272,8 @@ class FolderIndex(Index):
                     source,
                 )
             texts = change.some_texts(SAMPLE) if said is None else sample(said, SAMPLE)
-            parts = [self._ranker.encode_contexts(texts[i : i + _AT_ONCE]) for i in range(0, len(texts), _AT_ONCE)]
+            some = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
+            parts = [replace(self._ranker.encode_contexts(one), tokens=None) for one in some]  # FAISS reads vectors
             settings = {"recall": recall, "top_k": top_k, "attention": self.attention, "source": source}
             with explained(self.folder):
                 tuned = change.tune_faiss(parts, **settings)

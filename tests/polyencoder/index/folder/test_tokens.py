@@ -12,6 +12,7 @@ from polyencoder.index import verify
 from polyencoder.index.base import Candidate
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.open import described
 from polyencoder.modeling import late
@@ -148,6 +149,21 @@ def test_faiss_reranks_by_them(make_index, ranker, dialogues, monkeypatch):
     monkeypatch.setattr(ranker, "reader", None)
     again = ranker.search_many(dialogues, index)
     assert [[hit.id for hit in hits] for hits in again] == [[hit.id for hit in hits] for hits in expected]
+
+
+def test_tuning_keeps_no_token_vectors_of_contexts(make_index, dialogues, monkeypatch):
+    """FAISS reads their vectors alone."""
+    pytest.importorskip("faiss")
+    index, tune_faiss, seen = make_index("int8"), Change.tune_faiss, []
+
+    def observed(change, contexts, **settings):
+        seen.extend(contexts)
+        return tune_faiss(change, contexts, **settings)
+
+    index.build_faiss("flat")
+    monkeypatch.setattr(Change, "tune_faiss", observed)
+    assert index.tune(recall=0.9, contexts=dialogues, top_k=2).reached
+    assert [one.tokens for one in seen] == [None]
 
 
 def test_what_the_index_does_not_hold_is_read(make_index, make_late, ranker, candidates, dialogues, tmp_path):
