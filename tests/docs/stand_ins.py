@@ -131,7 +131,7 @@ def _replies(path: Path) -> None:
     if path.suffix == ".txt":
         write(path, "".join(f"{text}\n" for text in texts))
     else:
-        write(path, [{"id": f"r{n}", "text": text, "lang": "en"} for n, text in enumerate(texts)])
+        write(path, [{"id": f"r{n}", "text": text, "lang": "en", "document": n // 5} for n, text in enumerate(texts)])
 
 
 def _ids(path: Path) -> None:

@@ -85,7 +85,8 @@ def search(*, settings: SearchSettings) -> None:
             if settings.as_json:
                 say(_as_json(question, hits, improbable))
             else:
-                say(_as_text(question, hits, "" if hits else _why_none(searcher, improbable)))
+                note = _chosen(searcher, hits[0]) if hits else _why_none(searcher, improbable)
+                say(_as_text(question, hits, note))
     if searcher.contexts == 0:
         where = "no context on standard input" if settings.contexts == "-" else f"{settings.contexts}: no context in it"
         raise InputError(where)
@@ -140,17 +141,22 @@ def _as_json(question: Question, hits: list[Hit], improbable: float | None) -> s
     return json.dumps(record, ensure_ascii=False)
 
 
-def _as_text(question: Question, hits: list[Hit], nothing: str) -> str:
+def _chosen(searcher: Searcher, hit: Hit) -> str:
+    """From how many candidates the hits were chosen; empty if they are the best."""
+    by = {"--group-by": searcher.options.group_by, "--diversity": searcher.options.diversity}
+    flags = " and ".join(flag for flag, value in by.items() if value)
+    return "" if hit.considered is None else f"chosen from the best {hit.considered:,} ({flags})"
+
+
+def _as_text(question: Question, hits: list[Hit], note: str) -> str:
     rows = [f"> {_one_line(' / '.join(question.turns))}"]
     for place, hit in enumerate(hits, start=1):
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
         score = again or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
         rows.append(f"{place:>4}{score}{likely}  {hit.found}  {hit.id}  {_one_line(hit.text)}")
-    if not hits:
-        rows.append(f"  {nothing}")
-    elif (considered := hits[0].considered) is not None:
-        rows.append(f"  chosen from the best {considered:,} (--diversity)")
+    if note:
+        rows.append(f"  {note}")
     return "\n".join(rows)
 
 

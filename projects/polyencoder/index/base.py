@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import InputError
+from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
 from polyencoder.index.hits import Hit, diverse_hits
 from polyencoder.index.options import TOP_K, Filter, SearchOptions, changed
 from polyencoder.modeling import RankerModel
@@ -145,11 +147,32 @@ class Index(ABC):
         """
         options = changed(options, changes)
         self.check(options)
-        if not options.diversity:
-            return self._search(encoding_of(contexts), options)
-        k = options.top_k or TOP_K
-        found = self._search(encoding_of(contexts), replace(options, top_k=pool_size(k)))
-        found = diverse_hits(found, self.vectors_of, k=k, most=pool_size(k), diversity=options.diversity)
+        self.check_group(options)
+        encoded, k = encoding_of(contexts), options.top_k or TOP_K
+        if not options.diversity and options.group_by is None:
+            return self._search(encoded, options)
+        most = pool_size(k) if options.diversity else k
+        if options.group_by is None:
+            found = self._search(encoded, replace(options, top_k=most))
+        else:
+            group = partial(limited, key=options.group_by, size=options.group_size or 1)
+
+            def take(_: int, hits: list[Hit], whole: bool) -> list[Hit] | None:
+                kept = group(hits)
+                if not whole and len(kept) < k:
+                    return None
+                count = max(most, considered(hits, kept, count=k))
+                return [hit._replace(considered=count) for hit in group(hits[:count])]
+
+            found = grown(
+                lambda places, n: self._search(encoded.select(torch.tensor(places)), replace(options, top_k=n)),
+                take,
+                contexts=encoded.batch_size,
+                k=most,
+                most=max(most, MOST_CONSIDERED),
+            )
+        if options.diversity:
+            found = diverse_hits(found, self.vectors_of, k=k, most=most, diversity=options.diversity)
         return [hits[:k] for hits in found]
 
     @abstractmethod
@@ -211,6 +234,14 @@ class Index(ABC):
 
     @abstractmethod
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int: ...
+
+    def check_group(self, options: SearchOptions) -> None:
+        """Raises InputError if no candidate has the field of `group_by`."""
+        if options.group_by is not None and not self.has_field(options.group_by):
+            raise InputError(
+                f"cannot group by {options.group_by!r}: no candidate of the index has this metadata field",
+                argument="group_by",
+            )
 
     @abstractmethod
     def has_field(self, key: str) -> bool:

@@ -28,7 +28,7 @@ class Hit(NamedTuple):
     probability: float | None = None
     """The probability that it is the right one; None if the model that ordered the hits is not calibrated."""
     considered: int | None = None
-    """The number of hits from which a search with `diversity` chose; None without it."""
+    """The number of hits from which a search with `diversity` or `group_by` chose; None without them."""
 
 
 def diverse_hits(
@@ -51,6 +51,7 @@ def diverse_hits(
         for row, hit in enumerate(pool):
             own[row] = vectors.get(hit.id, 0.0)  # 0 if it was removed meanwhile
         places = marginal_relevance(scores, own, k=k, diversity=diversity)
-        chosen, taken = [pool[place]._replace(considered=len(pool)) for place in places], {*places}
+        chosen = [pool[place]._replace(considered=pool[place].considered or len(pool)) for place in places]
+        taken = {*places}
         diverse.append(chosen + [hit for place, hit in enumerate(found) if place not in taken])
     return diverse

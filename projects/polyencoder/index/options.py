@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import torch
 from cyclopts import Parameter
 
-from polyencoder.checks import checked_count, unencodable
+from polyencoder.checks import checked_count, checked_text, unencodable
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
@@ -58,6 +58,11 @@ class SearchOptions:
     """Leave out results that resemble better ones: 0 (by scores alone) to 1, such as 0.3. The results are chosen from
     the first max(4 top_k, 50), or from those that are reranked, by maximal marginal relevance; scores and probabilities
     stay."""
+    group_by: str | None = None
+    """A metadata field: at most `group_size` results for each of its values, such as passages of a document. Candidates
+    without the field are in no group and stay. Up to 16,384 of the best candidates are looked at for this."""
+    group_size: int | None = None
+    """Results for each value of `group_by` (default: 1)."""
     dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
     """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
@@ -79,6 +84,14 @@ class SearchOptions:
                 f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
             )
         checked_diversity(self.diversity)
+        if self.group_by is not None:
+            checked_text("group_by", self.group_by)
+        if self.group_size is not None:
+            checked_count("group_size", self.group_size)
+            if self.group_by is None:
+                raise ConfigError(
+                    "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
+                )
         if self.dtype not in get_args(ScanDtype):
             raise ConfigError(
                 f"dtype is {self.dtype!r}; it must be one of {', '.join(get_args(ScanDtype))}", argument="dtype"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
+from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
 from polyencoder.index.hits import Hit, diverse_hits
 from polyencoder.index.options import SearchOptions, changed, checked_filter
 from polyencoder.index.rerank import OWN_K, RERANK_K, check_reranker, first_texts, rerank
@@ -60,6 +62,7 @@ class Searcher:
             raise InputError("the index is empty")
         options = changed(options, changes)
         index.check(options)
+        index.check_group(options)
         for key, values in checked_filter(options.filter).items():
             if None not in values and not index.has_field(key):
                 raise InputError(
@@ -126,7 +129,7 @@ class Searcher:
         if self.reranker is not None:
             texts = max(texts, self._rerank_k)
         with self._timed("search"):
-            hits = self._search(encoded, contexts, top_k=most, texts=texts)
+            hits = self._search(encoded, contexts, top_k=most, texts=texts, groups=top_k)
         if self.reranker is not None:
             with self._timed("rerank"):
                 own = self.reranker is self._ranker
@@ -142,36 +145,60 @@ class Searcher:
         if self.calibration is not None:
             among = self.among
             hits = [self._probable(place, found, self.calibration, among=among) for place, found in enumerate(hits)]
+        hits = [self._grouped(found) for found in hits]
         if diversity:
             hits = diverse_hits(hits, self.index.vectors_of, k=top_k, most=most, diversity=diversity)
         self.contexts += len(hits)
         return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
 
     def _search(
-        self, encoded: ContextEncoding, contexts: Sequence[Context], *, top_k: int, texts: int
+        self, encoded: ContextEncoding, contexts: Sequence[Context], *, top_k: int, texts: int, groups: int
     ) -> list[list[Hit]]:
         """The best candidates that are not turns of their contexts: at least `top_k`, with `texts` different texts.
 
-        They are the best of all such candidates, so that certificates hold.
+        They are the best of all such candidates, so that certificates hold. With `group_by`, `groups` of them remain
+        when groups are limited; those that neither count for this nor are among the first are left out.
         """
         said = [set[str]() if self._keep_turns else lines_of(context) for context in contexts]
         asked = max(top_k, texts) + max(map(len, said), default=0)
-        while True:
-            found = self.index.search(encoded, self.options, top_k=asked, diversity=None)
-            kept = [
-                [hit for hit in hits if same(hit.text) not in lines] for hits, lines in zip(found, said, strict=True)
-            ]
+        plain = replace(self.options, diversity=None, group_by=None, group_size=None)
+
+        def search(places: Sequence[int], k: int) -> list[list[Hit]]:
+            some = encoded if len(places) == len(said) else encoded.select(torch.tensor(places))
+            return self.index.search(some, plain, top_k=k)
+
+        def take(place: int, found: list[Hit], whole: bool) -> list[Hit] | None:
+            kept = [hit for hit in found if same(hit.text) not in said[place]]
+            grouped = self._grouped(kept)
             # an index may have a text several times, so ask for more
-            if all(
-                len(old) < asked or (len(new) >= top_k and len({hit.text for hit in new}) >= texts)
-                for new, old in zip(kept, found, strict=True)
+            if not whole and not (
+                _suffice(kept, count=top_k, texts=texts) and _suffice(grouped, count=groups, texts=self._texts)
             ):
-                break
-            asked *= 4
-        for new, old in zip(kept, found, strict=True):
-            last = new[:top_k][-1:]
-            self.left_out += (old.index(last[0]) + 1 if last else len(old)) - len(new[:top_k])
-        return kept
+                return None
+            last = grouped[:top_k][-1:]
+            better = found.index(last[0]) if last else len(found)
+            self.left_out += sum(same(hit.text) in said[place] for hit in found[:better])
+            if self.options.group_by is None:
+                return kept
+            first = max(top_k, first_texts(kept, texts))
+            asked_for = max(groups, first_texts(grouped, self._texts))
+            count = max(first, considered(kept, grouped, count=asked_for))
+            later = {hit.id for hit in grouped}  # of the first, a re-ranker may prefer others of a group
+            of_use = [*kept[:first], *(hit for hit in kept[first:count] if hit.id in later)]
+            return [hit._replace(considered=count) for hit in of_use]
+
+        return grown(
+            search,
+            take,
+            contexts=len(said),
+            k=asked,
+            most=None if self.options.group_by is None else max(asked, MOST_CONSIDERED),
+        )
+
+    def _grouped(self, hits: list[Hit]) -> list[Hit]:
+        """The hits, as many of each group as `group_by` allows."""
+        key = self.options.group_by
+        return hits if key is None else limited(hits, key, size=self.options.group_size or 1)
 
     def _probable(self, place: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
         """Adds probabilities to the hits, and drops those that are too improbable.
@@ -193,3 +220,8 @@ class Searcher:
         start = time.perf_counter()
         yield
         self.seconds[step] += time.perf_counter() - start
+
+
+def _suffice(hits: Sequence[Hit], *, count: int, texts: int) -> bool:
+    """Whether there are as many hits, with as many different texts."""
+    return len(hits) >= count and len({hit.text for hit in hits}) >= texts

@@ -42,6 +42,8 @@ class SearchParameters(KnownFields, Body):
     effort: Annotated[int, Field(ge=1)] | None = None
     list_length: Annotated[int, Field(ge=1)] | None = None
     diversity: Annotated[float, Field(ge=0, le=1)] | None = None
+    group_by: str | None = Field(None, description="A field of the metadata: few results for each of its values.")
+    group_size: Annotated[int, Field(ge=1)] | None = Field(None, description="Results for each value (1).")
     min_probability: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
     keep_turns: bool = False
 
@@ -88,6 +90,8 @@ async def search_fields(
         effort=request.effort,
         list_length=request.list_length,
         diversity=request.diversity,
+        group_by=request.group_by,
+        group_size=request.group_size,
     )
     hits, tokens, milliseconds = await find_hits(
         service, turns, options, min_probability=request.min_probability, keep_turns=request.keep_turns, name=name

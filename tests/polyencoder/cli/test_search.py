@@ -74,6 +74,19 @@ def test_diversity(ask, run, ranker, folder):
             run(*flags[:-1], value)
 
 
+def test_groups(ask, run, ranker, folder):
+    """Of a field that one candidate has, and of one that all have; with a note from how many was chosen."""
+    flags = ("--context", "hello", "--top-k", 3, "--group-by", "n", "--group-size", 2)
+    (record,) = ask(*flags)
+    hits = ranker.search("hello", folder, top_k=3, group_by="n", group_size=2)
+    assert [hit["id"] for hit in record["hits"]] == [hit.id for hit in hits]
+    considered = record["hits"][0]["considered"]
+    assert run(*flags).stdout.splitlines()[-1] == f"  chosen from the best {considered} (--group-by)"
+    said = run("--context", "hello", "--top-k", 8, "--group-by", "m", "--diversity", 0.5).stdout
+    assert said.splitlines()[-1] == "  chosen from the best 8 (--group-by and --diversity)"
+    assert len(said.splitlines()) == 10
+
+
 def expected(ranker, context, folder, **settings) -> list[str]:
     return [hit.id for hit in ranker.search(context, folder, **settings)]
 
@@ -213,6 +226,8 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
     [
         (InputError, "top_k is 0", ["--top-k", 0]),
         (ConfigError, "exactness is 'roughly'; it must be one of", ["--exactness", "roughly"]),
+        (ConfigError, "group_size is read only with group_by", ["--group-size", 2]),
+        (InputError, "cannot group by 'lagn': no candidate of the index has this metadata", ["--group-by", "lagn"]),
         (InputError, "--filter lang: must be KEY=VALUE", ["--filter", "lang"]),
         (InputError, "cannot filter by 'lagn': no candidate of the index has this metadata", ["--filter", "lagn=en"]),
         (InputError, "cannot filter by 'lagn': no candidate of the index has this metadata", ["--filter", "lagn=NaN"]),

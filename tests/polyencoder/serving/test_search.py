@@ -39,6 +39,10 @@ def test_filters_and_turns_of_the_context(serve):
     assert {one["considered"] for one in answer.json()["results"]} == {len(index)}
     assert client.post("/v1/search", json={"query": QUERY, "diversity": 2}).status_code == 422
     assert ids(client.post("/v1/search", json={"query": QUERY, "filter": {"lang": "de"}})) == ["tag"]
+    grouped = client.post("/v1/search", json={"query": QUERY, "top_k": 3, "group_by": "lang", "group_size": 2})
+    assert ids(grouped) == [hit.id for hit in ranker.search(QUERY, index, top_k=3, group_by="lang", group_size=2)]
+    for wrong in ({"group_size": 2}, {"group_by": "lang", "group_size": 0}, {"group_by": "lagn"}):
+        assert client.post("/v1/search", json={"query": QUERY, **wrong}).status_code == 422
     said = {"messages": [{"role": "user", "content": "Guten  Tag !"}]}
     assert "tag" not in ids(client.post("/v1/search", json=said))
     assert "tag" in ids(client.post("/v1/search", json=said | {"keep_turns": True}))

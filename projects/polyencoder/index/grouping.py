@@ -1,0 +1,81 @@
+"""At most n hits for each value of a metadata field, searching for more until there are enough."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from polyencoder.index.hits import Hit
+
+__all__ = ["MOST_CONSIDERED", "considered", "grown", "limited"]
+
+MOST_CONSIDERED = 1 << 14
+"""The best candidates of a context among which groups are looked for."""
+
+_AT_ONCE = 1 << 18  # hits of a repeated search in memory
+
+
+def limited(hits: Iterable[Hit], key: str, *, size: int) -> list[Hit]:
+    """The hits, of which the first `size` of each group: those with the same value in their metadata's field `key`.
+
+    A hit whose metadata lacks the field, or has null there, is in no group, and is kept.
+    """
+    counts: Counter[str] = Counter()
+    kept = []
+    for hit in hits:
+        value = (hit.metadata or {}).get(key)
+        if value is not None:
+            group = json.dumps(_plain(value), sort_keys=True)
+            counts[group] += 1
+            if counts[group] > size:
+                continue
+        kept.append(hit)
+    return kept
+
+
+def considered(hits: Sequence[Hit], kept: Sequence[Hit], *, count: int) -> int:
+    """How many of the hits, best first, one goes through to find `count` of those that `limited` keeps."""
+    return len(hits) if len(kept) < count else hits.index(kept[count - 1]) + 1
+
+
+def _plain(value: Any) -> Any:
+    """1.0 as 1, which filters do not tell apart either."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def grown(
+    search: Callable[[Sequence[int], int], list[list[Hit]]],
+    take: Callable[[int, list[Hit], bool], list[Hit] | None],
+    *,
+    contexts: int,
+    k: int,
+    most: int | None = None,
+) -> list[list[Hit]]:
+    """Searches until each context has enough hits: those that have not are searched again for four times as many.
+
+    Args:
+        search: from the places of contexts, and a number of hits, to the hits of each.
+        take: from a context's place, its hits, and whether there are no more, to those that are kept; None where more
+            are needed.
+        contexts: their number.
+        k: the number of hits of the first search.
+        most: the number beyond which none are searched for; None for all.
+    """
+    kept: list[list[Hit]] = [[] for _ in range(contexts)]
+    places: Sequence[int] = range(contexts)
+    at_once = contexts
+    while places:
+        short = []
+        for first in range(0, len(places), at_once):
+            some = places[first : first + at_once]
+            for place, hits in zip(some, search(some, k), strict=True):
+                taken = take(place, hits, len(hits) < k or (most is not None and k >= most))
+                if taken is None:
+                    short.append(place)
+                else:
+                    kept[place] = taken
+        places, k = short, 4 * k if most is None else min(4 * k, most)
+        at_once = max(1, _AT_ONCE // k)
+    return kept
