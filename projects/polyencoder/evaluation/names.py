@@ -15,6 +15,7 @@ __all__ = [
     "number_of_candidates",
     "parse_hits_at",
     "recall_name",
+    "shown_name",
     "summary",
 ]
 
@@ -23,6 +24,7 @@ NDCG = "nDCG@10"
 
 _RECALL = re.compile(r"R(\d+)@(\d+)")
 _EARLIER_RECALL = re.compile(r"(.*/)?R@(\d+)/(\d+)")
+_HITS = re.compile(r"hits@(\d+)")
 _MRR = re.compile(r"mrr(@\d+)?")
 
 
@@ -51,6 +53,13 @@ def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
     names = ["hits@1", "hits@5", "hits@10"] if several else [name for _, _, name in recalls]
     names += [name for name in numbers if _MRR.fullmatch(name)] + ["loss"]
     return {name.replace("mrr", "MRR"): numbers[name] for name in [NDCG, *names] if name in numbers}
+
+
+def shown_name(name: str, report: Mapping[str, Any]) -> str:
+    """A metric's name in `main_measures`: `R20@1` for `hits@1` where all examples have 20 candidates."""
+    match, measures = _HITS.fullmatch(name), main_measures(report)
+    recall = recall_name(int(match[1]), number_of_candidates(measures) or 0) if match else name
+    return recall if recall in measures else name
 
 
 def number_of_candidates(measures: Mapping[str, Any]) -> int | None:

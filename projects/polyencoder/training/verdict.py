@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from polyencoder.evaluation.names import shown_name
 from polyencoder.training.trainer import Trainer
 
 __all__ = ["why_no_better"]
@@ -36,9 +37,8 @@ def why_no_better(
     loss = None if of_another else before["loss"]  # another model's loss does not compare
     reasons = _reasons(trainer, before=loss, after=best["loss"], responses=list(responses))
     than = "a bi-encoder of the backbone" if of_another else "before"
-    difference = best[metric] - before[metric]
-    name = "R@1" if metric == "hits@1" else metric
-    return f"the trained model is no better than {than}: {name} {difference:+.3f}. {'; '.join(reasons)}"
+    difference = f"{shown_name(metric, best)} {best[metric] - before[metric]:+.3f}"
+    return f"the trained model is no better than {than}: {difference}. {'; '.join(reasons)}"
 
 
 def _reasons(trainer: Trainer, *, before: float | None, after: float, responses: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from polyencoder.evaluation.names import (
     number_of_candidates,
     parse_hits_at,
     recall_name,
+    shown_name,
     summary,
 )
 
@@ -45,6 +46,15 @@ def test_with_several_numbers_of_candidates_or_none_hits_count():
     assert main_measures(several) == {"hits@1": 0.9, "hits@5": 1, "MRR@100": 0.5}
     assert summary(main_measures({"hits@1": 0.25, "loss": 2})) == "hits@1 0.25  loss 2"
     assert summary(main_measures({})) == ""
+
+
+def test_a_metric_has_the_name_that_the_report_shows():
+    """Where examples have different numbers of candidates, no R{N}@1 is of all of them."""
+    report = {"R20@1": 0.5, "hits@1": 0.5, "R20@5": 0.75, "hits@5": 0.75, "hits@30": 1.0, "loss": 1.0}
+    assert [shown_name(name, report) for name in ("hits@1", "hits@5", "hits@30", "loss", "nDCG@10")] == [
+        *("R20@1", "R20@5", "hits@30", "loss", "nDCG@10")
+    ]
+    assert shown_name("hits@1", {**report, "R19@1": 0.0}) == shown_name("hits@1", {"hits@1": 0.5}) == "hits@1"
 
 
 def test_the_number_of_candidates_is_in_the_names():

@@ -23,7 +23,7 @@ def trainer(make_ranker) -> Trainer:
 
 
 def measured(recall: float, loss: float = 2.0) -> dict[str, float]:
-    return {"hits@1": recall, "loss": loss}
+    return {"R4@1": recall, "hits@1": recall, "loss": loss}
 
 
 def said(trainer, *, before=None, best=None, of_another=False, responses=LABELS) -> str | None:
@@ -43,20 +43,20 @@ def test_a_model_that_is_better_has_nothing_to_be_said(trainer):
 
 def test_few_updates(trainer):
     assert said(trainer) == (
-        "the trained model is no better than before: R@1 +0.000. 6 updates are few: give more epochs, or more data"
+        "the trained model is no better than before: R4@1 +0.000. 6 updates are few: give more epochs, or more data"
     )
 
 
 def test_a_loss_that_rose(trainer):
     line = said(trainer, best=measured(0.25, loss=3.0))
-    assert "R@1 -0.250." in line
+    assert "R4@1 -0.250." in line
     assert "the validation loss rose from 2 to 3: try a lower learning_rate than 0.001" in line
     assert "rose" not in said(trainer, best=measured(0.5, loss=2.03))  # less than 2%
 
 
 def test_another_models_loss_is_not_compared(trainer):
     line = said(trainer, best=measured(0.25, loss=30.0), of_another=True)
-    assert line.startswith("the trained model is no better than a bi-encoder of the backbone: R@1 -0.250.")
+    assert line.startswith("the trained model is no better than a bi-encoder of the backbone: R4@1 -0.250.")
     assert "rose" not in line
 
 

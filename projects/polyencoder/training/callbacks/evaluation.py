@@ -11,7 +11,7 @@ from typing import Any
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
-from polyencoder.evaluation.names import main_measures
+from polyencoder.evaluation.names import main_measures, shown_name
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import Processes, gather_objects
@@ -118,7 +118,7 @@ class KeepBest(Callback):
         order = self._order(report)
         self._bad = 0 if order[0] > self._order(self.trained)[0] else self._bad + 1
         if self._patience is not None and self._bad >= self._patience:
-            run.stop(f"no better {self._metric} in {self._bad} evaluations")
+            run.stop(f"no better {shown_name(self._metric, report)} in {self._bad} evaluations")
         if order[0] == -math.inf:
             return
         if order >= self._order(self.trained):
