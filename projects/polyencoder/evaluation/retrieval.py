@@ -321,10 +321,10 @@ def _measure(run: Run, qrels: Qrels, measures: Sequence[Any]) -> Measured:
     except _CANNOT as error:
         if len(measures) == 1:
             measured.failed[str(measures[0])] = one_line(error)
-        for own in (_measure(run, qrels, [one]) for one in measures if len(measures) > 1):
-            measured.means.update(own.means)
-            measured.failed.update(own.failed)
-            for query, values in own.by_query.items():
+        for alone in (_measure(run, qrels, [one]) for one in measures if len(measures) > 1):
+            measured.means.update(alone.means)
+            measured.failed.update(alone.failed)
+            for query, values in alone.by_query.items():
                 measured.by_query[query].update(values)
         return measured
     for query, measure, value in results.per_query:
