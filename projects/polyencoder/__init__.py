@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
     from polyencoder.ranker.ranked import Ranked
     from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker.selector import Selector
 
     __version__: str
 
@@ -29,6 +30,7 @@ __all__ = [
     "Ranked",
     "Ranker",
     "RankerConfig",
+    "Selector",
     "TextConfig",
     "__version__",
 ]
@@ -38,6 +40,7 @@ _MODULES = {
     **dict.fromkeys(("CheckpointError", "ConfigError", "InputError", "PolyencoderError"), "polyencoder.errors"),
     "Ranked": "polyencoder.ranker.ranked",
     "Ranker": "polyencoder.ranker.ranker",
+    "Selector": "polyencoder.ranker.selector",
 }
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -137,6 +138,11 @@ class Calibration:
         values = self.probabilities(torch.tensor([list(first.values())], dtype=torch.float64), among=among)[0].tolist()
         known = dict(zip(first, values, strict=True))
         return [known[text] for text in texts]
+
+    def of_none(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> float:
+        """The probability that none of a ranking, best first, is right: what `of_ranking` leaves."""
+        known = dict(zip(texts, self.of_ranking(texts, scores, among=among), strict=True))
+        return max(0.0, 1 - math.fsum(islice(known.values(), DEPTH)))
 
     def save(self, model: str | os.PathLike[str], *, of: TextRanker | None = None) -> None:
         """Writes it atomically beside the model, for `read_calibration`.

@@ -269,15 +269,15 @@ class RankerModel(TrainableModel, ABC):
         raise InputError(f"a {self.title} has no vectors to shorten")
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
-        """Encodes candidates for `rescore`, for a model with a `token_dim`."""
-        raise NotImplementedError
+        """Encodes candidates for `rescore`: vectors alone, and with a `token_dim` those of tokens, too."""
+        return [TokenVectors(vector, vector.new_empty(0, 0)) for vector in self.encode_candidates(tokens)]
 
     def rescore(self, contexts: ContextEncoding, candidates: Sequence[TokenVectors]) -> Tensor:
         """Scores [batch, n] as `forward` does, without its gradients, of candidates that were read before.
 
-        The contexts are those of `encode_context`, with their `tokens`; there is at least one candidate.
+        The contexts are those of `encode_context`, with any `tokens`; there is at least one candidate.
         """
-        raise NotImplementedError
+        return self.score(contexts, torch.stack([one.vector for one in candidates]))
 
     def token_weights(self, tokens: TokenBatch) -> Tensor | None:
         """The weight of each token's output in each context vector: [batch, codes, length]; None if unknown."""

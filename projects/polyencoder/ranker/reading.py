@@ -1,4 +1,4 @@
-"""`CandidateReader`: encodes candidates for a late-interaction encoder, with an LRU cache bounded in bytes."""
+"""`CandidateReader`: encodes candidates, with an LRU cache bounded in bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEPT_BYTES = 1 << 27
 
 
 class CandidateReader:
-    """Encodes candidates with a model that has a `token_dim`, and caches the most recently used ones.
+    """Encodes candidates with a model that has vectors, and caches the most recently used ones.
 
     The key is a candidate's tokens. A change of the model's weights, or of autocast, empties the cache. Thread-safe.
 

@@ -14,7 +14,7 @@ from polyencoder.checks import checked_candidates, checked_count, checked_device
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.ranker.encoding import VectorKind, encode_candidates, encode_contexts, encode_pooled
+from polyencoder.ranker.encoding import VectorKind, candidate_ids, encode_candidates, encode_contexts, encode_pooled
 from polyencoder.ranker.protocol import Context, Dialogue, TextRanker
 from polyencoder.ranker.reading import CandidateReader
 from polyencoder.scoring import ContextEncoding, check_scores
@@ -180,15 +180,16 @@ def score_texts(
     at_once, parts = _CONTEXTS, []
     read: list[TokenVectors] = []
     with in_evaluation(model):
-        if model.reads_pairs:
-            # a model with vectors encodes shared candidates once for many contexts
-            if index is not None or not model.has_vectors:
-                at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
-            ids = text.candidate_ids(candidates) if index is None and model.token_dim is not None else []
-            if ids and ranker.reader.fits(model, ids):
-                read, at_once = ranker.reader(model, text, ids), _WITH_TOKENS
-            else:
-                texts = text.candidates(candidates).to(device)
+        # a model with vectors encodes shared candidates once for many contexts
+        if model.reads_pairs and (index is not None or not model.has_vectors):
+            at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
+        apart = index is None and (model.token_dim is not None or not model.reads_pairs)
+        ids = candidate_ids(text, candidates, remember=True) if apart else []
+        if ids and ranker.reader.fits(model, ids):
+            read = ranker.reader(model, text, ids)
+            at_once = _CONTEXTS if model.token_dim is None else _WITH_TOKENS
+        elif model.reads_pairs:
+            texts = text.candidates(candidates).to(device)
         else:
             vectors = encode_candidates(model, text, candidates)
         for i in range(0, max(len(contexts), 1), at_once):

@@ -16,12 +16,12 @@ SIMILARITIES = 1 << 23  # of tokens that are in memory at once
 
 
 class TokenVectors(NamedTuple):
-    """The vectors of one candidate for a late-interaction encoder."""
+    """The vectors of one candidate."""
 
     vector: Tensor
     """[dim]"""
     tokens: Tensor
-    """[tokens, token_dim], at least one, each of length 1."""
+    """[tokens, token_dim], at least one, each of length 1, for a late-interaction encoder; empty for other models."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,9 @@ class BatchForward:
         with in_evaluation(model):
             if kind == PAIR:
                 return self._pairs(model, tokens)
+            if kind == CANDIDATE and model.token_dim is None:
+                read = self._ranker.reader(model, self._ranker.text, tokens, max_tokens=self._max_tokens)
+                return [one.vector for one in read]
             return self._in_batches(tokens, partial(self._contexts if kind == CONTEXT else self._candidates, model))
 
     def _in_batches(self, tokens: Sequence[Ids], encode: Callable[[list[Ids]], Sequence[Any]]) -> list[Any]:

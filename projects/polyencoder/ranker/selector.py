@@ -1,0 +1,130 @@
+"""`Selector`: which of some options (tools, skills, memories) a conversation needs, or none of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from polyencoder.calibration import CalibratedRanker, Calibration, LeastProbability, least_probability
+from polyencoder.checks import checked_count
+from polyencoder.errors import ConfigError
+from polyencoder.ranker.protocol import Dialogue
+from polyencoder.scoring import best, check_scores
+from polyencoder.text.dialogue import checked_contexts
+from polyencoder.text.options import Option, read_options
+
+__all__ = ["Selected", "Selection", "Selector", "selection"]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """An option that was chosen."""
+
+    option: Any
+    """The text or tool, as it was passed."""
+    index: int
+    """Its position in the list of options."""
+    name: str | None
+    """A tool's name; None for a text."""
+    score: float
+    probability: float | None
+    """The probability that it is the right one; None if the model is not calibrated."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen options, and how likely it is that none is right."""
+
+    chosen: list[Selected]
+    """Best first; empty if no option is probable enough."""
+    none_probability: float | None
+    """The probability that none of all options is right; None if the model is not calibrated."""
+
+
+class Selector:
+    """Chooses among a few hundred options with a ranker of any architecture.
+
+    The conversation is read once. The vectors of options are kept by their content in `ranker.reader`, within its
+    bound of bytes: options that were read lately are not read again. A cross-encoder reads every pair each time.
+
+    Examples:
+        >>> tools = [{"name": "get_weather", "description": "Weather of a city."}, ...]
+        >>> selection = Selector(ranker).select("Do I need an umbrella?", tools, min_probability=0.5)
+        >>> [one.name for one in selection.chosen], selection.none_probability
+        (['get_weather'], 0.08)
+    """
+
+    def __init__(self, ranker: CalibratedRanker) -> None:
+        if isinstance(ranker, (str, os.PathLike)):
+            raise ConfigError(f"Selector({str(ranker)!r:.60}): pass a ranker, as in Selector(Ranker.load(name))")
+        self.ranker = ranker
+
+    def select(
+        self,
+        conversation: Dialogue,
+        options: Sequence[Any],
+        *,
+        top_k: int | None = None,
+        min_probability: LeastProbability | None = None,
+    ) -> Selection:
+        """Chooses the options that a conversation needs, best first.
+
+        Args:
+            conversation: a text, a list of turns, or the messages of a chat.
+            options: texts, or tools in OpenAI's or MCP's format, as `polyencoder.text.options.read_options` takes.
+            top_k: the most options to choose; None for all.
+            min_probability: leave out less probable options, perhaps all: 0 to 1, or "auto" for the calibration's
+                threshold.
+
+        Raises:
+            InputError: the conversation is empty, or an option is invalid, which the message names.
+            ConfigError: `min_probability` without a calibration: see `polyencoder calibrate`.
+        """
+        read = read_options(options)
+        (turns,) = checked_contexts([conversation], name="conversation")
+        top_k = None if top_k is None else checked_count("top_k", top_k)
+        calibration = self.ranker.calibration
+        least = least_probability(calibration, min_probability, of=self.ranker)
+        scores = self.ranker.score([turns], [one.text for one in read])[0]
+        return selection(read, scores, calibration, top_k=top_k, least=least)
+
+
+def selection(
+    options: Sequence[Option],
+    scores: Tensor,
+    calibration: Calibration | None,
+    *,
+    top_k: int | None,
+    least: float | None,
+) -> Selection:
+    """Chooses from scored options.
+
+    Args:
+        options: at least one; equal texts count as one.
+        scores: [options].
+        calibration: of the scores; None for a selection without probabilities.
+        top_k: the most options to choose; None for all.
+        least: the least probability of a chosen option, from `least_probability`; None for any.
+
+    Raises:
+        InputError: a score is nan.
+    """
+    check_scores(scores)
+    values, order = best(scores, len(options))
+    places, texts = order.tolist(), [one.text for one in options]
+    ranked, none = [texts[place] for place in places], None
+    probabilities: list[float | None] = [None] * len(places)
+    if calibration is not None:
+        among = len(set(texts))
+        probabilities = [*calibration.of_ranking(ranked, values.tolist(), among=among)]
+        none = calibration.of_none(ranked, values.tolist(), among=among)
+    chosen = [
+        Selected(options[place].given, place, options[place].name, score, probability)
+        for place, score, probability in zip(places, values.tolist(), probabilities, strict=True)
+        if least is None or (probability is not None and probability >= least)
+    ]
+    return Selection(chosen[:top_k], none)

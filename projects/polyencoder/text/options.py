@@ -1,0 +1,121 @@
+"""Converts options (texts, tools in OpenAI's and MCP's formats) to the texts that are ranked."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from polyencoder.checks import checked_candidate, checked_list, checked_text, is_blank, shown
+from polyencoder.errors import InputError
+
+__all__ = ["Option", "option_text", "read_options"]
+
+_SCHEMAS = ("parameters", "inputSchema", "input_schema")  # OpenAI's, MCP's, Anthropic's
+_TOOL = "{'name': ..., 'description': ..., 'inputSchema': ...} or {'type': 'function', 'function': ...}"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option with the text that a ranker reads."""
+
+    given: Any
+    """As it was passed."""
+    name: str | None
+    """A tool's name; None for a text."""
+    text: str
+
+
+def option_text(option: Any) -> str:
+    """The text that a ranker reads of an option: training and calibration data are made with it.
+
+    A text is its own. A tool becomes `NAME: DESCRIPTION Parameters: PARAMETER (ITS DESCRIPTION), ...`, with the
+    properties of its schema in their order; without descriptions the parentheses are left out, without parameters all
+    that follows the description. A text that is too long loses its end: parameters, never the name.
+
+    Raises:
+        InputError: see `read_options`.
+    """
+    return _read("the option", option).text
+
+
+def read_options(values: Any) -> list[Option]:
+    """Checks a list of options, at least one, and makes their texts.
+
+    Args:
+        values: each a text; a tool of OpenAI's chat completions, `{"type": "function", "function": {"name",
+            "description", "parameters"}}`, or responses, without `function`; a tool of MCP, `{"name", "description",
+            "inputSchema"}`; or an object whose `model_dump` gives one, such as `mcp.types.Tool`.
+
+    Raises:
+        InputError: there is no option, one is empty or no such object, or two have the same name. It names the option,
+            and its `argument` is `options.PLACE`.
+    """
+    items = checked_list("options", values, of="texts or tools")
+    if not items:
+        raise InputError("options is empty: give at least one text or tool", argument="options")
+    options = []
+    for place, value in enumerate(items):
+        try:
+            options.append(_read(f"option {place}", value))
+        except InputError as error:
+            error.argument = f"options.{place}"
+            raise
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, one in enumerate(options):
+        if one.name is not None:
+            places[one.name].append(place)
+    for name, (first, *others) in places.items():
+        if others:
+            raise InputError(
+                f"options {first} and {others[0]} have the same name, {name!r:.60}: rename one, or leave it out",
+                argument=f"options.{others[0]}",
+            )
+    return options
+
+
+def _read(place: str, value: Any) -> Option:
+    if isinstance(value, str):
+        return Option(value, None, checked_candidate(place, value))
+    dump = getattr(value, "model_dump", None)
+    tool = dump(by_alias=True, exclude_none=True) if callable(dump) else value
+    if isinstance(tool, Mapping) and "function" in tool:
+        tool, place = tool["function"], f"{place}, function"
+    if not isinstance(tool, Mapping):
+        raise InputError(f"{place} is {shown(tool)}; it must be a text, or a tool: {_TOOL}")
+    name = _field(place, tool, "name")
+    place = f"{place} ({name!r:.60})"
+    text = f"{name}: {_field(place, tool, 'description')}"
+    if parameters := ", ".join(_parameters(place, tool)):
+        text = f"{text} Parameters: {parameters}"
+    return Option(value, name, text)
+
+
+def _field(place: str, tool: Mapping[str, Any], key: str) -> str:
+    value = tool.get(key)
+    if value is None:
+        raise InputError(f"{place} has no {key}; a tool is {_TOOL}")
+    text = checked_text(f"{place}: {key}", value)
+    if is_blank(text):
+        raise InputError(f"{place}: {key} is empty: a tool is chosen by its name and description")
+    return text.strip()
+
+
+def _parameters(place: str, tool: Mapping[str, Any]) -> Iterator[str]:
+    """Each parameter with its description, if it has one."""
+    key = next((key for key in _SCHEMAS if tool.get(key) is not None), None)
+    schema = {} if key is None else tool[key]
+    if not isinstance(schema, Mapping):
+        raise InputError(f"{place}: {key} is {shown(schema)}; it must be a JSON Schema, an object with `properties`")
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
+        raise InputError(f"{place}: {key}.properties is {shown(properties)}; it must be an object of parameters")
+    for name, about in properties.items():
+        where = f"{place}: {key}.properties[{name!r:.60}]"
+        checked_text(f"{place}: the name of a parameter", name)
+        if not isinstance(about, (Mapping, bool)):
+            raise InputError(f"{where} is {shown(about)}; it must be a JSON Schema, such as {{'type': 'string'}}")
+        words = None if isinstance(about, bool) else about.get("description")
+        words = "" if words is None else checked_text(f"{where}, description", words).strip()
+        yield f"{name} ({words})" if words else name

@@ -1,0 +1,100 @@
+"""`Selector`: the ranker's order and probabilities over tools and texts, and the probability of none."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyencoder import ConfigError, InputError, Selector
+from polyencoder.text.options import option_text
+from tests.polyencoder.calibration.test_probability import calibrated
+
+TOOLS = [
+    {"name": "pets", "description": "do you have any pets ?"},
+    {"type": "function", "function": {"name": "ski", "description": "i like to ski in the mountains ."}},
+    {"name": "teach", "description": "i am a teacher .", "inputSchema": {"properties": {"school": {}}}},
+    "i have two dogs and a cat .",
+]
+TEXTS = [option_text(tool) for tool in TOOLS]
+CHAT = [{"role": "user", "content": "hello"}, {"role": "user", "content": "do you have a dog ?"}]
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "late", "cross"])
+def test_the_choice_is_the_rankers(make_ranker, architecture):
+    ranker = make_ranker(architecture)
+    found = Selector(ranker).select(CHAT, TOOLS)
+    expected = ranker.rank(CHAT, TEXTS)
+    assert [one.index for one in found.chosen] == [one.index for one in expected]
+    assert [one.score for one in found.chosen] == pytest.approx([one.score for one in expected], abs=1e-5)
+    assert all(one.option is TOOLS[one.index] and one.probability is None for one in found.chosen)
+    names = ["pets", "ski", "teach", None]
+    assert [one.name for one in found.chosen] == [names[one.index] for one in found.chosen]
+    assert found.none_probability is None
+    assert Selector(ranker).select(CHAT, TOOLS, top_k=2).chosen == found.chosen[:2]
+
+
+@pytest.mark.parametrize("count", [4, 30])  # more than those that the sum is over
+def test_probabilities_with_that_of_none_have_the_sum_1(make_ranker, count):
+    ranker = calibrated(make_ranker("poly"))
+    options = [*TOOLS, *(f"hello {n}" for n in range(count - len(TOOLS)))]
+    found = Selector(ranker).select(CHAT, options)
+    scores = [one.score / ranker.calibration.temperature for one in found.chosen]
+    none = math.log(count) + ranker.calibration.none
+    total = math.exp(none) + sum(math.exp(score) for score in scores[:10])
+    assert found.none_probability == pytest.approx(math.exp(none) / total, rel=1e-6)
+    assert [one.probability for one in found.chosen] == pytest.approx([math.exp(s) / total for s in scores], rel=1e-6)
+
+
+def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
+    selector = Selector(calibrated(make_ranker("bi"), threshold=0.2, precision=0.9))
+    whole = selector.select(CHAT, TOOLS)
+
+    @given(least=st.floats(0, 1), top_k=st.none() | st.integers(1, 6))
+    def filtered(least, top_k):
+        found = selector.select(CHAT, TOOLS, min_probability=least, top_k=top_k)
+        assert found.chosen == [one for one in whole.chosen if one.probability >= least][:top_k]
+        assert found.none_probability == whole.none_probability
+
+    filtered()
+    assert selector.select(CHAT, TOOLS, min_probability="auto") == selector.select(CHAT, TOOLS, min_probability=0.2)
+    assert selector.select(CHAT, TOOLS, min_probability=1).chosen == []
+
+
+def test_equal_texts_are_one_option(make_ranker):
+    selector = Selector(calibrated(make_ranker("bi")))
+    once, twice = selector.select("hi", ["hello", "you"]), selector.select("hi", ["hello", "you", "hello"])
+    assert twice.none_probability == pytest.approx(once.none_probability)
+    assert {one.index for one in twice.chosen} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "late"])
+def test_options_are_read_once_for_many_conversations(make_ranker, architecture):
+    ranker, read = make_ranker(architecture), []
+    selector = Selector(ranker)
+    for tower in ranker.model.towers:
+        tower.register_forward_pre_hook(lambda _, inputs: read.append(len(inputs[0])))
+    first = selector.select("do you ski ?", TOOLS)
+    assert sum(read) == len(TOOLS) + 1
+    read.clear()
+    more = selector.select("hello", [*TOOLS, "a new one"])  # not the list, each option is remembered
+    assert sum(read) == 2
+    assert len(more.chosen) == 5
+    assert selector.select("do you ski ?", TOOLS[::-1]).chosen[0].option == first.chosen[0].option
+
+
+def test_what_is_wrong_is_said(make_ranker, tmp_path):
+    selector = Selector(make_ranker("bi"))
+    with pytest.raises(ConfigError, match="needs a calibrated model, .* `polyencoder calibrate`"):
+        selector.select("hi", TOOLS, min_probability=0.5)
+    for conversation in ("", [], [{"role": "user", "content": " "}]):
+        with pytest.raises(InputError, match="conversation 0 is empty"):
+            selector.select(conversation, TOOLS)
+    with pytest.raises(InputError, match="top_k is 0"):
+        selector.select("hi", TOOLS, top_k=0)
+    with pytest.raises(InputError, match=r"option 1 \('x'\) has no description"):
+        selector.select("hi", [TOOLS[0], {"name": "x"}])
+    with pytest.raises(ConfigError, match=r"Selector\('model'\): pass a ranker"):
+        Selector("model")
