@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from polyencoder.errors import InputError
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import candidates, chat, embeddings, feedback, health, page, rerank, search
+from polyencoder.serving import candidates, chat, embeddings, feedback, health, page, rerank, search, select
 from polyencoder.serving.access import Access
 from polyencoder.serving.metrics import Counted
 from polyencoder.serving.problems import handle_problems
@@ -43,7 +43,7 @@ def create_app(service: Service) -> ASGIApp:
     app.state.service = service
     given = service.config.feedback
     app.state.feedback = None if given is None else feedback.Feedback(Path(given))
-    for one in (rerank, embeddings, search, chat, candidates, feedback, health, page):
+    for one in (rerank, select, embeddings, search, chat, candidates, feedback, health, page):
         app.include_router(one.router)
     handle_problems(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)

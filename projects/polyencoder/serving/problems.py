@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,7 +17,7 @@ from polyencoder.index.folder.files import IndexBusy
 from polyencoder.serving.service import Service
 from polyencoder.serving.sessions import NoSession, SessionBusy
 
-__all__ = ["for_clients", "handle_problems", "problem"]
+__all__ = ["for_clients", "handle_problems", "invalid_body", "problem"]
 
 _STATUS = {IndexBusy: 503, InputError: 422, ConfigError: 422, NoSession: 404, SessionBusy: 409}
 _log = logging.getLogger(__name__)
@@ -42,14 +42,31 @@ def for_clients(error: PolyencoderError, service: Service) -> str:
     return message
 
 
-def _place(error: Mapping[str, Any], body: Any) -> list[str]:
-    """The position in the body of a value that FastAPI rejects, such as `documents`, `0`; or the path parameter.
+def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
+    """What is wrong with a body that pydantic rejects, in one sentence, and the field.
 
-    FastAPI's position also contains the types that it tried, as in `documents.0.str`.
+    Args:
+        errors: of pydantic, with places in the body.
+        body: as it was sent.
     """
-    source, *place = error["loc"]
-    if source != "body" or error["type"] == "json_invalid":
-        return [str(part) for part in place if source != "body"]
+    # For a union, the deepest error belongs to the best-fitting type.
+    first = max(errors, key=lambda one: len(_place(one, body)))
+    where = ".".join(_place(first, body))
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        return str(cause), ".".join(filter(None, (where, cause.argument))) or None
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] in ("model_type", "model_attributes_type"):
+        message = "Input should be an object"
+    return (f"{where}: {message}", where) if where else (message, None)
+
+
+def _place(error: Mapping[str, Any], body: Any) -> list[str]:
+    """The position in the body of a value that pydantic rejects, such as `documents`, `0`.
+
+    pydantic's position also contains the types that it tried, as in `documents.0.str`.
+    """
+    place = error["loc"]
     parts: list[str] = []
     value = body
     for depth, part in enumerate(place, 1):
@@ -67,20 +84,17 @@ def handle_problems(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
-        # For a union, the deepest error belongs to the best-fitting type.
-        first: dict[str, Any] = max(error.errors(), key=lambda one: len(_place(one, error.body)))
-        where = ".".join(_place(first, error.body))
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, InputError):
-            return problem(422, str(cause), param=".".join(filter(None, (where, cause.argument))) or None)
-        message = first["msg"].removeprefix("Value error, ")
-        if first["type"] in ("model_type", "model_attributes_type"):
-            message = "Input should be an object"
-        elif first["type"] == "json_invalid":
-            message = f"the body is not JSON: {first['ctx']['error']} at character {first['loc'][1] + 1}"
-        elif not where and not request.headers.get("content-type", "").startswith("application/json"):
+        first: Mapping[str, Any] = error.errors()[0]
+        source, *place = first["loc"]
+        if first["type"] == "json_invalid":
+            return problem(422, f"the body is not JSON: {first['ctx']['error']} at character {place[0] + 1}")
+        if source != "body":  # a parameter of the path
+            where = ".".join(map(str, place))
+            return problem(422, f"{where}: {first['msg']}", param=where)
+        message, param = invalid_body([{**one, "loc": one["loc"][1:]} for one in error.errors()], error.body)
+        if param is None and not request.headers.get("content-type", "").startswith("application/json"):
             message = "the body must be JSON, and Content-Type application/json"
-        return problem(422, f"{where}: {message}" if where else message, param=where or None)
+        return problem(422, message, param=param)
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, PolyencoderError)

@@ -22,7 +22,7 @@ from polyencoder.serving.messages import Answer, Asked, Body, answer_fields
 from polyencoder.serving.model_thread import Job, WorkItem
 from polyencoder.serving.service import Serving
 
-__all__ = ["RerankRequest", "RerankResponse", "Result", "rank", "router", "score_pairs"]
+__all__ = ["RerankRequest", "RerankResponse", "Result", "rank", "router", "score_lists", "score_pairs"]
 
 router = APIRouter(tags=["rerank"])
 
@@ -140,7 +140,7 @@ async def rank(
         InputError: a text exceeds the limits.
     """
     documents = engine.texts(documents)
-    scores, tokens = await _scores(engine, [(engine.turns(turns), documents)], name="documents")
+    scores, tokens = await score_lists(engine, [(engine.turns(turns), documents)], name="documents")
     return ranked(documents, scores[0], engine.ranker.calibration, top_n=top_n), tokens
 
 
@@ -155,12 +155,12 @@ async def score_pairs(engine: Engine, pairs: Sequence[tuple[str, str]]) -> tuple
     for first, second in pairs:
         of_context.setdefault(first, []).append(second)
     asked = [(engine.turns([first], name="text_1"), seconds) for first, seconds in of_context.items()]
-    scores, tokens = await _scores(engine, asked, name="text_2")
+    scores, tokens = await score_lists(engine, asked, name="text_2")
     values = {first: iter(found.tolist()) for first, found in zip(of_context, scores, strict=True)}
     return [single(next(values[first]), engine.ranker.calibration) for first, _ in pairs], tokens
 
 
-async def _scores(
+async def score_lists(
     engine: Engine, asked: Sequence[tuple[Sequence[str], Sequence[str]]], *, name: str
 ) -> tuple[list[Tensor], int]:
     """The scores [documents] of each context's documents, and the total number of tokens, which is limited.

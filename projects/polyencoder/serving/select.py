@@ -1,0 +1,89 @@
+"""`/v1/select`: which of a request's options (tools, texts) a conversation needs, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from polyencoder.calibration import LeastProbability, least_probability
+from polyencoder.ranker.selector import Selection, selection
+from polyencoder.serving.engine import Engine
+from polyencoder.serving.messages import Answer, Asked, KnownFields, answer_fields
+from polyencoder.serving.rerank import score_lists
+from polyencoder.serving.service import Serving
+from polyencoder.text.options import read_options
+
+__all__ = ["SelectRequest", "SelectResponse", "router", "select_options"]
+
+router = APIRouter(tags=["select"])
+
+Given = str | dict[str, Any]
+
+
+class SelectRequest(KnownFields, Asked):
+    """A conversation and the options to choose from. An unknown field is an error."""
+
+    model: str | None = Field(None, description="Ignored: a server has one model.")
+    options: list[Given] = Field(
+        description="Texts, or tools: OpenAI's `{type: function, function: {name, description, parameters}}` or MCP's "
+        "`{name, description, inputSchema}`."
+    )
+    top_k: Annotated[int, Field(ge=1)] | None = None
+    min_probability: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
+
+
+class SelectedOption(BaseModel):
+    """An option that was chosen."""
+
+    option: Given = Field(description="As it was sent.")
+    index: int
+    name: str | None = None
+    score: float
+    probability: float | None = Field(None, description="Of a calibrated model.")
+
+
+class SelectResponse(Answer):
+    """The chosen options, best first; empty if none is probable enough."""
+
+    chosen: list[SelectedOption]
+    none_probability: float | None = Field(
+        None, description="The probability that none of the options is right, of a calibrated model."
+    )
+
+
+@router.post("/v1/select", response_model_exclude_none=True)
+async def select(request: SelectRequest, service: Serving) -> SelectResponse:
+    """Chooses the options that a conversation needs."""
+    found, tokens = await select_options(
+        service.engine, request.turns, request.options, top_k=request.top_k, min_probability=request.min_probability
+    )
+    return SelectResponse(
+        **answer_fields("select", model=service.name, tokens=tokens),
+        chosen=[SelectedOption(**vars(one)) for one in found.chosen],
+        none_probability=found.none_probability,
+    )
+
+
+async def select_options(
+    engine: Engine,
+    turns: Sequence[str],
+    options: Sequence[Any],
+    *,
+    top_k: int | None = None,
+    min_probability: LeastProbability | None = None,
+) -> tuple[Selection, int]:
+    """Chooses as `polyencoder.Selector` does; also gives the number of tokens.
+
+    Raises:
+        InputError: an option is invalid, or a text exceeds the limits.
+        ConfigError: `min_probability` without a calibration.
+    """
+    ranker = engine.ranker
+    least = least_probability(ranker.calibration, min_probability, of=ranker)
+    read = read_options(options)
+    texts = engine.texts([one.text for one in read], name="options")
+    scores, tokens = await score_lists(engine, [(engine.turns(turns), texts)], name="options")
+    return selection(read, scores[0], ranker.calibration, top_k=top_k, least=least), tokens

@@ -1,0 +1,95 @@
+"""`/v1/select`: `Selector`'s choice over HTTP, with the limits and errors of other routes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from polyencoder import Selector
+from polyencoder.serving.config import Limits
+from tests.polyencoder.calibration.test_probability import calibrated
+from tests.polyencoder.ranker.test_selector import CHAT, TOOLS
+
+
+@pytest.mark.parametrize("architecture", ["poly", "late", "cross"])
+def test_the_choice_is_the_selectors(serve, make_ranker, architecture):
+    client = serve(calibrated(make_ranker(architecture)), records=None)
+    tools = [*TOOLS, {"name": "none", "description": "x", "parameters": None}]  # what was sent comes back
+    expected = Selector(client.service.engine.ranker).select(CHAT, tools)
+    least = expected.chosen[1].probability - 1e-4
+    for asked, chosen in (({}, expected.chosen), ({"top_k": 3, "min_probability": least}, expected.chosen[:2])):
+        answer = client.post("/v1/select", json={"messages": CHAT, "options": tools, **asked})
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert found["none_probability"] == pytest.approx(expected.none_probability, abs=1e-5)
+        assert [one["index"] for one in found["chosen"]] == [one.index for one in chosen]
+        for one, wanted in zip(found["chosen"], chosen, strict=True):
+            assert (one["option"], one.get("name")) == (wanted.option, wanted.name)
+            assert (one["score"], one["probability"]) == pytest.approx((wanted.score, wanted.probability), abs=1e-4)
+        assert found["usage"]["total_tokens"] > 0
+
+
+def test_a_model_without_calibration_has_no_probabilities(shared):
+    found = shared.post("/v1/select", json={"query": "hello", "options": TOOLS}).json()
+    assert "none_probability" not in found
+    assert all("probability" not in one for one in found["chosen"])
+    answer = shared.post("/v1/select", json={"query": "hello", "options": TOOLS, "min_probability": 0.5})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "min_probability")
+    assert "polyencoder calibrate" in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"options": ["a"]}, None, "give either query or messages"),
+        ({"query": " ", "options": ["a"]}, "query", "query is empty"),
+        ({"query": "a"}, "options", "options: Field required"),
+        ({"query": "a", "options": []}, "options", "options is empty"),
+        ({"query": "a", "options": ["a", " "]}, "options.1", "option 1 is empty"),
+        ({"query": "a", "options": ["a", 3]}, "options.1", "options.1: Input should be a valid"),
+        ({"query": "a", "options": ["a", {"name": "x"}]}, "options.1", "option 1 ('x') has no description"),
+        ({"query": "a", "options": [TOOLS[0], TOOLS[0]]}, "options.1", "options 0 and 1 have the same name"),
+        ({"query": "a", "options": ["a"], "top_n": 1}, "top_n", "did you mean top_k?"),
+        ({"query": "a", "options": ["a"], "top_k": 0}, "top_k", "top_k"),
+        ({"query": "a", "options": ["a"], "min_probability": 2}, "min_probability", "min_probability"),
+        ({"query": "a", "options": [{"name": "x", "description": "\ud800"}]}, "options.0.description", "surrogate"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_field(shared, body, param, says):
+    answer = shared.post("/v1/select", content=json.dumps(body), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert says in answer.json()["message"]
+    assert answer.json()["error"]["param"] == param
+
+
+def test_limits_are_those_of_other_routes(serve):
+    client = serve("bi", records=None, limits=Limits(documents=3, characters=40, tokens=20))
+    too_long = {"name": "x", "description": "hello " * 10}
+    cases = [
+        (["a", "b", "c", "d"], "options", "at most 3"),
+        (["a", too_long], "options.1", "at most 40"),
+        (["a", "b", "i have two dogs and a cat . hello ."], "options.2", "at most 20"),
+    ]
+    for options, param, says in cases:
+        answer = client.post("/v1/select", json={"query": "a", "options": options})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, param)
+        assert says in answer.json()["message"]
+
+
+def test_options_are_read_once(serve):
+    client = serve("poly", records=None)
+    _, tower = client.service.engine.ranker.model.towers
+    read = []
+    tower.register_forward_pre_hook(lambda _, inputs: read.append(len(inputs[0])))
+    sent = [{"query": query, "options": TOOLS} for query in ("do you ski ?", "hello")]
+    assert [client.post("/v1/select", json=one).status_code for one in sent] == [200, 200]
+    assert sum(read) == len(TOOLS)
+
+
+def test_openapi_describes_it(shared):
+    schema = shared.get("/openapi.json").json()
+    assert "/v1/select" in schema["paths"]
+    assert set(schema["components"]["schemas"]["SelectRequest"]["properties"]) == {
+        *("query", "messages", "model", "options", "top_k", "min_probability")
+    }
