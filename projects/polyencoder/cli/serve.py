@@ -1,4 +1,4 @@
-"""`polyencoder serve`: serves reranking, search and chat over HTTP."""
+"""`polyencoder serve`: serves reranking, search and chat over HTTP, and tools over MCP."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ __all__ = ["serve"]
 
 
 def serve(*, config: ServerConfig) -> None:
-    """Serve reranking, embeddings, search and chat over HTTP. `/docs` describes the requests."""
+    """Serve reranking, selection, embeddings, search and chat over HTTP, and MCP. `/docs` describes the requests."""
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         require(package, extra="serve")
+    if config.mcp is not None:
+        require("mcp", extra="mcp")
     from polyencoder.serving.run import serve as run
 
     run(config, listening=lambda url: say(f"polyencoder: serving {config.model} on {url}", err=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 import anyio.to_thread
@@ -33,10 +33,17 @@ def create_app(service: Service) -> ASGIApp:
         ConfigError: the file of feedback cannot be written.
     """
 
+    mcp = None
+    if service.config.mcp == "http":
+        from polyencoder.serving.mcp import McpEndpoint  # of an extra
+
+        mcp = McpEndpoint(service)
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         await _warm(service)
-        yield
+        async with nullcontext() if mcp is None else mcp.running():
+            yield
         await anyio.to_thread.run_sync(service.close)
 
     app = FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None)
@@ -45,6 +52,8 @@ def create_app(service: Service) -> ASGIApp:
     app.state.feedback = None if given is None else feedback.Feedback(Path(given))
     for one in (rerank, select, embeddings, search, chat, candidates, feedback, health, page):
         app.include_router(one.router)
+    if mcp is not None:
+        app.router.routes.append(mcp.route)
     handle_problems(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
     app.add_middleware(Access, config=service.config)  # the last one added is the outermost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from pydantic import BeforeValidator, Field
@@ -102,6 +102,9 @@ class ServerConfig(Settings):
     """Maximum number of sessions."""
     session_seconds: Annotated[Positive, Needs("index")] = 24 * 3600.0
     """Seconds after which an unused session is dropped."""
+    mcp: Literal["http", "stdio"] | None = None
+    """Offer rerank, select and search as tools of MCP, the Model Context Protocol: http, at /mcp of the server; or
+    stdio, to one client on standard input and output, instead of the server (needs the extra mcp)."""
     feedback: str | None = None
     """JSON lines file for ratings given on the page; polyencoder train reads it."""
     limits: Limits = field(default_factory=Limits)

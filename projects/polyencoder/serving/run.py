@@ -8,6 +8,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,13 +26,16 @@ from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 from polyencoder.storage.temporary import TemporaryFolder
 
+_OF_HTTP = frozenset({"host", "port", "allow_hosts", "workers", "sessions", "max_sessions", "session_seconds"}) | {
+    *("feedback", "no_answer", "concurrent", "bytes", "seconds", "drain_seconds")
+}
 _STARTING = 300  # seconds for a worker to start: importing torch takes long on a busy machine
 
 __all__ = ["bound", "serve", "uvicorn_config"]
 
 
 def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda url: None) -> None:
-    """Serves until SIGINT or SIGTERM; then finishes open requests.
+    """Serves until SIGINT or SIGTERM; then finishes open requests. MCP over stdio ends when its client does.
 
     Args:
         config: see `ServerConfig`.
@@ -40,6 +44,8 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
     Raises:
         PolyencoderError: the model, the index or the address cannot be used.
     """
+    if config.mcp == "stdio":
+        return _serve_stdio(config)
     config = replace(config, threads=config.threads or max(1, torch.get_num_threads() // config.workers))
     with TemporaryFolder() as folder:
         if config.index is not None and config.sessions is None:
@@ -57,6 +63,18 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
             os.environ[SHARED] = folder
             told = uvicorn_config(config, partial(_worker, config), factory=True)
             Multiprocess(told, sockets=[listener]).run()
+
+
+def _serve_stdio(config: ServerConfig) -> None:
+    if unread := sorted(config.given & _OF_HTTP):
+        raise ConfigError(
+            f"{unread[0]} is of the HTTP server, which mcp stdio does not start: leave it out, or give mcp http",
+            argument=unread[0],
+        )
+    from polyencoder.serving.mcp import serve_stdio  # of an extra
+
+    with closing(Service.load(config)) as service:
+        serve_stdio(service)
 
 
 def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bool = False) -> uvicorn.Config:

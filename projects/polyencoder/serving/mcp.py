@@ -1,0 +1,113 @@
+"""The Model Context Protocol: routes of the server as tools, at `/mcp` or on standard input and output."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import anyio
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
+from pydantic import BaseModel, ValidationError
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from polyencoder.errors import PolyencoderError
+from polyencoder.packages import version_of
+from polyencoder.serving import rerank, search, select
+from polyencoder.serving.problems import for_clients, invalid_body
+from polyencoder.serving.service import Service
+
+__all__ = ["McpEndpoint", "mcp_server", "serve_stdio"]
+
+
+class _Operation(NamedTuple):
+    """A route as a tool: what it takes, what it gives, and its function."""
+
+    request: type[BaseModel]
+    response: type[BaseModel]
+    run: Callable[[Any, Service], Awaitable[BaseModel]]
+
+    def tool(self, name: str) -> Tool:
+        taken = self.request.model_json_schema()
+        taken["properties"].pop("model", None)  # which is ignored
+        given = self.response.model_json_schema()
+        return Tool(name=name, description=inspect.getdoc(self.run), input_schema=taken, output_schema=given)
+
+
+def mcp_server(service: Service) -> Server[Any]:
+    """The tools `rerank`, `select` and, with an index, `search`: arguments, limits and answers are those of the routes.
+
+    What is wrong with a request is the tool's result, marked as an error, so that a language model can mend it.
+    """
+    operations = {
+        "rerank": _Operation(rerank.RerankRequest, rerank.RerankResponse, rerank.rerank),
+        "select": _Operation(select.SelectRequest, select.SelectResponse, select.select),
+    }
+    if service.index is not None:
+        operations["search"] = _Operation(search.SearchRequest, search.SearchResponse, search.search)
+
+    async def list_tools(*_: Any) -> ListToolsResult:
+        return ListToolsResult(tools=[one.tool(name) for name, one in operations.items()])
+
+    async def call_tool(_: Any, params: CallToolRequestParams) -> CallToolResult:
+        operation, arguments = operations.get(params.name), params.arguments or {}
+        if operation is None:
+            return _failed(f"there is no tool {params.name!r:.60}; the tools are {', '.join(operations)}")
+        try:
+            answer = await operation.run(operation.request.model_validate(arguments), service)
+        except ValidationError as error:
+            return _failed(invalid_body(error.errors(), arguments)[0])
+        except PolyencoderError as error:
+            return _failed(for_clients(error, service))
+        content = answer.model_dump(mode="json", exclude_none=True)
+        text = TextContent(type="text", text=json.dumps(content, ensure_ascii=False))
+        return CallToolResult(content=[text], structured_content=content)
+
+    version = version_of("parlai-polyencoder") or ""
+    return Server("polyencoder", version=version, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _failed(message: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=message)], is_error=True)
+
+
+class McpEndpoint:
+    """MCP's streamable HTTP at `/mcp`, without sessions, so that any worker answers any request."""
+
+    def __init__(self, service: Service) -> None:
+        self._manager = StreamableHTTPSessionManager(
+            mcp_server(service),
+            json_response=True,
+            stateless=True,
+            max_request_body_size=service.config.limits.bytes,
+        )
+
+    @property
+    def route(self) -> Route:
+        """Only POST: without sessions a server has nothing to say of its own, and an open GET would delay its end."""
+        return Route("/mcp", endpoint=self, methods=["POST"])
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        async with self._manager.run():
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._manager.asgi_app(scope, receive, send)
+
+
+def serve_stdio(service: Service) -> None:
+    """Answers one client on standard input and output, until it closes them."""
+
+    async def answer() -> None:
+        server = mcp_server(service)
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+    anyio.run(answer)
