@@ -73,6 +73,9 @@ class IndexSettings(Settings):
     store_tokens: TokenDtype | None = None
     """Also store candidates' token vectors in the folder, for a late-interaction encoder: its searches then rerank
     without reading texts. With int8 a token takes as many bytes as its vector has numbers."""
+    words: bool = False
+    """Also index the words of the texts, in a folder or PostgreSQL, for searches by vectors and words: polyencoder
+    search --hybrid."""
     faiss: FaissSettings = field(default_factory=FaissSettings)
     milvus: str | None = None
     """How Milvus searches: auto, as it chooses, or flat, comparing with every vector, so that results are certified."""
@@ -107,6 +110,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
         _maker(settings, files),
         dtype=settings.dtype,
         store_tokens=settings.store_tokens,
+        words=settings.words,
         faiss=faiss.faiss,
         recall=faiss.recall,
         contexts=contexts,
@@ -179,30 +183,32 @@ class UpdateSettings(Settings):
     """Add new candidates, from files as those of polyencoder index."""
     compact: bool = False
     """Rewrite the folder without removed candidates; drops any FAISS index."""
+    words: bool = False
+    """Add the words of all texts, for polyencoder search --hybrid, unless the folder has them. Nothing is encoded."""
     faiss: FaissSettings = field(default_factory=FaissSettings)
     skip_bad_candidates: bool = False
     """Skip and count candidates that cannot be used."""
 
 
 def update(*, settings: UpdateSettings) -> None:
-    """Change an index: remove, update, add, compact, build its FAISS index and measure its recall, in this order.
+    """Change an index: remove, update, add, compact, add words, build its FAISS index and measure its recall.
 
     All of it is done, or after an error nothing. Until then searches find the old index.
     """
     where, faiss = settings.index, settings.faiss
-    if not settings.given & {"remove", "remove_id", "update", "add", "compact", "faiss", "recall"}:
-        raise UsageError("nothing to do: give --add, --update, --remove, --remove-id, --compact, --faiss or --recall")
+    if not settings.given & {"remove", "remove_id", "update", "add", "compact", "words", "faiss", "recall"}:
+        raise UsageError(
+            "nothing to do: give --add, --update, --remove, --remove-id, --compact, --words, --faiss or --recall"
+        )
     bad, done = BadExamples(skip=settings.skip_bad_candidates), dict[str, int]()
     kind, parameters = (None, {}) if faiss.faiss is None else parse_faiss(faiss.faiss)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
     opened = open_index(where, load(settings.model))
-    if (settings.compact or kind or faiss.recall is not None) and not isinstance(opened, FolderIndex):
-        raise ConfigError(
-            f"{without_password(where)}: --compact, --faiss and --recall are for index folders; this engine does that "
-            "by itself"
-        )
+    of_folders = settings.compact or settings.words or kind or faiss.recall is not None
+    if of_folders and not isinstance(opened, FolderIndex):
+        raise ConfigError(f"{without_password(where)}: --compact, --words, --faiss and --recall are for index folders")
     with opened.changing():
         if settings.remove_id or removed:
             done["removed"] = opened.remove(chain(settings.remove_id, _ids(removed)))
@@ -213,6 +219,8 @@ def update(*, settings: UpdateSettings) -> None:
         if isinstance(opened, FolderIndex):
             if settings.compact:
                 opened.compact()
+            if settings.words:
+                opened.add_words()
             if kind:
                 opened.build_faiss(kind, **parameters)
             if faiss.recall is not None:

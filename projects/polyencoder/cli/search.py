@@ -131,6 +131,8 @@ def _why_none(searcher: Searcher, improbable: float | None) -> str:
         return f"no candidate is probable enough; the best would be right with {improbable:.1%}"
     if searcher.options.filter and searcher.among == 0:
         return "no candidate passes the filter"
+    if searcher.options.words_only:
+        return "no candidate has a word of the context"
     return "every candidate is a turn of the context (--keep-turns keeps these)"
 
 
@@ -154,7 +156,8 @@ def _as_text(question: Question, hits: list[Hit], note: str) -> str:
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
         score = again or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
-        rows.append(f"{place:>4}{score}{likely}  {hit.found}  {hit.id}  {_one_line(hit.text)}")
+        words = "" if hit.word_score is None else f"  {hit.word_score:7.2f} by words"
+        rows.append(f"{place:>4}{score}{likely}{words}  {hit.found}  {hit.id}  {_one_line(hit.text)}")
     if note:
         rows.append(f"  {note}")
     return "\n".join(rows)

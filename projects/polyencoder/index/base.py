@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -13,14 +13,17 @@ import numpy as np
 import torch
 
 from polyencoder.checks import checked_iterable, checked_text
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
 from polyencoder.index.hits import Hit, diverse_hits
+from polyencoder.index.hybrid import DEPTH, fused
 from polyencoder.index.options import TOP_K, Filter, SearchOptions, changed
 from polyencoder.modeling import RankerModel
+from polyencoder.ranker.protocol import Dialogue
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.diversity import pool_size
 from polyencoder.scoring.tokens import TokenVectors
+from polyencoder.text.dialogue import checked_contexts
 
 
 class Candidate(NamedTuple):
@@ -117,6 +120,16 @@ class Index(ABC):
         """The address for error messages, without a password."""
 
     @property
+    def approximates(self) -> bool:
+        """Whether its searches by vectors may miss a candidate."""
+        return True
+
+    @property
+    def has_words(self) -> bool:
+        """Whether it can be searched by words."""
+        return False
+
+    @property
     def remote(self) -> bool:
         """Whether a server stores it, so that calls may wait for long."""
         return False
@@ -125,11 +138,14 @@ class Index(ABC):
         self,
         contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any],
         options: SearchOptions | None = None,
+        *,
+        texts: Sequence[Dialogue] | None = None,
         **changes: Any,
     ) -> list[list[Hit]]:
         """The best candidates of each context, best first; fewer if fewer pass the filter.
 
-        All scores are exact; an approximate search may miss a candidate. `Hit.found` says how a hit was found.
+        All scores are exact; an approximate search may miss a candidate. `Hit.found` says how a hit was found. The
+        scores of a hybrid search need not fall: `Hit.fused_score` does.
 
         Examples:
             >>> index.search(contexts, top_k=5, exactness="certified")
@@ -139,6 +155,7 @@ class Index(ABC):
             contexts: the encoded contexts, any number of them; or their vectors, [contexts, dim] of one vector each or
                 [contexts, codes, dim]. The score of one vector is its inner product with the candidate's.
             options: how to search; None for `SearchOptions()`.
+            texts: what the contexts say, for a search by words.
             changes: fields of `SearchOptions` that override those of `options`.
 
         Raises:
@@ -149,13 +166,18 @@ class Index(ABC):
         self.check(options)
         self.check_group(options)
         encoded, k = encoding_of(contexts), options.top_k or TOP_K
+        turns = self._turns(texts, options, contexts=encoded.batch_size)
         if not options.diversity and options.group_by is None:
-            return self._search(encoded, options)
+            return self._found(encoded, turns, options)
         most = pool_size(k) if options.diversity else k
         if options.group_by is None:
-            found = self._search(encoded, replace(options, top_k=most))
+            found = self._found(encoded, turns, replace(options, top_k=most))
         else:
             group = partial(limited, key=options.group_by, size=options.group_size or 1)
+
+            def search(places: Sequence[int], n: int) -> list[list[Hit]]:
+                said = [turns[place] for place in places] if turns else []
+                return self._found(encoded.select(torch.tensor(places)), said, replace(options, top_k=n))
 
             def take(_: int, hits: list[Hit], whole: bool) -> list[Hit] | None:
                 kept = group(hits)
@@ -164,24 +186,60 @@ class Index(ABC):
                 count = max(most, considered(hits, kept, count=k))
                 return [hit._replace(considered=count) for hit in group(hits[:count])]
 
-            found = grown(
-                lambda places, n: self._search(encoded.select(torch.tensor(places)), replace(options, top_k=n)),
-                take,
-                contexts=encoded.batch_size,
-                k=most,
-                most=max(most, MOST_CONSIDERED),
-            )
+            found = grown(search, take, contexts=encoded.batch_size, k=most, most=max(most, MOST_CONSIDERED))
         if options.diversity:
             found = diverse_hits(found, self.vectors_of, k=k, most=most, diversity=options.diversity)
         return [hits[:k] for hits in found]
 
+    def _turns(self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int) -> list[list[str]]:
+        """What each context says, for a search that reads words; nothing for others."""
+        if not options.reads_words:
+            return []
+        if texts is None:
+            raise InputError("a search by words reads what the contexts say: give their texts", argument="texts")
+        if len(turns := checked_contexts(texts)) != contexts:
+            raise InputError(f"{len(turns)} texts for {contexts} contexts", argument="texts")
+        return turns
+
+    def _found(self, contexts: ContextEncoding, turns: list[list[str]], options: SearchOptions) -> list[list[Hit]]:
+        """`search` with checked options, without groups and diversity."""
+        if not options.reads_words:
+            return self._search(contexts, options)
+        k = options.top_k or TOP_K
+        by_vectors, by_words = self._search_both(contexts, turns, replace(options, top_k=max(k, DEPTH)))
+        if not options.words_only:
+            fusion = options.fusion or "rrf"
+            by_words = [fused(*lists, fusion=fusion) for lists in zip(by_vectors, by_words, strict=True)]
+        return [hits[:k] for hits in by_words]
+
     @abstractmethod
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
-        """`search` with checked options."""
+        """The best by vectors, with checked options."""
+
+    def _search_both(
+        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
+    ) -> tuple[list[list[Hit]], list[list[Hit]]]:
+        """The best `top_k` by vectors (none with `words_only`), and the best by words, in one state of the index.
+
+        The latter have their `word_score`, and the ranker's score, too.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no words")
 
     @abstractmethod
     def check(self, options: SearchOptions) -> None:
-        """Raises ConfigError for an option that does not apply to this index."""
+        """Raises ConfigError for an option that does not apply to this index. An engine's own calls this one first."""
+        if options.reads_words and not self.has_words:
+            raise ConfigError(
+                f"{self.address}: has no words to search by; an index folder has them with `polyencoder index --words` "
+                "or after `polyencoder update --words`, a table in PostgreSQL with the former",
+                argument="words_only" if options.words_only else "hybrid",
+            )
+        if options.fusion == "score" and (options.exactness in ("exact", "certified") or not self.approximates):
+            raise ConfigError(
+                f"{self.address}: fusion is 'score', but this search finds the best scores by vectors alone, to which "
+                "words could add nothing; leave fusion out, or search an index approximately (FAISS, hnsw, ivf-flat)",
+                argument="fusion",
+            )
 
     @abstractmethod
     def changing(self) -> AbstractContextManager[None]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from polyencoder.index.options import Exactness
 from polyencoder.scoring.diversity import marginal_relevance
 
-__all__ = ["Hit", "diverse_hits"]
+__all__ = ["Found", "Hit", "diverse_hits"]
+
+Found = Exactness | Literal["words"]
+"""How a hit was found: by vectors, with this exactness of their search; or by words alone."""
 
 Vectors = Mapping[str, np.ndarray[Any, Any]]
 
@@ -22,13 +25,23 @@ class Hit(NamedTuple):
     text: str
     score: float
     metadata: dict[str, Any] | None
-    found: Exactness
+    found: Found
     rerank_score: float | None = None
     """The cross-encoder's score, on another scale; None without re-ranking."""
     probability: float | None = None
     """The probability that it is the right one; None if the model that ordered the hits is not calibrated."""
     considered: int | None = None
     """The number of hits from which a search with `diversity` or `group_by` chose; None without them."""
+    word_score: float | None = None
+    """BM25 of the context's words (PostgreSQL: ts_rank by rarity); None if words did not find it."""
+    fused_score: float | None = None
+    """The sum of reciprocal ranks that orders a hybrid search; None without it."""
+
+    @property
+    def relevance(self) -> float:
+        """The score that orders the hits, unless words alone do."""
+        scores = (self.rerank_score, self.fused_score)
+        return next((score for score in scores if score is not None), self.score)
 
 
 def diverse_hits(
@@ -46,7 +59,7 @@ def diverse_hits(
     dim = max((len(vector) for vector in vectors.values()), default=1)
     diverse = []
     for found, pool in zip(hits, pools, strict=True):
-        scores = np.array([hit.score if hit.rerank_score is None else hit.rerank_score for hit in pool])
+        scores = np.array([hit.relevance for hit in pool])
         own = np.zeros((len(pool), dim))
         for row, hit in enumerate(pool):
             own[row] = vectors.get(hit.id, 0.0)  # 0 if it was removed meanwhile

@@ -76,6 +76,7 @@ def make_index(
     *,
     dtype: VectorDtype = "float32",
     store_tokens: TokenDtype | None = None,
+    words: bool = False,
     faiss: str | None = None,
     recall: float | None = None,
     contexts: Sequence[Context] | None = None,
@@ -114,6 +115,8 @@ def make_index(
             "faiss": (faiss, None),
         }
         of_folders |= {"workers": (workers, 1), "shard_size": (shard_size, SHARD_SIZE)}
+        if words and not is_postgres(where):
+            raise ConfigError(f"{shown}: words are only for index folders and PostgreSQL", argument="words")
         for name, (value, default) in of_folders.items():
             if value != default:
                 raise ConfigError(f"{shown}: {name} is only for index folders", argument=name)
@@ -124,6 +127,7 @@ def make_index(
             str(where),
             ranker,
             kind=postgres if is_postgres(where) else milvus,
+            words=words,
             model_name=model_name,
             progress=progress,
         )
@@ -140,6 +144,7 @@ def make_index(
         ranker,
         dtype=dtype,
         store_tokens=store_tokens,
+        words=words,
         workers=workers,
         share=share,
         shard_size=shard_size,
@@ -173,6 +178,7 @@ def _on_server(
     ranker: TextRanker | Fingerprints,
     *,
     kind: str | None,
+    words: bool,
     model_name: str,
     progress: bool,
 ) -> Index:
@@ -184,7 +190,7 @@ def _on_server(
         )
     with tqdm(records, desc="adding", unit=" candidates", unit_scale=True, disable=not progress) as shown:
         if index is None:
-            return PostgresIndex.make(where, shown, ranker, kind=kind, model_name=model_name, dim=dim)
+            return PostgresIndex.make(where, shown, ranker, kind=kind, words=words, model_name=model_name, dim=dim)
         index.add(shown)
     return index
 

@@ -15,13 +15,16 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
 
-__all__ = ["TOP_K", "Exactness", "Filter", "ScanDtype", "SearchOptions", "checked_filter"]
+__all__ = ["TOP_K", "Exactness", "Filter", "Fusion", "ScanDtype", "SearchOptions", "checked_filter"]
 
 Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
 
 Filter = Mapping[str, Any]
 """Metadata fields and the value that each must have; a list of values means any of them."""
+
+Fusion = Literal["rrf", "score"]
+"""The order of a hybrid search: reciprocal rank fusion, or the ranker's scores."""
 
 ScanDtype = Literal["float32", "bfloat16"]
 """The precision of a scan: bfloat16 may be faster on processors that support it, and may miss a candidate."""
@@ -63,6 +66,14 @@ class SearchOptions:
     without the field are in no group and stay. Up to 16,384 of the best candidates are looked at for this."""
     group_size: int | None = None
     """Results for each value of `group_by` (default: 1)."""
+    hybrid: bool = False
+    """Also search by words (BM25), in an index that has them (polyencoder index --words)."""
+    fusion: Fusion | None = None
+    """Order of a hybrid search: rrf, by the ranks among the vectors' results and the words' (reciprocal rank fusion);
+    or score, by the ranker's scores of both, where a search by vectors alone is approximate (default: rrf). What is
+    reranked is the first in this order."""
+    words_only: bool = False
+    """Search by words alone, for comparison."""
     dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
     """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
@@ -92,6 +103,7 @@ class SearchOptions:
                 raise ConfigError(
                     "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
                 )
+        self._check_words()
         if self.dtype not in get_args(ScanDtype):
             raise ConfigError(
                 f"dtype is {self.dtype!r}; it must be one of {', '.join(get_args(ScanDtype))}", argument="dtype"
@@ -101,6 +113,26 @@ class SearchOptions:
                 f"exactness is {self.exactness!r}, which a scan in {self.dtype} cannot prove: leave dtype out",
                 argument="dtype",
             )
+
+    def _check_words(self) -> None:
+        if self.fusion is not None and self.fusion not in get_args(Fusion):
+            raise ConfigError(
+                f"fusion is {self.fusion!r}; it must be one of {', '.join(get_args(Fusion))}", argument="fusion"
+            )
+        if self.fusion is not None and not self.hybrid:
+            raise ConfigError("fusion is the order of a hybrid search: give hybrid, too", argument="fusion")
+        if self.words_only:
+            of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
+            of_vectors |= self.shortlist_options
+            if given := [name for name, value in of_vectors.items() if value]:
+                raise ConfigError(
+                    f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]
+                )
+
+    @property
+    def reads_words(self) -> bool:
+        """Whether the search reads the words of contexts and candidates."""
+        return self.hybrid or self.words_only
 
     def k(self, available: int) -> int:
         """The number of results of a search in `available` candidates."""

@@ -267,6 +267,7 @@ class Ranker(Scorer):
         *,
         dtype: VectorDtype = "float32",
         store_tokens: TokenDtype | None = None,
+        words: bool = False,
         faiss: str | None = None,
         recall: float | None = None,
         contexts: Sequence[Context] | None = None,
@@ -290,6 +291,7 @@ class Ranker(Scorer):
             dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
             store_tokens: also store a late-interaction encoder's token vectors in the folder, as int8 or float16, so
                 that searches rerank without reading texts.
+            words: also index the texts' words in the folder, for searches by both: `search(..., hybrid=True)`.
             faiss: also build a FAISS index, for searches that do not score every candidate: "flat", "hnsw",
                 "ivf-flat", "ivf-pq", or "auto" to choose by the number of candidates. With parameters, as in
                 "hnsw,m=16,ef_search=256": see `polyencoder.index.faiss.file.build_faiss`.
@@ -315,6 +317,7 @@ class Ranker(Scorer):
             self,
             dtype=dtype,
             store_tokens=store_tokens,
+            words=words,
             faiss=faiss,
             recall=recall,
             contexts=contexts,

@@ -11,8 +11,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from polyencoder.errors import InputError
-from polyencoder.index.hits import Hit
-from polyencoder.index.options import Exactness, SearchOptions
+from polyencoder.index.hits import Found, Hit
+from polyencoder.index.options import Exactness, Fusion, SearchOptions
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.batch_forward import context
 from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, answer_fields
@@ -44,6 +44,9 @@ class SearchParameters(KnownFields, Body):
     diversity: Annotated[float, Field(ge=0, le=1)] | None = None
     group_by: str | None = Field(None, description="A field of the metadata: few results for each of its values.")
     group_size: Annotated[int, Field(ge=1)] | None = Field(None, description="Results for each value (1).")
+    hybrid: bool = Field(False, description="Also search by words, in an index that has them.")
+    fusion: Fusion | None = None
+    words_only: bool = False
     min_probability: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
     keep_turns: bool = False
 
@@ -62,7 +65,9 @@ class SearchResult(BaseModel):
     rerank_score: float | None = None
     probability: float | None = None
     considered: int | None = None
-    found: Exactness
+    word_score: float | None = None
+    fused_score: float | None = None
+    found: Found
 
 
 class SearchResponse(Answer):
@@ -92,6 +97,9 @@ async def search_fields(
         diversity=request.diversity,
         group_by=request.group_by,
         group_size=request.group_size,
+        hybrid=request.hybrid,
+        fusion=request.fusion,
+        words_only=request.words_only,
     )
     hits, tokens, milliseconds = await find_hits(
         service, turns, options, min_probability=request.min_probability, keep_turns=request.keep_turns, name=name

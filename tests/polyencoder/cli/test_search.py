@@ -87,6 +87,31 @@ def test_groups(ask, run, ranker, folder):
     assert len(said.splitlines()) == 10
 
 
+def test_hybrid(ask, run, ranker, folder, tmp_path, sentences):
+    for flag in ("--hybrid", "--words-only"):
+        command_fails(
+            ConfigError,
+            f"{folder}: has no words to search by; an index folder has them with `polyencoder index --words`",
+            "search",
+            *("--model", tmp_path / "model", "--index", folder, "--context", "hello", flag),
+        )
+    update = ["update", "--model", tmp_path / "model", "--index", folder]
+    run_command(*update, "--words")
+    flags = ("--context", sentences[3], "--top-k", 3)
+    (record,) = ask(*flags, "--hybrid")
+    hits = ranker.search(sentences[3], folder, top_k=3, hybrid=True)
+    assert [(hit["id"], hit["fused_score"]) for hit in record["hits"]] == [(hit.id, hit.fused_score) for hit in hits]
+    (alone,) = ask(*flags, "--words-only", "--keep-turns")
+    assert (alone["hits"][0]["id"], alone["hits"][0]["found"]) == ("id3", "words")
+    shown = run(*flags, "--words-only", "--keep-turns").stdout.splitlines()[1]
+    assert f"{alone['hits'][0]['word_score']:.2f} by words  words  id3" in shown
+    assert run("--context", "?!", "--words-only").stdout == "> ?!\n  no candidate has a word of the context\n"
+    run_command(
+        "index", "--model", tmp_path / "model", "--words", "--candidates", "-", "--out", tmp_path / "new", input="4711"
+    )
+    assert "words: of all texts" in run_command("index", "--info", tmp_path / "new").stdout
+
+
 def expected(ranker, context, folder, **settings) -> list[str]:
     return [hit.id for hit in ranker.search(context, folder, **settings)]
 

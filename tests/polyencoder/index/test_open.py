@@ -80,6 +80,7 @@ def test_an_address_of_no_engine(ranker, where):
             {"dtype": "int8"},
             r"milvus:\./x\.db: dtype is only for",
         ),
+        ("milvus:./x.db", {"words": True}, "words are only for index folders and PostgreSQL"),
         (SERVER, {"workers": 2}, "postgres://me@nowhere.invalid/db#replies: workers is only for"),
         (SERVER, {"share": Share(0, 2)}, "postgres://me@nowhere.*: several torchrun processes are only for"),
         (None, {"share": Share(0, 2)}, "a temporary index belongs to its process"),

@@ -48,6 +48,23 @@ def test_filters_and_turns_of_the_context(serve):
     assert "tag" in ids(client.post("/v1/search", json=said | {"keep_turns": True}))
 
 
+def test_words(serve):
+    client = serve("bi")
+    ranker, index = client.service.engine.ranker, client.service.index
+    asked = {"query": "guten morgen ?", "top_k": 2}
+    refused = client.post("/v1/search", json=asked | {"hybrid": True})
+    assert refused.status_code == 422
+    assert "has no words to search by" in refused.text
+    index.add_words()
+    answer = client.post("/v1/search", json=asked | {"hybrid": True})
+    assert ids(answer) == [hit.id for hit in ranker.search(asked["query"], index, top_k=2, hybrid=True)]
+    assert all(one["fused_score"] > 0 for one in answer.json()["results"])
+    (alone,) = client.post("/v1/search", json=asked | {"words_only": True}).json()["results"]
+    assert (alone["id"], alone["found"]) == ("tag", "words")
+    assert alone["word_score"] > 0
+    assert client.post("/v1/search", json=asked | {"fusion": "rrf"}).status_code == 422
+
+
 def test_probabilities_leave_out_what_is_not_likely(serve, make_ranker):
     ranker = make_ranker("bi")
     fingerprint = model_fingerprint(ranker.model, ranker.text)

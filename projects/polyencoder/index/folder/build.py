@@ -62,6 +62,7 @@ def build_index(
     *,
     dtype: VectorDtype = "float32",
     store_tokens: TokenDtype | None = None,
+    words: bool = False,
     shard_size: int = SHARD_SIZE,
     workers: int = 1,
     share: Share | None = None,
@@ -81,6 +82,7 @@ def build_index(
         dtype: of the vectors on disk. bfloat16 halves, int8 quarters the size of float32.
         store_tokens: also store the token vectors that a late-interaction encoder compares, as int8 or float16, so that
             reranking reads no text. The tokens of a shard are in memory.
+        words: also index the texts' words, for searches by both (`SearchOptions.hybrid`).
         shard_size: rows per file, encoded at once: the most that a kill loses.
         workers: processes on this machine, each with the model in memory. They import the main module, so a script that
             calls this needs `if __name__ == "__main__":`.
@@ -122,7 +124,10 @@ def build_index(
             stack.enter_context(_there(folder))
             stack.enter_context(locked(folder))
         given = None if dim is None else GivenShards(folder, plan)
-        plan = _entered(folder, records, plan, given, progress=progress) if first else _awaited(folder, plan)
+        if first:
+            plan = _entered(folder, records, plan, given, words=words, progress=progress)
+        else:
+            plan = _awaited(folder, plan)
         if (folder / DATABASE).exists():
             return
         with explained(folder):
@@ -167,7 +172,13 @@ def _digested(candidate: Candidate) -> bytes:
 
 
 def _entered(
-    folder: Path, candidates: Iterator[Candidate], plan: IndexMeta, given: GivenShards | None, *, progress: bool
+    folder: Path,
+    candidates: Iterator[Candidate],
+    plan: IndexMeta,
+    given: GivenShards | None,
+    *,
+    words: bool,
+    progress: bool,
 ) -> IndexMeta:
     """The first pass, or a check that an earlier one had the same candidates."""
     digest = hashlib.blake2b(digest_size=16)
@@ -180,9 +191,14 @@ def _entered(
                 yield candidate
 
     with explained(folder):
-        begun = _begun(folder)
+        begun, has_words = _begun(folder)
     if begun is not None:
         _check_same(begun, plan, folder=folder)
+        if words and not has_words:
+            raise InputError(
+                f"{folder}: has an index without words; `polyencoder update --words` adds them once it is finished. Or "
+                "give another folder, or remove it"
+            )
         for _ in read():
             pass
         if begun.candidates != digest.hexdigest():
@@ -194,7 +210,7 @@ def _entered(
             path = stack.enter_context(atomic_write(folder / UNFINISHED))
             if given is not None:
                 stack.enter_context(given)  # closed before the database, which relies on its files, is renamed
-            connection = stack.enter_context(closing(connect_to_fill(path)))
+            connection = stack.enter_context(closing(connect_to_fill(path, words=words)))
             connection.execute("BEGIN")
         catalogue, entries = Catalogue(connection, folder), 0
         for candidate in read():  # errors of the iterable are the caller's
@@ -218,7 +234,7 @@ def _entered(
 def _awaited(folder: Path, plan: IndexMeta) -> IndexMeta:
     """Waits for the description written by the process of rank 0."""
     _wait_for(folder, DATABASE, UNFINISHED)
-    begun = _begun(folder)
+    begun, _ = _begun(folder)
     assert begun is not None
     _check_same(begun, plan, folder=folder)
     return begun
@@ -243,15 +259,19 @@ def _wait_for(folder: Path, *names: str) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _begun(folder: Path) -> IndexMeta | None:
-    """The description of an existing index, finished or not."""
+def _begun(folder: Path) -> tuple[IndexMeta | None, bool]:
+    """The description of an existing index, finished or not; and whether it has words."""
+
+    def read(catalogue: Catalogue) -> tuple[IndexMeta, bool]:
+        return IndexMeta.parsed(catalogue.description(), folder), catalogue.words is not None
+
     if (folder / DATABASE).exists():
         with Database(folder).snapshot() as catalogue:
-            return IndexMeta.parsed(catalogue.description(), folder)
+            return read(catalogue)
     if not (folder / UNFINISHED).exists():
-        return None
+        return None, False
     with closing(connect(folder / UNFINISHED)) as connection:  # replays the log that a kill has left
-        return IndexMeta.parsed(Catalogue(connection, folder).description(), folder)
+        return read(Catalogue(connection, folder))
 
 
 def _check_same(begun: IndexMeta, plan: IndexMeta, *, folder: Path) -> None:

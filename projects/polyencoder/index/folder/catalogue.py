@@ -2,7 +2,7 @@
 
 A *row* is a distinct text, and the place of its vector: 0, 1, 2, ... without gaps. An *entry* is a candidate: an id, a
 row and metadata. Several entries may share a row. A row without entries is *dead*; its vector stays in its file until
-the index is compacted.
+the index is compacted. An index with words also has a full-text table of the living rows, see `words`.
 
 A filter is a condition in SQL: a field of the metadata equals a value if they are equal in JSON; text, number and
 boolean are never equal.
@@ -15,7 +15,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate, How
 from polyencoder.index.entries import checked, taken
+from polyencoder.index.folder.words import TABLE, Words
 from polyencoder.index.options import Filter, checked_filter
 
 __all__ = ["Catalogue", "File"]
@@ -76,10 +77,18 @@ class Catalogue:
         self._ask = connection.execute
         self._folder = folder
 
+    @cached_property
+    def words(self) -> Words | None:
+        """The full-text table; None if the index has none."""
+        words = Words(self._ask)
+        return words if words.exist else None
+
     @staticmethod
-    def create_tables(connection: sqlite3.Connection) -> None:
+    def create_tables(connection: sqlite3.Connection, *, words: bool = False) -> None:
         """Creates the tables in a new database; call `create_indexes` after the entries."""
         connection.executescript(_TABLES)
+        if words:
+            Words(connection.execute).create()
 
     def check_tables(self) -> None:
         """Raises CheckpointError unless the database has exactly the tables of an index.
@@ -87,11 +96,12 @@ class Catalogue:
         A view instead of a table could return anything, and a trigger could change anything.
         """
         others = (
-            "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE '%VIRTUAL TABLE%'"
+            "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') "
+            "OR (sql LIKE '%VIRTUAL TABLE%' AND (name, sql) IS NOT ('words', ?))"
         )
-        if (found := self._ask(others).fetchone()) is not None:
+        if (found := self._ask(others, (TABLE,)).fetchone()) is not None:
             raise self._damaged("its database has the {} {!r:.60}, which is not part of an index".format(*found))
-        for name, columns in _tables().items():
+        for name, columns in _tables(words=self.words is not None).items():
             if _columns(self._ask, name) != columns:
                 raise self._damaged(f"its database has no valid table {name!r}")
 
@@ -244,11 +254,13 @@ class Catalogue:
         if entry is not None or how == "update":
             removed = self.remove(id_)
         if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
-            # Explicit, as SQLite's own numbering would start at 1
-            row = ask("INSERT INTO texts SELECT COALESCE(MAX(row) + 1, 0), ?, ? FROM texts", (digest, text)).lastrowid
+            row, lacks_words = self.rows, True
+            ask("INSERT INTO texts VALUES (?, ?, ?)", (row, digest, text))
         else:
             (row,) = known_row
-            ask("DELETE FROM dead WHERE row = ?", (row,))
+            lacks_words = ask("DELETE FROM dead WHERE row = ?", (row,)).rowcount > 0
+        if lacks_words and self.words is not None:
+            self.words.add(row, text)
         ask("INSERT INTO entries SELECT COALESCE(MAX(number) + 1, 0), ?, ?, ? FROM entries", (id_, row, metadata))
         return 1 + removed
 
@@ -261,9 +273,25 @@ class Catalogue:
             if missing_ok:
                 return 0
             raise InputError(f"{self._folder}: no candidate has the id {id_!r}")
+        (row,) = entry
         self._ask("DELETE FROM entries WHERE id = ?", (id_,))
-        self._ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (*entry, *entry))
+        dies = self._ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (row, row))
+        if dies.rowcount > 0 and self.words is not None:
+            self.words.remove(row, self._one("SELECT text FROM texts WHERE row = ?", (row,)))
         return -1
+
+    def add_words(self) -> bool:
+        """Adds the full-text table; returns whether there was none. ConfigError as in `Words.create`."""
+        if self.words is not None:
+            return False
+        del self.words  # cached
+        Words(self._ask).create()
+        self._fill_words()
+        return True
+
+    def _fill_words(self) -> None:
+        if self.words is not None:
+            self.words.fill(self._ask("SELECT row, text FROM texts WHERE row NOT IN dead ORDER BY row"))
 
     def create_indexes(self) -> None:
         """Creates the indexes of a filled database."""
@@ -273,6 +301,7 @@ class Catalogue:
         """Removes the dead rows; the others keep their order."""
         for statement in _COMPACT.split(";"):  # executescript would commit the open transaction
             self._ask(statement)
+        self._fill_words()
 
     def check(self) -> str | None:
         """Checks all contents: returns a description of the damage, or None."""
@@ -282,7 +311,9 @@ class Catalogue:
             if not isinstance(text, str) or digest != digest_of(text):
                 return f"text {row} was altered"
         wrong = self._one("SELECT COUNT(*) FROM entries WHERE row NOT IN (SELECT row FROM texts)")
-        return f"{wrong} entries without a text" if wrong else None
+        if wrong:
+            return f"{wrong} entries without a text"
+        return None if self.words is None else self.words.check()
 
     def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
         """The first value of the first row. Raises sqlite3.DatabaseError if there is none."""
@@ -292,10 +323,10 @@ class Catalogue:
 
 
 @cache
-def _tables() -> dict[str, list[Any]]:
-    """The columns of each table of an index."""
+def _tables(*, words: bool) -> dict[str, list[Any]]:
+    """The columns of each table of an index, including those that FTS5 makes for its own."""
     with closing(sqlite3.connect(":memory:")) as empty:
-        Catalogue.create_tables(empty)
+        Catalogue.create_tables(empty, words=words)
         names = [name for (name,) in empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: _columns(empty.execute, name) for name in names}
 

@@ -129,6 +129,11 @@ class Change:
         self.meta = replace(self.meta, faiss=None, candidates=None, version=self._version)
         self._compacted = True
 
+    def add_words(self) -> None:
+        """Adds the words of all texts, unless the index has words."""
+        if self.catalogue.add_words():
+            self.meta = replace(self.meta, version=self._version)
+
     def build_faiss(self, kind: str, **overrides: int | str) -> None:
         """See `polyencoder.index.faiss.file.build_faiss`."""
         faiss = build_faiss(self._vectors(), kind=kind, **overrides)

@@ -144,12 +144,15 @@ def connect(path: Path, how: str = "mode=rw") -> sqlite3.Connection:
     return connection
 
 
-def connect_to_fill(path: Path) -> sqlite3.Connection:
-    """Opens a new database in an empty file; a kill may damage it until `PRAGMA journal_mode = WAL`."""
+def connect_to_fill(path: Path, *, words: bool = False) -> sqlite3.Connection:
+    """Opens a new database in an empty file; a kill may damage it until `PRAGMA journal_mode = WAL`.
+
+    ConfigError if `words` are wanted and SQLite has no full-text tables.
+    """
     connection = connect(path)
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
-    Catalogue.create_tables(connection)
+    Catalogue.create_tables(connection, words=words)
     return connection
 
 

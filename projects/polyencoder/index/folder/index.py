@@ -121,6 +121,14 @@ class FolderIndex(Index):
 
         return self._read(count)
 
+    @property
+    def approximates(self) -> bool:
+        return self.meta.faiss is not None
+
+    @property
+    def has_words(self) -> bool:
+        return self._read(lambda _, catalogue: catalogue.words is not None)
+
     def has_field(self, key: str) -> bool:
         return self._read(lambda _, catalogue: catalogue.has_field(key))
 
@@ -170,20 +178,35 @@ class FolderIndex(Index):
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
         """Searches with the FAISS index if there is one, else by scoring everything."""
 
-        def find(state: State, catalogue: Catalogue) -> list[list[Hit]]:
+        return self._read(lambda state, catalogue: self._by_vectors(state, catalogue, contexts, options))
+
+    def _by_vectors(
+        self, state: State, catalogue: Catalogue, contexts: ContextEncoding, options: SearchOptions
+    ) -> list[list[Hit]]:
+        check_contexts(contexts, dim=state.meta.dim)
+        wanted = replace(options, top_k=max(1, options.k(state.meta.entries)))
+        allowed = state.allowed(catalogue, wanted.filter).rows
+        if wanted.exactness == "exact" or state.meta.faiss is None:
+            found = scan_vectors(contexts, state.vectors, wanted, allowed=allowed, attention=self.attention)
+        else:
+            found = state.faiss.search(contexts, wanted, allowed=allowed, attention=self.attention)
+        return state.hits(catalogue, found, wanted)
+
+    def _search_both(
+        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
+    ) -> tuple[list[list[Hit]], list[list[Hit]]]:
+        def find(state: State, catalogue: Catalogue) -> tuple[list[list[Hit]], list[list[Hit]]]:
+            by_vectors: list[list[Hit]] = [[] for _ in turns]
+            if not options.words_only:
+                by_vectors = self._by_vectors(state, catalogue, contexts, options)
             check_contexts(contexts, dim=state.meta.dim)
-            wanted = replace(options, top_k=max(1, options.k(state.meta.entries)))
-            allowed = state.allowed(catalogue, wanted.filter).rows
-            if wanted.exactness == "exact" or state.meta.faiss is None:
-                found = scan_vectors(contexts, state.vectors, wanted, allowed=allowed, attention=self.attention)
-            else:
-                found = state.faiss.search(contexts, wanted, allowed=allowed, attention=self.attention)
-            return state.hits(catalogue, found, wanted)
+            return by_vectors, state.word_hits(catalogue, contexts, turns, options, attention=self.attention)
 
         return self._read(find)
 
     def check(self, options: SearchOptions) -> None:
-        """As in `Index.check`: shortlist options need a FAISS index."""
+        """As in `Index.check`: shortlist options need a FAISS index, searches by words the words."""
+        super().check(options)
         if (given := [*options.shortlist_options]) and self.meta.faiss is None:
             raise ConfigError(
                 f"{self.folder}: {', '.join(given)} given, but it has no FAISS index, which these are for; "
@@ -235,6 +258,14 @@ class FolderIndex(Index):
         """
         with self._step() as change, explained(self.folder):
             change.compact()
+
+    def add_words(self) -> None:
+        """Adds the words of all texts, for searches by words; every change then keeps them. ConfigError without FTS5.
+
+        An index that has words is unchanged.
+        """
+        with self._step() as change, explained(self.folder):
+            change.add_words()
 
     def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
         """Builds a FAISS index: see `polyencoder.index.faiss.file.build_faiss` for kinds and settings."""
@@ -299,12 +330,14 @@ def described_folder(folder: Path) -> list[str]:
     with closing(Database(folder)) as database, database.snapshot() as catalogue:
         meta = IndexMeta.parsed(catalogue.description(), folder)
         dead = len(catalogue.dead_rows())
-        files = catalogue.files()
+        files, words = catalogue.files(), catalogue.words is not None
     vectors = f"{meta.rows:,} of {meta.dim} numbers, {meta.dtype}" + (f", {dead:,} removed" if dead else "")
     lines = meta.summary(folder, entries=meta.entries, vectors=vectors)
     if (tokens := meta.tokens) is not None:
         size = sum(file.bytes for file in files if file.name.endswith((".tokens.npy", ".offsets.npy")))
         lines.append(f"tokens: of {tokens.dim} numbers, {tokens.dtype}; {size / max(1, meta.rows):,.0f} bytes per text")
+    if words:
+        lines.append("words: of all texts, for hybrid searches")
     if (faiss := meta.faiss) is None:
         return [*lines, "search: everything is scored (no FAISS index)"]
     parameters = ", ".join(f"{name}={value}" for name, value in faiss.parameters.items())

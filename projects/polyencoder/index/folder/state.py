@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.options import Filter, SearchOptions, checked_filter
 from polyencoder.index.vectors import Vectors
+from polyencoder.index.words import query_words
+from polyencoder.scoring import ContextEncoding, score
 
 __all__ = ["Allowed", "State", "check_size"]
 
@@ -113,6 +116,41 @@ class State:
         mask = torch.full((len(self.vectors),), not value)
         mask[rows] = value
         return mask
+
+    @torch.no_grad()
+    def word_hits(
+        self,
+        catalogue: Catalogue,
+        contexts: ContextEncoding,
+        turns: Sequence[Sequence[str]],
+        options: SearchOptions,
+        *,
+        attention: str,
+    ) -> list[list[Hit]]:
+        """The first `top_k` entries by words for each context, with the scores of their vectors.
+
+        Raises:
+            CheckpointError: the index had words, but an index without them has replaced it.
+        """
+        if catalogue.words is None:
+            raise CheckpointError(f"{self.folder}: has no words any more; open it again")
+        allowed = self.allowed(catalogue, options.filter).rows if options.filter else None  # words are of living rows
+        k = max(1, options.k(self.meta.entries))
+        found = [catalogue.words.find(query_words(some), k=k, allowed=allowed) for some in turns]
+        wanted = {row for rows in found for row, _ in rows}
+        texts = catalogue.text_of(wanted)
+        entries = catalogue.entries_of(wanted, most=options.top_k, filter=options.filter)
+        hits: list[list[Hit]] = []
+        for place, rows in enumerate(found):
+            vectors = self.vectors.take(torch.tensor([row for row, _ in rows], dtype=torch.int64))
+            scores = score(contexts.select(place), vectors, attention=attention)[0].tolist() if rows else []
+            some = [
+                Hit(id_, texts[row], own, metadata, "words", word_score=by_words)
+                for (row, by_words), own in zip(rows, scores, strict=True)
+                for id_, metadata in entries[row]
+            ]
+            hits.append(some[: options.top_k])
+        return hits
 
     def hits(self, catalogue: Catalogue, found: Results, options: SearchOptions) -> list[list[Hit]]:
         """The first `top_k` entries of the found rows; entries of a row are adjacent."""

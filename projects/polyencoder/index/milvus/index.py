@@ -197,6 +197,7 @@ class MilvusIndex(Index):
 
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: `list_length` is the only shortlist option here."""
+        super().check(options)
         if options.effort is not None or options.tolerance is not None:
             raise ConfigError(f"{self.collection.where}: effort and tolerance are for FAISS; Milvus has list_length")
         if options.dtype != "float32":

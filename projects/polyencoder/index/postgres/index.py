@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,14 +24,15 @@ from polyencoder.index.certificate import search_shortlists
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker, encoder_of
-from polyencoder.index.options import Filter, SearchOptions
+from polyencoder.index.options import TOP_K, Filter, SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.search import PostgresSearch
-from polyencoder.index.postgres.table import Table, parse_kind
+from polyencoder.index.postgres.table import Table, parse_kind, vectors_of
 from polyencoder.index.rows import ROWS_AT_ONCE, Entry, brought, encoded, key_of, missing, to_write
+from polyencoder.index.words import query_words
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
 
 __all__ = ["PostgresIndex", "described_postgres"]
@@ -50,6 +51,8 @@ class PostgresMeta(Maker):
     kind: str
     parameters: dict[str, int]
     """The parameters of pgvector's index."""
+    words: bool = False
+    """Whether the table has the words of the texts."""
 
 
 class PostgresIndex(Index):
@@ -80,6 +83,7 @@ class PostgresIndex(Index):
         ranker: TextRanker | Fingerprints,
         *,
         kind: str | None = None,
+        words: bool = False,
         model_name: str = "",
         dim: int | None = None,
     ) -> PostgresIndex:
@@ -94,6 +98,7 @@ class PostgresIndex(Index):
             kind: "flat", whose searches read all vectors and whose results are exact or certified, "hnsw" or
                 "ivf-flat", with parameters of pgvector as in "hnsw,m=16,ef_construction=128" or "ivf-flat,nlist=100".
                 None for "flat", or the kind of the existing index.
+            words: also index the texts' words, for searches by both. An existing index must have them.
             model_name: where the model was loaded from, for messages about the index.
             dim: the vectors' dimension, if candidates have vectors and `ranker` is their encoder's fingerprints.
 
@@ -104,7 +109,7 @@ class PostgresIndex(Index):
         """
         wanted = None if kind is None else parse_kind(kind)
         name, parameters = wanted or parse_kind("flat")
-        meta = PostgresMeta.of(ranker, model_name=model_name, dim=dim, kind=name, parameters=parameters)
+        meta = PostgresMeta.of(ranker, model_name=model_name, dim=dim, kind=name, parameters=parameters, words=words)
         server = Server(where)
         with server.changing() as session:
             table = Table(session, server.name, where=server.where)
@@ -124,9 +129,11 @@ class PostgresIndex(Index):
                             f"{key} out, or give another #NAME",
                             argument="postgres",
                         )
+                if words and not old.words:
+                    raise ConfigError(f"{server.where}: exists, without words; give another #NAME", argument="words")
                 meta = old
             else:
-                table.create(dim=meta.dim, kind=name, description=meta.to_json())
+                table.create(dim=meta.dim, kind=name, description=meta.to_json(), words=words)
             index = cls(server, meta, ranker)
             index._change = session
             index._enter(records, "add")
@@ -138,7 +145,7 @@ class PostgresIndex(Index):
                         1, min(round(4 * math.sqrt(rows)), rows // 39, _MOST_PROBES)
                     )
                     table.describe(meta.to_json())
-                table.build(name, parameters)
+                table.build(name, parameters, words=words)
         return index
 
     @classmethod
@@ -172,6 +179,14 @@ class PostgresIndex(Index):
     @property
     def remote(self) -> bool:
         return True
+
+    @property
+    def approximates(self) -> bool:
+        return self.meta.kind != "flat"
+
+    @property
+    def has_words(self) -> bool:
+        return self.meta.words
 
     def count(self, filter: Filter | None = None) -> int:
         return self._read(lambda table: table.count(filter))
@@ -219,46 +234,75 @@ class PostgresIndex(Index):
     @torch.no_grad()
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
         """Searches in one transaction, with a statement per context; of equal scores the lowest key comes first."""
+        return self._read(lambda table: self._by_vectors(table, contexts, options))
+
+    def _by_vectors(self, table: Table, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
         check_contexts(contexts, dim=self.meta.dim)
         contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
-
-        def find(table: Table) -> list[list[Hit]]:
-            flat, given = self.meta.kind == "flat", options.exactness
-            most = max(options.k(1 << 62), _SCAN_ROWS) + 1
-            available = table.count(options.filter, most=most)
-            if (k := options.k(available)) == 0 or contexts.batch_size == 0:
-                return [[] for _ in range(contexts.batch_size)]
-            length = options.list_length or max(4 * k, _SHORTEST_LIST)
-            few = options.filter is not None and available <= _SCAN_ROWS
-            scans = few or (flat and not (given or options.list_length))
-            scans |= length > LONGEST_LIST and not options.list_length
-            search = PostgresSearch(
-                table,
-                contexts,
-                k=k,
-                filter=options.filter,
-                attention=self.attention,
-                exact_lists=flat,
-                tolerance=None if flat else TOLERANCE if options.tolerance is None else options.tolerance,
-            )
-            self._plan(table.session, length=length, effort=options.effort)
-            answers = search_shortlists(
-                search,
-                exactness="exact" if scans else given or "approximate",
-                length=min(length, available),
-                longest=max(length, LONGEST_LIST, 2 * k),
-            )
-            return [
-                [
-                    Hit(row.id, row.text, score, row.metadata, answer.found)
-                    for score, row in zip(
-                        answer.scores.tolist(), (search.rows[number] for number in answer.rows.tolist()), strict=True
-                    )
-                ]
-                for answer in answers
+        flat, given = self.meta.kind == "flat", options.exactness
+        most = max(options.k(1 << 62), _SCAN_ROWS) + 1
+        available = table.count(options.filter, most=most)
+        if (k := options.k(available)) == 0 or contexts.batch_size == 0:
+            return [[] for _ in range(contexts.batch_size)]
+        length = options.list_length or max(4 * k, _SHORTEST_LIST)
+        few = options.filter is not None and available <= _SCAN_ROWS
+        scans = few or (flat and not (given or options.list_length))
+        scans |= length > LONGEST_LIST and not options.list_length
+        search = PostgresSearch(
+            table,
+            contexts,
+            k=k,
+            filter=options.filter,
+            attention=self.attention,
+            exact_lists=flat,
+            tolerance=None if flat else TOLERANCE if options.tolerance is None else options.tolerance,
+        )
+        self._plan(table.session, length=length, effort=options.effort)
+        answers = search_shortlists(
+            search,
+            exactness="exact" if scans else given or "approximate",
+            length=min(length, available),
+            longest=max(length, LONGEST_LIST, 2 * k),
+        )
+        return [
+            [
+                Hit(row.id, row.text, score, row.metadata, answer.found)
+                for score, row in zip(
+                    answer.scores.tolist(), (search.rows[number] for number in answer.rows.tolist()), strict=True
+                )
             ]
+            for answer in answers
+        ]
+
+    @torch.no_grad()
+    def _search_both(
+        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
+    ) -> tuple[list[list[Hit]], list[list[Hit]]]:
+        def find(table: Table) -> tuple[list[list[Hit]], list[list[Hit]]]:
+            check_contexts(contexts, dim=self.meta.dim)
+            by_words = [
+                self._by_words(table, contexts.select(place), query_words(some), options)
+                for place, some in enumerate(turns)
+            ]
+            by_vectors: list[list[Hit]] = [[] for _ in turns]
+            if not options.words_only:
+                by_vectors = self._by_vectors(table, contexts, options)
+            return by_vectors, by_words
 
         return self._read(find)
+
+    def _by_words(
+        self, table: Table, context: ContextEncoding, words: Sequence[str], options: SearchOptions
+    ) -> list[Hit]:
+        """The best `top_k` rows of one context by words, with the scores of their vectors."""
+        if not (rows := table.by_words(words, k=options.top_k or TOP_K, filter=options.filter) if words else []):
+            return []
+        vectors = vectors_of((row[4] for row in rows), dim=self.meta.dim)
+        scores = score(context.to(dtype=at_least_fp32(context.vectors.dtype)), vectors, attention=self.attention)[0]
+        return [
+            Hit(id_, text, own, metadata, "words", word_score=by_words)
+            for (_, id_, text, metadata, _, by_words), own in zip(rows, scores.tolist(), strict=True)
+        ]
 
     def _plan(self, session: PostgresSession, *, length: int, effort: int | None) -> None:
         """Sets how PostgreSQL finds neighbours in this transaction."""
@@ -273,6 +317,7 @@ class PostgresIndex(Index):
 
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: a "flat" table has no effort, and no groups of codes."""
+        super().check(options)
         where = self._server.where
         if options.dtype != "float32":
             raise ConfigError(
@@ -327,7 +372,8 @@ class PostgresIndex(Index):
         if texts := [text for text in dict.fromkeys(wanted) if text not in vectors]:
             vectors |= zip(texts, encoded(texts, self._ranker, where=self._server.where), strict=True)
         table.delete(list(entries))
-        table.write((entry, given[key] if key in given else vectors[entry.text]) for key, entry in entries.items())
+        rows = ((entry, given[key] if key in given else vectors[entry.text]) for key, entry in entries.items())
+        table.write(rows, words=self.meta.words)
         return len(changed)
 
     def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
@@ -368,6 +414,8 @@ def described_postgres(where: str) -> list[str]:
             parameters = ", ".join(f"{name}={value}" for name, value in meta.parameters.items())
             how = f"{meta.kind} ({parameters})" if parameters else "flat: results are exact or certified"
             vectors = f"of {meta.dim} numbers, float32"
-            return [*meta.summary(server.where, entries=table.count(), vectors=vectors), f"search: PostgreSQL, {how}"]
+            lines = meta.summary(server.where, entries=table.count(), vectors=vectors)
+            words = ["words: of all texts, for hybrid searches"] if meta.words else []
+            return [*lines, *words, f"search: PostgreSQL, {how}"]
 
         return server.read(describe)

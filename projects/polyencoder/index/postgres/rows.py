@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,12 @@ from polyencoder.index.base import Candidate
 from polyencoder.index.entries import canonical
 from polyencoder.index.options import Filter, checked_filter
 from polyencoder.index.rows import Entry, entry_of, key_of
+from polyencoder.index.words import words_of
 
-__all__ = ["condition", "copied", "postgres_entry", "written"]
+__all__ = ["condition", "copied", "postgres_entry", "tsquery", "tsvector", "written"]
 
 _TEXT_OR_WHOLE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+\d+|-0\.0(?!\d)')
+_MOST_PLACES, _LAST_PLACE, _MOST_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 2046  # of a tsvector
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -47,8 +50,29 @@ def written(text: str) -> str:
     return _TEXT_OR_WHOLE_FLOAT.sub(number, text)
 
 
-def copied(entry: Entry, vector: np.ndarray[Any, Any]) -> tuple[bytes | None, ...]:
-    """A row in the binary formats of COPY: key, id, text, metadata, norm, vector (float32 [dim])."""
+def tsvector(text: str) -> bytes:
+    """The words of a text and their places as PostgreSQL's tsvector, in its binary format; the first MB of them."""
+    places: dict[bytes, list[int]] = {}
+    size = 0
+    for place, word in enumerate(words_of(text), start=1):
+        written_word = word.encode()
+        size += len(written_word) + 8
+        if len(written_word) <= _LONGEST_WORD and size <= _MOST_BYTES:
+            places.setdefault(written_word, []).append(min(place, _LAST_PLACE))
+    parts = [struct.pack(">i", len(places))]
+    for written_word, own in places.items():
+        kept = [*dict.fromkeys(own)][:_MOST_PLACES]
+        parts.append(written_word + b"\0" + struct.pack(f">{len(kept) + 1}H", len(kept), *kept))
+    return b"".join(parts)
+
+
+def tsquery(word: str) -> str:
+    """One of `query_words` as PostgreSQL's tsquery: words have no quotation marks."""
+    return " <-> ".join(f"'{part}'" for part in word.split(" "))
+
+
+def copied(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False) -> tuple[bytes | None, ...]:
+    """A row in the binary formats of COPY: key, id, text, metadata, norm, vector (float32 [dim]), perhaps words."""
     metadata = canonical(entry.metadata)
     norm = np.nextafter(np.float32(np.linalg.norm(vector.astype(np.float64))), np.float32(np.inf))
     return (
@@ -58,6 +82,7 @@ def copied(entry: Entry, vector: np.ndarray[Any, Any]) -> tuple[bytes | None, ..
         None if metadata is None else b"\x01" + written(metadata).encode(),  # the version of jsonb's format
         np.array(norm, dtype=">f4").tobytes(),
         np.array([len(vector), 0], dtype=">i2").tobytes() + vector.astype(">f4").tobytes(),
+        *([tsvector(entry.text)] if words else []),
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.options import Filter
 from polyencoder.index.postgres.connection import PostgresSession
-from polyencoder.index.postgres.rows import condition, copied
+from polyencoder.index.postgres.rows import condition, copied, tsquery
 from polyencoder.index.rows import Entry
 from polyencoder.packages import require
 
@@ -84,7 +84,7 @@ class Table:
             )
         return str(comment).removeprefix(_OURS)
 
-    def create(self, *, dim: int, description: str, kind: str) -> None:
+    def create(self, *, dim: int, description: str, kind: str, words: bool = False) -> None:
         """Creates the table, empty and without a vector index. ConfigError for vectors that pgvector cannot hold."""
         most = _MOST_DIM if kind == "flat" else _MOST_INDEXED
         if dim > most:
@@ -102,6 +102,8 @@ class Table:
             "metadata jsonb, norm real NOT NULL, vector vector({dim}) NOT NULL)",
             dim=self._sql.Literal(dim),
         )
+        if words:
+            self.ask("ALTER TABLE {table} ADD COLUMN words tsvector NOT NULL")
         if dim <= _MOST_IN_A_PAGE:  # in the row itself; otherwise each vector would be fetched separately
             self.ask("ALTER TABLE {table} ALTER COLUMN vector SET STORAGE PLAIN")
         self.describe(description)
@@ -109,9 +111,11 @@ class Table:
     def describe(self, description: str) -> None:
         self.ask("COMMENT ON TABLE {table} IS {comment}", comment=self._sql.Literal(_OURS + description))
 
-    def build(self, kind: str, parameters: dict[str, int]) -> None:
-        """Builds the indexes of norms, for certificates, and of vectors."""
+    def build(self, kind: str, parameters: dict[str, int], *, words: bool = False) -> None:
+        """Builds the indexes of norms, for certificates, of vectors, and of words."""
         self.ask("CREATE INDEX ON {table} (norm)", limited=False)
+        if words:
+            self.ask("CREATE INDEX ON {table} USING gin (words)", limited=False)
         if kind == "hnsw":
             self.ask(
                 "CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops) WITH (m = {m}, ef_construction = {ef})",
@@ -158,17 +162,44 @@ class Table:
         vectors = vectors_of((row[2] for row in rows), dim=dim).numpy()
         return {key: (text, vector) for (key, text, _), vector in zip(rows, vectors, strict=True)}
 
+    def by_words(
+        self, words: Sequence[str], *, k: int, filter: Filter | None
+    ) -> list[tuple[str, str, str, dict[str, Any] | None, bytes, float]]:
+        """The best k rows with any of these `query_words`: key, id, text, metadata, vector, score; best first.
+
+        A word's score is PostgreSQL's ts_rank, divided by 1 + log of the text's length, times the word's inverse
+        document frequency, ln(1 + (N - n + 0.5) / (n + 0.5)), as BM25 weights the n of N rows that have it.
+        """
+        where, values = condition(filter)
+        values |= {"queries": [tsquery(word) for word in words], "k": k}
+        return self.ask(
+            f"""WITH asked AS MATERIALIZED (
+    SELECT query, ln(1 + (total.n - own.n + 0.5) / (own.n + 0.5)) AS weight
+    FROM (SELECT unnest(%(queries)s::text[])::tsquery AS query) AS queries
+    CROSS JOIN (SELECT count(*) AS n FROM {{table}}) AS total
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{table}} WHERE words @@ query) AS own
+),
+best AS MATERIALIZED (
+    SELECT key, sum(weight * ts_rank(words, query, 1)) AS score
+    FROM asked JOIN {{table}} ON words @@ query WHERE {where}
+    GROUP BY key ORDER BY score DESC, key LIMIT %(k)s
+)
+SELECT key, id, text, metadata, vector, score::float8 FROM best JOIN {{table}} USING (key) ORDER BY score DESC, key""",
+            values,
+        )
+
     # Writing
 
     def delete(self, keys: Sequence[str]) -> None:
         self.ask("DELETE FROM {table} WHERE key = ANY(%s)", (list(keys),))
 
-    def write(self, rows: Iterable[tuple[Entry, np.ndarray[Any, Any]]]) -> None:
-        """Inserts rows with new keys."""
-        query = self._sql.SQL("COPY {table} (key, id, text, metadata, norm, vector) FROM STDIN (FORMAT BINARY)").format(
+    def write(self, rows: Iterable[tuple[Entry, np.ndarray[Any, Any]]], *, words: bool = False) -> None:
+        """Inserts rows with new keys; `words`: whether the table has them."""
+        columns = "key, id, text, metadata, norm, vector" + (", words" if words else "")
+        query = self._sql.SQL(f"COPY {{table}} ({columns}) FROM STDIN (FORMAT BINARY)").format(
             table=self._sql.Identifier(self._name)
         )
-        self.session.copy(query, (copied(entry, vector) for entry, vector in rows))
+        self.session.copy(query, (copied(entry, vector, words=words) for entry, vector in rows))
 
 
 def literal(vector: Tensor) -> str:

@@ -1,0 +1,180 @@
+"""Measures searches by words, by vectors, and by both: recall@10, nDCG@10, and processor milliseconds of a query.
+
+    python -m benchmarks.hybrid --datapath ../shared/data --threads 1 --json
+
+Three tasks, each with `--queries` queries and one right candidate for each, among `--candidates`:
+
+- wiki: a sentence that was taken out of a Wikipedia article finds the article (StarSpace's article search);
+- dstc7: a dialogue of DSTC7's validation file finds its next utterance;
+- dailydialog: a dialogue of DailyDialog's test part finds its next utterance.
+
+The model is an untrained sentence encoder (`--backbone`) or `--model`, a ranker; it reads the last turn, or with
+`--turns all` the whole dialogue. Words are always those of the turns that hybrid searches take. `--rerank` is a
+cross-encoder, which orders the first 50 of the vectors' results, and of both.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
+from polyencoder.data.readers import lines
+from polyencoder.index.searcher import Searcher
+from polyencoder.ranker.ranker import Ranker
+
+TOP_K = 10
+SYSTEMS: dict[str, dict[str, Any]] = {"words": {"words_only": True}, "vectors": {}, "hybrid": {"hybrid": True}}
+_AT_ONCE = 50
+
+
+class Query(NamedTuple):
+    turns: list[str]
+    right: str
+    """The text of its only right candidate."""
+
+
+Read = Callable[[Path], tuple[list[Query], Iterator[str]]]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
+    parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=TASKS)
+    parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--candidates", type=int, default=5000)
+    parser.add_argument("--backbone", help="a sentence encoder (default: MiniLM)")
+    parser.add_argument("--model", help="a ranker instead, as of Ranker.load")
+    parser.add_argument("--turns", default="last", choices=["last", "all"], help="of a dialogue, for the model")
+    parser.add_argument("--rerank", help="a cross-encoder")
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    ranker = Ranker.load(flags.model or flags.backbone or str(minilm_folder()))
+    reranker = None if flags.rerank is None else Ranker.load(flags.rerank)
+    queries, candidates = (50, 500) if flags.quick else (flags.queries, flags.candidates)
+    rows: list[dict[str, Any]] = []
+    for task in flags.tasks:
+        found, texts = read(task, flags.datapath, queries=queries, candidates=candidates)
+        rows += measure(task, found, texts, ranker, reranker=reranker, last=flags.turns == "last")
+    report = {
+        "benchmark": "hybrid",
+        "machine": machine(),
+        "settings": {"turns": flags.turns, "quick": flags.quick},
+        "rows": rows,
+        "summary": {f"{row['task']} {row['system']}": row["nDCG@10"] for row in rows},
+    }
+    print_report(report, as_json=flags.json)
+
+
+def read(task: str, datapath: Path, *, queries: int, candidates: int) -> tuple[list[Query], list[str]]:
+    """The queries of a task and its candidates: the right ones, and others up to this number."""
+    found, others = TASKS[task](datapath)
+    found = random.Random(0).sample(found, min(queries, len(found)))
+    texts = dict.fromkeys(query.right for query in found)
+    for text in others:
+        if len(texts) >= candidates:
+            break
+        texts.setdefault(text)
+    return found, [*texts]
+
+
+def measure(
+    task: str, queries: Sequence[Query], texts: Sequence[str], ranker: Ranker, *, reranker: Ranker | None, last: bool
+) -> list[dict[str, Any]]:
+    """A row of the report for each system."""
+    index = ranker.index(texts, words=True)
+    own = [query.turns[-1:] if last else query.turns for query in queries]
+    rows = []
+    for system, options in SYSTEMS.items():
+        for cross in dict.fromkeys([None, reranker]):
+            if cross is not None and system == "words":
+                continue
+            searcher = Searcher(ranker, index, top_k=TOP_K, reranker=cross, **options)
+            places, seconds = [], 0.0
+            for first in range(0, len(queries), _AT_ONCE):
+                some = slice(first, first + _AT_ONCE)
+                encoded = ranker.encode_contexts(own[some])
+                start = time.process_time()
+                hits = searcher.find(encoded, [query.turns for query in queries[some]])
+                seconds += time.process_time() - start
+                places += [_place(query.right, one) for query, one in zip(queries[some], hits, strict=True)]
+            right = [place for place in places if place is not None]
+            rows.append(
+                {
+                    "task": task,
+                    "system": system + ("" if cross is None else ", reranked"),
+                    "queries": len(queries),
+                    "candidates": len(index),
+                    "recall@10": len(right) / len(queries),
+                    "nDCG@10": sum(1 / math.log2(1 + place) for place in right) / len(queries),
+                    "ms": 1000 * seconds / len(queries),
+                }
+            )
+    return rows
+
+
+def _place(text: str, hits: Sequence[Any]) -> int | None:
+    return next((place for place, hit in enumerate(hits, 1) if hit.text == text), None)
+
+
+def _wiki(datapath: Path) -> tuple[list[Query], Iterator[str]]:
+    rng = random.Random(0)
+    folder, queries = datapath / "wiki_article_search", []
+    for sentences in _articles(folder, "test"):
+        query = sentences.pop(rng.randrange(1, len(sentences)))
+        queries.append(Query([query], " ".join(sentences)))
+    others = (" ".join(sentences) for part in ("valid", "train") for sentences in _articles(folder, part))
+    return queries, others
+
+
+def _articles(folder: Path, part: str) -> Iterator[list[str]]:
+    """The sentences of each article that has at least four."""
+    for _, line in lines(_file(folder, f"wikipedia_{part}.txt")):
+        sentences = [sentence for sentence in line.split("\t") if sentence.strip()]
+        if len(sentences) >= 4:
+            yield sentences
+
+
+def _dstc7(datapath: Path) -> tuple[list[Query], Iterator[str]]:
+    path = _file(datapath / "dstc7", "ubuntu_dev_subtask_1.json")
+    with gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
+        dialogues = json.load(file)
+    queries = [
+        Query(
+            [one["utterance"] for one in dialogue["messages-so-far"]],
+            dialogue["options-for-correct-answers"][0]["utterance"],
+        )
+        for dialogue in dialogues
+    ]
+    return queries, (option["utterance"] for dialogue in dialogues for option in dialogue["options-for-next"])
+
+
+def _dailydialog(datapath: Path) -> tuple[list[Query], Iterator[str]]:
+    dialogues = [json.loads(line) for _, line in lines(_file(datapath / "dailydialog", "dialogues.jsonl"))]
+    queries = [
+        Query(one["turns"][:place], one["turns"][place])
+        for one in dialogues
+        if one["split"] == "test"
+        for place in range(2, len(one["turns"]))
+    ]
+    return queries, (turn for one in dialogues if one["split"] != "test" for turn in one["turns"][1:])
+
+
+TASKS: dict[str, Read] = {"wiki": _wiki, "dstc7": _dstc7, "dailydialog": _dailydialog}
+
+
+def _file(folder: Path, name: str) -> Path:
+    found = sorted(folder.glob(f"{name}*"))
+    if not found:
+        raise SystemExit(f"{folder}: has no {name} (docs/tasks.md)")
+    return found[0]
+
+
+if __name__ == "__main__":
+    main()

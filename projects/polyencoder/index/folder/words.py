@@ -1,0 +1,100 @@
+"""The words of an index folder: a full-text table (SQLite's FTS5) in its database, ordered by BM25.
+
+It holds the living rows, and only what BM25 needs: the texts are in `texts`. Changes of both are one transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+
+from polyencoder.errors import ConfigError
+from polyencoder.index.words import words_of
+
+__all__ = ["TABLE", "Words"]
+
+# The words come from `words_of`, with spaces between them: with these categories SQLite splits at nothing else, also
+# where it does not know a character yet.
+TABLE = (
+    "CREATE VIRTUAL TABLE words USING fts5(terms, content='', "
+    "tokenize=\"unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'\")"
+)
+
+
+class Words:
+    """The full-text table, through a connection with an open transaction.
+
+    Args:
+        ask: executes a statement.
+    """
+
+    def __init__(self, ask: Callable[..., sqlite3.Cursor]) -> None:
+        self._ask = ask
+
+    @property
+    def exist(self) -> bool:
+        """Whether the index has the table."""
+        return self._ask("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
+
+    def create(self) -> None:
+        """Creates the table, empty. ConfigError if this SQLite has no FTS5."""
+        try:
+            self._ask(TABLE)
+        except sqlite3.OperationalError as error:
+            if "fts5" not in str(error):
+                raise
+            raise ConfigError(
+                f"words need SQLite with FTS5, which this Python's ({sqlite3.sqlite_version}) lacks; use another "
+                "Python, or an index without words",
+                argument="words",
+            ) from None
+
+    def add(self, row: int, text: str) -> None:
+        """Adds the text of a row."""
+        self._ask("INSERT INTO words(rowid, terms) VALUES (?, ?)", (row, " ".join(words_of(text))))
+
+    def remove(self, row: int, text: str) -> None:
+        """Removes the text of a row, the one that was added."""
+        self._ask("INSERT INTO words(words, rowid, terms) VALUES ('delete', ?, ?)", (row, " ".join(words_of(text))))
+
+    def fill(self, texts: Iterable[tuple[int, str]]) -> None:
+        """Replaces everything by these rows and their texts."""
+        self._ask("INSERT INTO words(words) VALUES ('delete-all')")
+        for row, text in texts:
+            self.add(row, text)
+
+    def check(self) -> str | None:
+        """A description of rows that it lacks or should not have; None if there are none."""
+        living = "SELECT row FROM texts WHERE row NOT IN dead"
+        rows = "SELECT id FROM words_docsize"
+        for some, others in ((living, rows), (rows, living)):
+            (wrong,) = self._ask(f"SELECT COUNT(*) FROM ({some} EXCEPT {others})").fetchone()
+            if wrong:
+                return f"the words of {wrong} texts are missing or should not be there"
+        return None
+
+    def find(self, query: Sequence[str], *, k: int, allowed: Tensor | None) -> list[tuple[int, float]]:
+        """The best k rows with any word of the query, and their BM25; of equal ones the lowest row comes first.
+
+        Args:
+            query: of `query_words`.
+            k: at least 1.
+            allowed: bool [rows], True for the rows that may be found; None for all.
+        """
+        if not query:
+            return []
+        # Words have no quotation marks: nothing of a query is read as FTS5's syntax
+        wanted = " OR ".join(f'"{word}"' for word in query)
+        limit = k if allowed is None else -1
+        found: Any = self._ask(
+            "SELECT rowid, -bm25(words) AS score FROM words WHERE words MATCH ? ORDER BY score DESC, rowid LIMIT ?",
+            (wanted, limit),
+        )
+        if allowed is not None:
+            passes = allowed.numpy().tobytes()
+            found = islice(((row, score) for row, score in found if 0 <= row < len(passes) and passes[row]), k)
+        return [*found]

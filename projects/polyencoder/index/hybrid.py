@@ -1,0 +1,38 @@
+"""Hybrid search: one order of what the vectors find and what the words find.
+
+Reciprocal rank fusion (Cormack, Clarke and Büttcher, SIGIR 2009) adds 1 / (60 + rank) over both lists. It reads ranks
+alone, so the scores need not be comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from polyencoder.index.hits import Hit
+from polyencoder.index.options import Fusion
+
+__all__ = ["DEPTH", "fused"]
+
+DEPTH = 100
+"""The least number of candidates in each list."""
+_K = 60  # k of the paper
+
+
+def fused(by_vectors: Sequence[Hit], by_words: Sequence[Hit], *, fusion: Fusion) -> list[Hit]:
+    """The hits of both lists, each best first: one for each id, in the order that `fusion` gives.
+
+    A hit in both is the vectors', with its `word_score`. Texts have ranks: equal ones share theirs. Of equal sums the
+    higher score comes first.
+    """
+    word_scores = {hit.id: hit.word_score for hit in by_words}
+    known = {hit.id for hit in by_vectors}
+    hits = [hit._replace(word_score=word_scores.get(hit.id)) for hit in by_vectors]
+    hits += [hit for hit in by_words if hit.id not in known]
+    if fusion == "score":
+        return sorted(hits, key=lambda hit: -hit.score)
+    sums: dict[str, float] = {}
+    for ranking in (by_vectors, by_words):
+        for rank, text in enumerate(dict.fromkeys(hit.text for hit in ranking), start=1):
+            sums[text] = sums.get(text, 0.0) + 1 / (_K + rank)
+    hits = [hit._replace(fused_score=sums[hit.text]) for hit in hits]
+    return sorted(hits, key=lambda hit: (-sums[hit.text], -hit.score))

@@ -1,0 +1,55 @@
+"""The benchmark of hybrid search in miniature."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.hybrid import measure, read
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
+
+ANIMALS = ["otters", "herons", "beavers", "badgers", "lynxes", "cranes"]
+
+
+@pytest.fixture
+def datapath(tmp_path):
+    """The three data sets, in which each query shares a word with its answer alone."""
+    for folder in ("wiki_article_search", "dstc7", "dailydialog"):
+        (tmp_path / folder).mkdir()
+    for part in ("test", "valid", "train"):
+        articles = [[f"About {it}", f"{it} live {part}.", f"I saw {it}.", f"{it} sleep."] for it in ANIMALS]
+        text = "".join("\t".join(sentences) + "\n" for sentences in [*articles, ["too", "short"]])
+        (tmp_path / f"wiki_article_search/wikipedia_{part}.txt").write_text(text)
+    dialogues = [
+        {
+            "messages-so-far": [{"utterance": "hello"}, {"utterance": f"where are {it} ?"}],
+            "options-for-correct-answers": [{"utterance": f"{it} are in the river"}],
+            "options-for-next": [{"utterance": f"{it} are in the river"}, {"utterance": "no idea"}],
+        }
+        for it in ANIMALS
+    ]
+    (tmp_path / "dstc7/ubuntu_dev_subtask_1.json").write_text(json.dumps(dialogues))
+    lines = [{"split": "test", "turns": ["hello", f"where are {it} ?", f"{it} are there"]} for it in ANIMALS]
+    lines.append({"split": "train", "turns": ["how are you ?", "fine"]})
+    (tmp_path / "dailydialog/dialogues.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize("task", ["wiki", "dstc7", "dailydialog"])
+def test_every_system_finds_the_answer_that_shares_a_word(datapath, make_ranker, task):
+    queries, texts = read(task, datapath, queries=4, candidates=7)
+    assert len(queries) == 4
+    assert {query.right for query in queries} <= {*texts}
+    assert len(texts) == {"wiki": 7, "dstc7": 5, "dailydialog": 5}[task]
+    rows = measure(task, queries, texts, make_ranker("bi"), reranker=make_ranker("cross"), last=True)
+    assert [row["system"] for row in rows] == [
+        "words",
+        "vectors",
+        "vectors, reranked",
+        "hybrid",
+        "hybrid, reranked",
+    ]
+    assert [row["recall@10"] for row in rows] == [1.0] * 5
+    assert rows[0]["nDCG@10"] > rows[1]["nDCG@10"]

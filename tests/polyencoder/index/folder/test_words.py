@@ -1,0 +1,198 @@
+"""The words of an index folder: BM25 of the living texts, after any changes; and queries that are no syntax."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import polyencoder.index.folder.words as words_module
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index import verify
+from polyencoder.index.base import Candidate
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.files import DATABASE
+from polyencoder.index.folder.words import Words
+from polyencoder.index.open import described
+from polyencoder.index.words import query_words, words_of
+
+VOCABULARY = ["ski", "snow", "dog", "cat", "the", "order", "4711", "北京"]
+TEXTS = st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=6).map(" ".join)
+CHANGES = st.lists(st.tuples(st.sampled_from(["put", "remove", "compact"]), st.integers(0, 5), TEXTS), max_size=12)
+
+
+def bm25(texts, query: list[str]) -> dict[str, float]:
+    """BM25 of the texts that have a word of the query: FTS5's documented formula, k1 = 1.2 and b = 0.75."""
+    documents = {text: words_of(text) for text in {*texts}}
+    grams = {text: Counter(words + [f"{a} {b}" for a, b in pairwise(words)])
+             for text, words in documents.items()}  # fmt: skip
+    mean = sum(map(len, documents.values())) / max(1, len(documents))
+    scores: dict[str, float] = {}
+    for word in query:
+        having = [text for text in documents if grams[text][word]]
+        idf = max(1e-6, math.log((len(documents) - len(having) + 0.5) / (len(having) + 0.5)))
+        for text in having:
+            n, length = grams[text][word], len(documents[text]) / mean
+            scores[text] = scores.get(text, 0.0) + idf * n * 2.2 / (n + 1.2 * (0.25 + 0.75 * length))
+    return scores
+
+
+@pytest.fixture
+def folder(tmp_path, ranker, candidates):
+    build_index(tmp_path / "index", candidates, ranker, shard_size=3, words=True)
+    return tmp_path / "index"
+
+
+def found_in(index: FolderIndex, ranker, query: str, **options) -> dict[str, float]:
+    contexts = ranker.encode_contexts([query])
+    (hits,) = index.search(contexts, texts=[query], words_only=True, top_k=100, **options)
+    assert {hit.found for hit in hits} <= {"words"}
+    scores = [hit.word_score for hit in hits]
+    assert scores == sorted(scores, reverse=True)
+    return {hit.text: hit.word_score for hit in hits}
+
+
+@settings(max_examples=40, deadline=None)
+@given(changes=CHANGES, query=st.sets(st.sampled_from([*VOCABULARY[:-1], "北 京"]), min_size=1))
+def test_scores_are_bm25_of_the_living_texts(changes, query):
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        Catalogue.create_tables(connection, words=True)
+        catalogue, living = Catalogue(connection, "made"), {}
+        for change, number, text in changes:
+            if change == "put":
+                catalogue.put(Candidate(str(number), text), how="put")
+                living[str(number)] = text
+            elif change == "remove":
+                catalogue.remove(str(number), missing_ok=True)
+                living.pop(str(number), None)
+            else:
+                catalogue.compact()
+        assert catalogue.check() is None
+        rows = catalogue.words.find(sorted(query), k=100, allowed=None)
+        texts = catalogue.text_of(row for row, _ in rows)
+        assert {texts[row]: score for row, score in rows} == pytest.approx(bm25(living.values(), sorted(query)))
+        assert rows == sorted(rows, key=lambda found: (-found[1], found[0]))
+        assert rows[:2] == catalogue.words.find(sorted(query), k=2, allowed=None)
+
+
+TWO = ["we ski and fall", "a near and dear or not so dear cat"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(query=st.text(max_size=30))
+@example(query='"')
+@example(query="ski* NEAR(snow, 2) AND NOT dog OR words:cat ^the")
+@example(query="' OR 1=1 --")
+@example(query="🙂 … ?!")
+@example(query="")
+@example(query="\x00ski")
+@example(query="ski " * 3000 + " ".join(f"w{n}" for n in range(2000)))
+def test_no_query_is_syntax(query):
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        words = Words(connection.execute)
+        words.create()
+        words.fill(enumerate(TWO))
+        found = {row for row, _ in words.find(query_words([query]), k=5, allowed=None)}
+        asked = {*query_words([query])}
+        assert found >= {row for row, text in enumerate(TWO) if {*text.split()} & asked}
+
+
+@given(text=st.text())
+def test_every_word_of_a_text_finds_it(text):
+    """SQLite reads words as `words_of` writes them."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        words = Words(connection.execute)
+        words.create()
+        words.fill([(0, text), (1, "another")])
+        for word in query_words([text]):
+            assert 0 in {row for row, _ in words.find([word], k=5, allowed=None)}, word
+
+
+def change_and_fail(index: FolderIndex) -> None:
+    with index.changing():
+        index.update([Candidate("same", "no number")])
+        index.remove(["nobody"])
+
+
+def test_changes_filters_and_removed_candidates(folder, ranker, candidates):
+    index = FolderIndex.open(folder, ranker)
+    index.add([Candidate("new", "order 4711 was sent", {"n": 3}), Candidate("same", "order 4711 was sent", {"n": 4})])
+    assert [*found_in(index, ranker, "4711 ?")] == ["order 4711 was sent"]
+    (hits,) = index.search(ranker.encode_contexts(["4711"]), texts=["4711"], words_only=True, filter={"n": 4})
+    assert [hit.id for hit in hits] == ["same"]
+    assert found_in(index, ranker, "4711", filter={"n": 5}) == {}
+    index.remove(["new"])
+    assert len(found_in(index, ranker, "4711")) == 1  # another id has the text
+    with pytest.raises(InputError, match="no candidate has the id 'nobody'"):
+        change_and_fail(index)
+    assert len(found_in(FolderIndex.open(folder, ranker), ranker, "4711")) == 1
+    index.update([Candidate("same", "order 4712 was sent")])
+    assert found_in(index, ranker, "4711") == {}
+    index.compact()
+    living = {*index.texts()}
+    assert found_in(index, ranker, "4712 sent") == pytest.approx(bm25(living, ["4712", "sent"]))
+    verify(folder)
+    assert "words: of all texts, for hybrid searches" in described(folder)
+
+
+def test_words_of_an_index_that_had_none(tmp_path, ranker, candidates, folder):
+    build_index(tmp_path / "plain", candidates, ranker, shard_size=3)
+    index, other = FolderIndex.open(tmp_path / "plain", ranker), FolderIndex.open(folder, ranker)
+    with pytest.raises(
+        ConfigError, match="plain: has no words .*polyencoder index --words.*polyencoder update --words"
+    ):
+        found_in(index, ranker, "ski")
+    index.remove(["3"])
+    other.remove(["3"])
+    files = index.state.files
+    index.add_words()
+    assert index.state.files == files  # nothing is encoded
+    query = " ".join(text for text in index.texts())
+    assert found_in(index, ranker, query) == found_in(other, ranker, query) != {}
+    version = index.meta.version
+    index.add_words()
+    assert index.meta.version == version
+    build_index(tmp_path / "third", candidates, ranker)
+    with pytest.raises(InputError, match="third: has an index without words; `polyencoder update --words` adds them"):
+        build_index(tmp_path / "third", candidates, ranker, words=True)
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("DROP TABLE words; CREATE VIRTUAL TABLE words USING fts5(text, digest);", "has the table 'words'"),
+        ("DROP TABLE words; CREATE TABLE words(terms);", "has no valid table 'words"),
+        ("DROP TABLE words_docsize; CREATE TABLE words_docsize(id, sz);", "has no valid table 'words_docsize'"),
+    ],
+)
+def test_a_table_that_is_made_up(folder, ranker, script, message):
+    with closing(sqlite3.connect(folder / DATABASE)) as connection:
+        connection.executescript(script)
+    with pytest.raises(CheckpointError, match=f"damaged, its database {message}"):
+        FolderIndex.open(folder, ranker)
+
+
+def test_words_that_are_missing_or_damaged(folder, ranker):
+    with closing(sqlite3.connect(folder / DATABASE)) as connection, connection:
+        connection.execute("DELETE FROM words_docsize WHERE id = 2")
+    with pytest.raises(CheckpointError, match="words of 1 texts are missing"):
+        verify(folder)
+    with closing(sqlite3.connect(folder / DATABASE)) as connection, connection:
+        connection.execute("UPDATE words_data SET block = x'ffffffffff'")
+    with pytest.raises(CheckpointError, match="index.sqlite: (cannot be read|damaged or not readable)"):
+        found_in(FolderIndex.open(folder, ranker), ranker, "hello you dogs")
+
+
+def test_without_fts5(monkeypatch, tmp_path, ranker, candidates):
+    monkeypatch.setattr(words_module, "TABLE", words_module.TABLE.replace("fts5", "no_fts5"))
+    with pytest.raises(ConfigError, match="words need SQLite with FTS5, which this Python's .* lacks"):
+        build_index(tmp_path / "index", candidates, ranker, words=True)
+    assert not (tmp_path / "index").exists()

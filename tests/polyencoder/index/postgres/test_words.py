@@ -1,0 +1,97 @@
+"""The words of an index in PostgreSQL: found as in an index folder, after any change."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index import open_index
+from polyencoder.index.base import Candidate
+from polyencoder.index.open import described
+from polyencoder.index.postgres import PostgresIndex
+from polyencoder.index.postgres.rows import tsquery, tsvector
+from polyencoder.index.words import query_words, words_of
+
+FEW = [
+    Candidate("a", "order 4711 was sent on monday", {"n": 1}),
+    Candidate("b", "the order of the day, and of the night", {"n": 1}),
+    Candidate("c", "Où est le Café? 我住在北京", {"n": 2}),
+    Candidate("d", "?!"),
+]
+
+
+@pytest.fixture
+def index(where, ranker) -> PostgresIndex:
+    return PostgresIndex.make(where, FEW, ranker, words=True)
+
+
+def found_in(index, ranker, query: str, **options) -> list[str]:
+    (hits,) = index.search(ranker.encode_contexts([query]), texts=[query], words_only=True, top_k=9, **options)
+    scores = ranker.score([query], [hit.text for hit in hits])[0].tolist() if hits else []
+    assert [hit.score for hit in hits] == pytest.approx(scores, abs=1e-3)
+    assert {hit.found for hit in hits} <= {"words"}
+    assert [hit.word_score for hit in hits] == sorted((hit.word_score for hit in hits), reverse=True)
+    return [hit.id for hit in hits]
+
+
+def test_words_find_texts_through_changes(index, where, ranker):
+    assert found_in(index, ranker, "where is order 4711 ?") == ["a", "b"]  # the rarer word counts more
+    assert found_in(index, ranker, "of the ORDER") == ["b", "a"]
+    assert found_in(index, ranker, "cafe") == found_in(index, ranker, "北京") == ["c"]
+    assert found_in(index, ranker, "京北") == found_in(index, ranker, "?! '") == []
+    assert found_in(index, ranker, "order", filter={"n": 1}) != []
+    assert found_in(index, ranker, "order", filter={"n": 2}) == []
+    index.update([Candidate("a", "order 4712 was sent")])
+    index.remove(["b"])
+    index.add([Candidate("e", "4711 again"), Candidate("f", "word " * 40_000 + "x" * 3000)])
+    again = open_index(where, ranker)
+    assert found_in(again, ranker, "order 4711") == ["e", "a"] or found_in(again, ranker, "order 4711") == ["a", "e"]
+    assert found_in(again, ranker, "word") == ["f"]
+    assert "words: of all texts, for hybrid searches" in described(where)
+
+
+def test_a_hybrid_search_has_both(index, where, ranker):
+    hits = ranker.search("where is 4711 ?", index, hybrid=True, top_k=4)
+    alone = [hit.id for hit in ranker.search("where is 4711 ?", index, top_k=4)]
+    ranks = {id_: 1 / (61 + place) for place, id_ in enumerate(alone)}
+    ranks["a"] += 1 / 61
+    assert {hit.id: hit.fused_score for hit in hits} == pytest.approx(ranks)
+    assert [hit.fused_score for hit in hits] == sorted(ranks.values(), reverse=True)
+    with pytest.raises(ConfigError, match="fusion is 'score', but this search finds the best scores by vectors alone"):
+        ranker.search("4711", index, hybrid=True, fusion="score")
+
+
+def test_a_table_without_words(where, ranker):
+    index = PostgresIndex.make(where, FEW, ranker)
+    with pytest.raises(ConfigError, match="has no words to search by"):
+        ranker.search("4711", index, hybrid=True)
+    with pytest.raises(ConfigError, match="exists, without words; give another #NAME"):
+        PostgresIndex.make(where, FEW, ranker, words=True)
+    with pytest.raises(InputError, match="give their texts"):
+        PostgresIndex.make(f"{where}_words", FEW, ranker, words=True).search(
+            ranker.encode_contexts(["4711"]), hybrid=True
+        )
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=30))
+def test_a_tsvector_has_each_word_with_its_places(text):
+    data, found = tsvector(text), {}
+    (n,), data = struct.unpack(">i", data[:4]), data[4:]
+    for _ in range(n):
+        word, data = data.split(b"\0", 1)
+        (many,) = struct.unpack(">H", data[:2])
+        found[word.decode()] = [*struct.unpack(f">{many}H", data[2 : 2 + 2 * many])]
+        data = data[2 + 2 * many :]
+    assert data == b""
+    places = {}
+    for place, word in enumerate(words_of(text), start=1):
+        places.setdefault(word, []).append(place)
+    assert found == places
+
+
+def test_a_query_has_words_or_neighbours():
+    assert [*map(tsquery, query_words(["cafe 北京"]))] == ["'cafe'", "'北' <-> '京'"]

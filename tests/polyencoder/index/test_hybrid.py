@@ -1,0 +1,140 @@
+"""Hybrid search: what vectors and words find, in one order; and what of it is reranked."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from polyencoder.calibration import Calibration
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.hits import Hit
+from polyencoder.index.hybrid import fused
+from polyencoder.index.options import SearchOptions
+from polyencoder.storage.checkpoint import model_fingerprint
+
+QUERY = "where is order 4711 ?"
+TEXTS = [*(f"a {thing} number {number}" for thing in ("dog", "cat", "ski") for number in range(60)), "4711 was sent"]
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("poly")
+
+
+@pytest.fixture
+def index(ranker):
+    records = [{"id": str(place), "text": text, "metadata": {"n": place % 2}} for place, text in enumerate(TEXTS)]
+    return ranker.index([*records, {"id": "twin", "text": TEXTS[0], "metadata": {"n": 0}}], words=True)
+
+
+def hit(id_: str, score: float, **fields) -> Hit:
+    return Hit(id_, fields.pop("text", f"text {id_}"), score, None, fields.pop("found", "certified"), **fields)
+
+
+def test_reciprocal_ranks_are_added():
+    by_vectors = [hit("a", 9.0), hit("b", 8.0), hit("twin of b", 8.0, text="text b"), hit("c", 7.0)]
+    by_words = [hit("d", 1.0, found="words", word_score=5.0), hit("c", 7.0, found="words", word_score=4.0)]
+    found = fused(by_vectors, by_words, fusion="rrf")
+    assert [one.id for one in found] == ["c", "a", "d", "b", "twin of b"]  # of a and d, a has the higher score
+    sums = [1 / 63 + 1 / 62, 1 / 61, 1 / 61, 1 / 62, 1 / 62]
+    assert [one.fused_score for one in found] == pytest.approx(sums)
+    assert [one.found for one in found] == ["certified", "certified", "words", "certified", "certified"]
+    assert [one.word_score for one in found] == [4.0, None, 5.0, None, None]
+    assert [one.id for one in fused(by_vectors, by_words, fusion="score")] == ["a", "b", "twin of b", "c", "d"]
+
+
+def test_words_find_what_vectors_do_not(ranker, index):
+    place = str(len(TEXTS) - 1)
+    ids = [one.id for one in ranker.search(QUERY, index, top_k=len(index))]
+    assert ids.index(place) > 10  # of a model that is not trained
+    hits = ranker.search(QUERY, index, top_k=10, hybrid=True)
+    assert len(hits) == 10
+    assert place in [one.id for one in hits[:2]]
+    assert [one.fused_score for one in hits] == sorted((one.fused_score for one in hits), reverse=True)
+    own = ranker.score([QUERY], [one.text for one in hits])[0]
+    torch.testing.assert_close(torch.tensor([one.score for one in hits]), own, rtol=1e-4, atol=1e-3)
+    (alone,) = ranker.search(QUERY, index, words_only=True)
+    assert (alone.id, alone.found) == (place, "words")
+    assert alone.word_score > 0
+    same = index.search(ranker.encode_contexts([QUERY]), texts=[QUERY], top_k=10, hybrid=True)
+    assert [one[:4] for one in same[0]] == [one[:4] for one in hits]
+
+
+def test_filters_and_turns_of_the_context_hold_for_both(ranker, index):
+    hits = ranker.search(QUERY, index, top_k=len(index), hybrid=True, filter={"n": 1})
+    assert {one.metadata["n"] for one in hits} == {1}
+    assert len({one.id for one in hits}) == len(hits)
+    assert all(one.id != str(len(TEXTS) - 1) for one in hits)
+    assert ranker.search(["4711 was sent", "4711 ?"], index, words_only=True) == []
+    (kept,) = ranker.search(["4711 was sent", "4711 ?"], index, words_only=True, keep_turns=True)
+    assert kept.text == "4711 was sent"
+    twins = ranker.search("dog number 0", index, words_only=True, top_k=3)
+    assert {one.id for one in twins[:2]} == {"0", "twin"}
+    nothing = ranker.search("?!", index, hybrid=True, top_k=5)
+    assert [one.id for one in nothing] == [one.id for one in ranker.search("?!", index, top_k=5)]
+
+
+@pytest.mark.parametrize("architecture", ["cross", "late"])
+def test_what_words_propose_is_reranked(ranker, index, make_ranker, architecture):
+    reranker = make_ranker(architecture)
+    if architecture == "late":
+        ranker = reranker
+        index = ranker.index(TEXTS, words=True)
+    options = {"rerank": None if architecture == "late" else reranker, "rerank_k": 4, "top_k": 4}
+    assert all("4711" not in one.text for one in ranker.search(QUERY, index, **options))
+    hits = ranker.search(QUERY, index, hybrid=True, **options)
+    (found,) = (one for one in hits if "4711" in one.text)
+    assert found.rerank_score == pytest.approx(reranker.score([QUERY], [found.text]).item(), abs=1e-3)
+    assert [one.rerank_score for one in hits] == sorted((one.rerank_score for one in hits), reverse=True)
+
+
+def test_probabilities_are_those_of_a_search_by_vectors(ranker, index):
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)
+    try:
+        every = {one.id: one.probability for one in ranker.search(QUERY, index, top_k=len(index))}
+        hits = ranker.search(QUERY, index, hybrid=True, top_k=10)
+    finally:
+        ranker.calibration = None
+    for one in hits:
+        assert one.probability == pytest.approx(every[one.id], rel=1e-3)
+
+
+def test_diverse_hits_are_chosen_by_their_fused_scores(ranker, index):
+    plain = ranker.search(QUERY, index, hybrid=True, top_k=5)
+    hits = ranker.search(QUERY, index, hybrid=True, top_k=5, diversity=0.5)
+    assert hits[0].id == plain[0].id
+    assert len({one.id for one in hits}) == 5
+    assert ranker.search(QUERY, index, hybrid=True, top_k=5, diversity=0.0) == plain
+
+
+def test_the_scores_order_an_approximate_search(ranker):
+    pytest.importorskip("faiss")
+    index = ranker.index(TEXTS, words=True, faiss="hnsw")
+    hits = ranker.search(QUERY, index, hybrid=True, fusion="score", top_k=20, list_length=20)
+    assert [one.score for one in hits] == sorted((one.score for one in hits), reverse=True)
+    assert {one.fused_score for one in hits} == {None}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hybrid": True, "fusion": "score"}, "fusion is 'score', but this search finds the best scores by vectors"),
+        ({"fusion": "rrf"}, "fusion is the order of a hybrid search: give hybrid"),
+        ({"hybrid": True, "fusion": "sum"}, "fusion is 'sum'; it must be one of rrf, score"),
+        ({"hybrid": True, "words_only": True}, "hybrid is for searches by vectors, and words_only"),
+        ({"words_only": True, "exactness": "exact"}, "exactness is for searches by vectors"),
+        ({"words_only": True, "diversity": 0.3}, "diversity is for searches by vectors"),
+    ],
+)
+def test_options_that_contradict_each_other(ranker, index, options, message):
+    with pytest.raises(ConfigError, match=message):
+        ranker.search(QUERY, index, **options)
+
+
+def test_a_search_by_words_needs_texts(ranker, index):
+    contexts = ranker.encode_contexts([QUERY])
+    with pytest.raises(InputError, match="give their texts"):
+        index.search(contexts, SearchOptions(hybrid=True))
+    with pytest.raises(InputError, match="2 texts for 1 contexts"):
+        index.search(contexts, SearchOptions(hybrid=True), texts=["a", "b"])
