@@ -23,13 +23,13 @@ from polyencoder.intents.head import Head, HeadConfig
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.storage.checkpoint import (
-    file_digest,
     load_weights,
     model_fingerprint,
     read_digests,
     save_weights,
     saved_with_weights,
 )
+from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
 __all__ = ["HEAD", "EncoderSource", "IntentClassifier", "Prediction"]

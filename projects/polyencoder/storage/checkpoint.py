@@ -6,7 +6,6 @@ weights with their configuration; `X.tokenizer.json` is beside it. Neither is ev
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -26,7 +25,7 @@ from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.digests import fingerprint, tensor_bytes
+from polyencoder.storage.digests import file_digest, fingerprint, tensor_bytes
 from polyencoder.storage.files import alone_in, atomic_write, fsync, leftovers, reporting_write_errors
 from polyencoder.storage.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
@@ -233,17 +232,6 @@ def read_digests(path: Path) -> dict[str, str]:
     if not isinstance(digests, dict):
         raise CheckpointError(f"{path}: its metadata `{DIGESTS}` is damaged; save or export the model again")
     return digests
-
-
-def file_digest(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> str:
-    """The SHA-256 of a file, as `sha256sum` prints it. `progress` is called with numbers of bytes that were read."""
-    with open(path, "rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-            if progress is not None:
-                progress(len(chunk))
-        return digest.hexdigest()
 
 
 def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> None:

@@ -1,24 +1,56 @@
-"""Digests of what is stored or compared: texts, bytes, and the weights of models."""
+"""Digests of what is stored or compared: texts, bytes, files, and the weights of models."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["fingerprint", "tensor_bytes", "weight_parts"]
+__all__ = ["ends_fingerprint", "file_digest", "fingerprint", "tensor_bytes", "weight_parts"]
+
+_CHUNK = 1 << 20
+_END = 1 << 16  # bytes
 
 
-def fingerprint(parts: Iterable[bytes | memoryview | str]) -> str:
-    """Hex digest of the parts, with their boundaries."""
-    digest = hashlib.blake2b(digest_size=16)
+def fingerprint(parts: Iterable[bytes | memoryview | str], *, size: int = 16) -> str:
+    """Hex digest, of `size` bytes, of the parts with their boundaries."""
+    digest = hashlib.blake2b(digest_size=size)
     for part in parts:
         data = memoryview(part.encode() if isinstance(part, str) else part).cast("B")
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
+
+
+def file_digest(
+    path: str | os.PathLike[str],
+    *,
+    new: Callable[[], Any] = hashlib.sha256,
+    progress: Callable[[int], object] | None = None,
+) -> str:
+    """The digest of a file, by default its SHA-256 as `sha256sum` prints it.
+
+    `progress` is called with numbers of bytes that were read.
+    """
+    digest = new()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            if progress is not None:
+                progress(len(chunk))
+    return str(digest.hexdigest())
+
+
+def ends_fingerprint(path: str | os.PathLike[str]) -> str:
+    """A digest of a file's first and last bytes: cheap, and different for most files."""
+    with open(path, "rb") as file:
+        first = file.read(_END)
+        file.seek(max(0, os.path.getsize(path) - _END))
+        return fingerprint([first, file.read(_END)])
 
 
 def tensor_bytes(tensor: Tensor) -> memoryview:

@@ -27,7 +27,7 @@ from polyencoder.data.pairs import (
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings
-from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.digests import ends_fingerprint, fingerprint
 
 __all__ = ["Rows", "RunData", "open_data", "validation_examples"]
 
@@ -36,7 +36,6 @@ Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
 
 _log = logging.getLogger(__name__)
 
-ENDS = 1 << 16  # bytes
 HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs and a tenth
 
 
@@ -116,11 +115,7 @@ def _of_files(names: str) -> Iterator[str]:
     for name in data_files(names):
         if name.startswith(HUB):
             continue
-        size = os.path.getsize(name)
-        with open(name, "rb") as file:
-            first = file.read(ENDS)
-            file.seek(max(0, size - ENDS))
-            yield f"{size} {fingerprint([first, file.read(ENDS)])}"
+        yield f"{os.path.getsize(name)} {ends_fingerprint(name)}"
 
 
 def validation_examples(

@@ -6,7 +6,6 @@ them up.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -16,6 +15,7 @@ from polyencoder.errors import InputError
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_texts
 from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.digests import fingerprint
 from polyencoder.training.score_cache import ScoreCache
 
 __all__ = ["Teacher", "shortlist"]
@@ -98,9 +98,4 @@ def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
 
 def _key(*texts: str) -> bytes:
     """An 8-byte digest of these texts; the key of a pair has 16."""
-    digest = hashlib.blake2b(digest_size=8)
-    for text in texts:
-        data = text.encode(errors="surrogatepass")
-        digest.update(len(data).to_bytes(8, "little"))
-        digest.update(data)
-    return digest.digest()
+    return bytes.fromhex(fingerprint((text.encode(errors="surrogatepass") for text in texts), size=8))

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import torch
 
-from polyencoder.storage.digests import fingerprint, weight_parts
+from polyencoder.storage.digests import ends_fingerprint, file_digest, fingerprint, weight_parts
 
 
 def test_the_fingerprint_counts_where_a_part_ends():
@@ -25,3 +27,23 @@ def test_weights_differ_by_name_dtype_and_bytes():
     assert len({*digests}) == len(digests)
     strided = weight.t().contiguous().t().requires_grad_()
     assert fingerprint(weight_parts({"a": strided})) == digests[0]
+
+
+def test_files_by_their_contents_and_by_their_ends(tmp_path):
+    big = tmp_path / "big"
+    content = bytearray(range(256)) * (1 << 10)  # 256 KB: longer than both ends together
+    big.write_bytes(content)
+    read: list[int] = []
+    assert file_digest(big, progress=read.append) == hashlib.sha256(content).hexdigest()
+    assert sum(read) == len(content)
+    assert file_digest(big, new=hashlib.md5) == hashlib.md5(content).hexdigest()
+    ends = ends_fingerprint(big)
+    for place, is_seen in ((0, True), (len(content) // 2, False), (len(content) - 1, True)):
+        content[place] ^= 1
+        big.write_bytes(content)
+        assert (ends_fingerprint(big) != ends) is is_seen
+        content[place] ^= 1
+
+
+def test_the_keys_of_a_teachers_scores_stay_valid():
+    assert fingerprint([b"a"], size=8) == hashlib.blake2b(b"\1" + bytes(7) + b"a", digest_size=8).hexdigest()

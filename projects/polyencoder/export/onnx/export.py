@@ -28,10 +28,10 @@ from polyencoder.storage.checkpoint import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    file_digest,
     read_folder_config,
     weights_fingerprint,
 )
+from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write
 from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, surround
 

@@ -24,9 +24,9 @@ from polyencoder.storage.checkpoint import (
     CONFIG,
     TOKENIZER,
     WEIGHTS,
-    file_digest,
     weights_fingerprint,
 )
+from polyencoder.storage.digests import file_digest
 
 Precision = Literal["float32", "int8"]
 

@@ -15,7 +15,8 @@ import numpy as np
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, int8_name, read_description
 from polyencoder.packages import require
-from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, file_digest
+from polyencoder.storage.checkpoint import CONFIG, TOKENIZER
+from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,13 +19,12 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, Polyenc
 from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, recipe
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
-from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.digests import ends_fingerprint
 from polyencoder.storage.files import atomic_write
 
 __all__ = ["FaissFile", "Tuned", "build_faiss", "read_faiss"]
 
 _CHUNK = 1 << 15  # rows added at once
-_END = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -157,7 +155,7 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         name = f"faiss-{secrets.token_hex(8)}-{kind}.index"
         with atomic_write(folder / name) as temporary:
             faiss.write_index(index, str(temporary))
-            ends = _digest_of_ends(temporary)
+            ends = ends_fingerprint(temporary)
     except PolyencoderError:
         raise
     except (RuntimeError, MemoryError) as error:
@@ -174,21 +172,13 @@ def read_faiss(meta: FaissFile, vectors: Vectors) -> Any:
     """
     faiss, file = faiss_library(), vectors.folder / meta.file
     try:
-        is_other = bool(meta.ends) and _digest_of_ends(file) != meta.ends
+        is_other = bool(meta.ends) and ends_fingerprint(file) != meta.ends
         index = faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
     except (RuntimeError, OSError) as error:
         raise CheckpointError(f"{file} cannot be read ({first_line(error)}): build it again with build_faiss") from None
     if is_other or (index.ntotal, index.d) != (meta.rows, vectors.dim) or meta.rows > len(vectors):
         raise CheckpointError(f"{file} was made from other vectors than those in its folder: build it again")
     return index
-
-
-def _digest_of_ends(path: Path) -> str:
-    """A digest of a file's first and last bytes: cheap, and different for different indexes."""
-    with open(path, "rb") as file:
-        first = file.read(_END)
-        file.seek(max(0, path.stat().st_size - _END))
-        return fingerprint([first, file.read(_END)])
 
 
 def _sample(rows: int, count: int) -> Tensor:

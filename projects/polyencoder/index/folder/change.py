@@ -41,11 +41,10 @@ from polyencoder.index.vectors import (
 )
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
-from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.digests import file_digest, fingerprint
 
 __all__ = ["Change", "checksum", "recorded"]
 
-_CHUNK = 1 << 20
 
 T = TypeVar("T")
 
@@ -293,12 +292,7 @@ def recorded(path: Path, rows: int = 0) -> list[File]:
 
 def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
     """A digest of a file's contents. `progress` is called with the number of bytes read since the last call."""
-    digest = hashlib.blake2b(digest_size=16)
-    with open(path, "rb") as file:
-        while part := file.read(_CHUNK):
-            digest.update(part)
-            progress(len(part))
-    return digest.hexdigest()
+    return file_digest(path, new=partial(hashlib.blake2b, digest_size=16), progress=progress)
 
 
 def _stored(vectors: Vectors, rows: Tensor) -> MappedFile:
