@@ -40,11 +40,12 @@ def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:
     def load() -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
 
-    try:
-        return load()
-    except UnpicklingError:  # some schedules of ParlAI's leave numpy's numbers in its checkpoints
-        with allowing(_NUMBERS):
-            return plain_numbers(load())
+    with _lock:  # else a class that another thread allows for a moment may be gone between torch's check and its use
+        try:
+            return load()
+        except UnpicklingError:  # some schedules of ParlAI's leave numpy's numbers in its checkpoints
+            with allowing(_NUMBERS):
+                return plain_numbers(load())
 
 
 @contextmanager
