@@ -116,6 +116,30 @@ def test_every_word_of_a_text_finds_it(text):
             assert 0 in {row for row, _ in words.find([word], k=5, allowed=None)}, word
 
 
+def test_common_words_are_left_out_where_they_match_too_many_rows(make_words, monkeypatch):
+    words = make_words(["the dog", "the cat", "the 北 京", "the ski", "the snow"])
+    every = words.find(["the", "dog", "北 京"], k=9, allowed=None)
+    assert {row for row, _ in every} == {0, 1, 2, 3, 4}
+    monkeypatch.setattr(words_module, "MOST_MATCHES", 6)
+    assert [row for row, _ in words.find(["the", "dog", "北 京"], k=9, allowed=None)] == [0, 2]
+    assert len(words.find(["the"], k=9, allowed=None)) == 5  # the only one
+    assert words.find(["none"], k=9, allowed=None) == []
+
+
+@pytest.fixture
+def make_words():
+    """(texts) -> the words of a table of these rows."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+
+        def make(texts) -> Words:
+            words = Words(connection.execute)
+            words.create()
+            words.fill(enumerate(texts))
+            return words
+
+        yield make
+
+
 def change_and_fail(index: FolderIndex) -> None:
     with index.changing():
         index.update([Candidate("same", "no number")])
