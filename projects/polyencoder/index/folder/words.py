@@ -105,7 +105,10 @@ class Words:
         return [*found]
 
     def _rarest(self, query: Sequence[str]) -> list[str]:
-        """The words that the index has, from the rarest on, as long as they match few enough rows together."""
+        """The words from the rarest on, as long as they match few enough rows together; all if they must."""
+        (rows,) = self._ask("SELECT COALESCE(MAX(id) + 1, 0) FROM words_docsize").fetchone()
+        if rows * len(query) <= MOST_MATCHES:  # counting takes longer than it saves
+            return [*query]
         self._ask("CREATE VIRTUAL TABLE IF NOT EXISTS temp.counts USING fts5vocab(main, words, 'row')")
         counts: dict[str, int] = {}
         for word in query:
