@@ -75,9 +75,9 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
         raise ConfigError(f"{file} is a model of {kind}, which {name} has no meaning for: leave it out", argument=name)
     check_no_model(folder, overwrite=settings.overwrite)
     if kind == "ParlAI":
-        _import_parlai(file, folder)
+        _import_parlai(file, folder, overwrite=settings.overwrite)
         return
-    with reporting_write_errors(folder, CheckpointError), placing(folder) as made:
+    with reporting_write_errors(folder, CheckpointError), placing(folder, overwrite=settings.overwrite) as made:
         if kind == "fairseq":
             dictionary, encoder_json, vocab_bpe = settings.dictionary, settings.encoder_json, settings.vocab_bpe
             assert dictionary is not None and encoder_json is not None and vocab_bpe is not None  # noqa: PT018
@@ -120,9 +120,9 @@ def _kind(file: Path) -> str:
     )
 
 
-def _import_parlai(file: Path, folder: Path) -> None:
+def _import_parlai(file: Path, folder: Path, *, overwrite: bool) -> None:
     ranker = Ranker(*import_parlai(file), device="cpu")
-    export_folder(ranker, folder)
+    export_folder(ranker, folder, overwrite=overwrite)
     config = ranker.model.config
     say(f"{folder}: ParlAI's {config.architecture}-encoder, {_size(config.backbone)}")
     say(f'next: Ranker.from_pretrained("{folder}") in Python' + _search(ranker, folder))

@@ -93,7 +93,7 @@ def map_candidates(settings: MapCommand) -> None:
             "mapped": evaluate(after, examples).report(),
         }
     if out is not None:
-        export_folder(after, out)
+        export_folder(after, out, overwrite=settings.overwrite)
     if settings.as_json:
         say(json.dumps(report))
         return

@@ -102,7 +102,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
     pieces = PieceSettings(kind, SIZE if settings.size is None else settings.size, settings.merges, settings.lower_case)
     characters = count_characters(texts("counting"), pieces)
     tokenizer = learn_pieces(sample(characters.texts), characters, pieces)
-    save_tokenizer(settings.out, tokenizer, special_tokens=ROLES)
+    save_tokenizer(settings.out, tokenizer, special_tokens=ROLES, overwrite=settings.overwrite)
     known = sum(form in tokenizer.get_vocab() for form in characters.counts)
     say(
         f"{path}: {tokenizer.get_vocab_size():,} tokens trained on {sentences(characters.texts)}; {known:,} of their "

@@ -33,7 +33,14 @@ from polyencoder.storage.checkpoint import (
     model_fingerprint,
     save_folder,
 )
-from polyencoder.storage.files import ABANDONED, alone_in, atomic_write, fsync, reporting_write_errors
+from polyencoder.storage.files import (
+    ABANDONED,
+    alone_in,
+    atomic_write,
+    fsync,
+    reporting_write_errors,
+    written_meanwhile,
+)
 
 __all__ = ["check_no_model", "export_folder", "placing", "save_ranker"]
 
@@ -72,6 +79,7 @@ def export_folder(
     onnx: bool = False,
     int8: bool = False,
     examples: Sequence[Example] = (),
+    overwrite: bool = True,
 ) -> RecallChange | None:
     """Writes a ranker as `config.json`, `model.safetensors`, `tokenizer.json` and `README.md`, and as graphs.
 
@@ -85,13 +93,14 @@ def export_folder(
         onnx: also write the ONNX graphs, each checked against torch.
         int8: also write the quantized graphs; implies `onnx`.
         examples: (context, label, candidates), on whose text the graphs are checked and R@1 is compared.
+        overwrite: replace an earlier export.
 
     Returns:
         R@1 of torch and of the int8 graphs on the examples; None without `int8` or without examples.
 
     Raises:
-        CheckpointError: the folder is a file or holds something else, a weight is too large for float16, or a graph
-            deviates from torch. Nothing is written then.
+        CheckpointError: the folder is a file or holds something else, or without `overwrite` a model; a weight is too
+            large for float16, or a graph deviates from torch. Nothing is written then.
         ConfigError: a package for the graphs is not installed.
         InputError: the ranker is itself one of graphs, or an example cannot be used.
     """
@@ -101,7 +110,7 @@ def export_folder(
         if _holds_model(target):  # which must be a ranker
             RankerConfig.from_json((target / CONFIG).read_bytes(), origin=str(target / CONFIG))
     change = None
-    with reporting_write_errors(target, CheckpointError), placing(target) as made:
+    with reporting_write_errors(target, CheckpointError), placing(target, overwrite=overwrite) as made:
         save_ranker(ranker, made, dtype=dtype)
         graphs = ""
         if onnx or int8:
@@ -138,8 +147,10 @@ def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
         )
 
 
-def _move(made: Path, target: Path) -> None:
+def _move(made: Path, target: Path, *, overwrite: bool) -> None:
     """Moves the files of a model to their places, and removes those of the model that was there."""
+    if not overwrite and _holds_model(target):
+        raise written_meanwhile(target)
     names = {path.name for path in made.iterdir()}
     for old in [*target.glob("*.onnx"), *(target / name for name in _OF_THE_MODEL)]:
         if old.name not in names:
@@ -148,7 +159,7 @@ def _move(made: Path, target: Path) -> None:
     order = {_GRAPHS: 0, CONFIG: 1, TOKENIZER: 2, WEIGHTS: 4}  # reversed: from the weights on, it is the new model
     with ExitStack() as written:
         for name in sorted(names, key=lambda name: order.get(name, 3)):
-            temporary = written.enter_context(atomic_write(target / name))
+            temporary = written.enter_context(atomic_write(target / name, overwrite=overwrite))
             os.replace(made / name, temporary)
             fsync(temporary)  # before the weights have their name
 
@@ -165,11 +176,12 @@ def _holds_model(target: Path) -> bool:
 
 
 @contextmanager
-def placing(target: Path) -> Iterator[Path]:
+def placing(target: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Yields a temporary folder whose files are moved to `target` if the block succeeds.
 
     A kill leaves the old model or the new one, as in `save_folder`, perhaps without graphs. The other files of a model
-    that was there, its card, graphs and calibration, are removed.
+    that was there, its card, graphs and calibration, are removed. Without `overwrite` a model that another process has
+    written meanwhile is unchanged: FileExistsError.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for old in target.parent.glob(f".{glob.escape(target.name)}.????????.part"):  # which killed exports left
@@ -181,6 +193,6 @@ def placing(target: Path) -> Iterator[Path]:
         yield made
         target.mkdir(exist_ok=True)
         with alone_in(target):
-            _move(made, target)
+            _move(made, target, overwrite=overwrite)
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -68,16 +68,22 @@ def save_backbone(
         config_file.write_text(config.to_json_string(), encoding="utf-8")
 
 
-def save_tokenizer(folder: str | os.PathLike[str], tokenizer: Tokenizer, *, special_tokens: Mapping[str, str]) -> None:
+def save_tokenizer(
+    folder: str | os.PathLike[str],
+    tokenizer: Tokenizer,
+    *,
+    special_tokens: Mapping[str, str],
+    overwrite: bool = True,
+) -> None:
     """Writes tokenizer.json and tokenizer_config.json, which `AutoTokenizer` reads; both or none.
 
-    `special_tokens`: by role, such as `cls_token`.
+    `special_tokens`: by role, such as `cls_token`. `overwrite`: replace a tokenizer that is there.
     """
     target = Path(folder)
     with (
         reporting_write_errors(target),
         atomic_write(target / TOKENIZER_CONFIG) as config_file,
-        atomic_write(target / TOKENIZER) as tokenizer_file,
+        atomic_write(target / TOKENIZER, overwrite=overwrite) as tokenizer_file,  # takes its place first
     ):
         tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         config_file.write_text(_tokenizer_config(special_tokens, segments=True), encoding="utf-8")

@@ -74,8 +74,12 @@ def _place(temporary: Path, target: Path) -> None:
         else:
             os.unlink(temporary)
     except FileExistsError:
-        reason = "another process has written it meanwhile"
-        raise FileExistsError(errno.EEXIST, reason, os.fspath(target)) from None
+        raise written_meanwhile(target) from None
+
+
+def written_meanwhile(path: str | os.PathLike[str]) -> FileExistsError:
+    """The error of a file or folder that appeared after it was checked that there is none, and is unchanged."""
+    return FileExistsError(errno.EEXIST, "another process has written it meanwhile", os.fspath(path))
 
 
 @contextmanager

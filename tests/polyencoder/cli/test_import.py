@@ -132,6 +132,31 @@ def test_a_model_that_is_there_is_not_written_over(run, calls, tmp_path, make_ra
     assert not calls
 
 
+def test_a_folder_that_appears_meanwhile_is_not_written_over(run, tmp_path, monkeypatch, make_ranker):
+    """While the checkpoint is read: a ranker, or somebody's files."""
+    for name, message in (("config.json", "another process has written it meanwhile"), ("notes", "has other files")):
+
+        def read(file: Path, *, out: Path, name: str = name, **options):
+            (out / "config.json").write_text("{}")
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out" / name).write_text("theirs")
+
+        monkeypatch.setattr(importing, "import_fairseq", read)
+        fails(run, FAIRSEQ, CheckpointError, message, *FAIRSEQ_FLAGS)
+        assert [(path.name, path.read_text()) for path in (tmp_path / "out").iterdir()] == [(name, "theirs")]
+        shutil.rmtree(tmp_path / "out")
+
+    def imported(file: Path):
+        make_ranker("bi").save_pretrained(tmp_path / "out")
+        ranker = make_ranker("poly")
+        return ranker.model, ranker.text
+
+    monkeypatch.setattr(importing, "import_parlai", imported)
+    monkeypatch.setattr(importing, "is_parlai_model", lambda file: True)
+    fails(run, FAIRSEQ, CheckpointError, "another process has written it meanwhile")
+    assert '"bi"' in (tmp_path / "out" / "config.json").read_text()
+
+
 def test_overwriting_leaves_nothing_of_the_old_model(run, calls, tmp_path, make_ranker, backbone_folder):
     pytest.importorskip("onnxruntime")
     export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.training.candidate_map import fit_map
 from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
 
@@ -47,6 +49,21 @@ def test_from_pairs_to_a_ranker(run, tmp_path):
     (tmp_path / "mapped" / "README.md").write_text("of another model")
     run("--out", "mapped", "--overwrite")
     assert "# mapped" in (tmp_path / "mapped" / "README.md").read_text()
+
+
+def test_a_model_that_appears_meanwhile_is_not_replaced(run, tmp_path, monkeypatch):
+    """Another run's, which ends while this one trains."""
+
+    def slow_training(*parts, **options):
+        shutil.copytree(tmp_path / "model", tmp_path / "mapped")
+        return fit_map(*parts, **options)
+
+    monkeypatch.setattr("polyencoder.cli.map.fit_map", slow_training)
+    with pytest.raises(CheckpointError, match="mapped: cannot be written .another process has written it meanwhile"):
+        run("--out", "mapped")
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "mapped").iterdir()} == kept
+    assert not [*tmp_path.glob(".*.part")]
 
 
 @pytest.mark.parametrize(

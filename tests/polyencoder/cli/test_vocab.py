@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.modeling.loading import load_tokenizer
 from polyencoder.text import read_tokenizer
 from polyencoder.text.learning import PieceSettings, count_characters, learn_pieces
@@ -88,6 +88,18 @@ def test_pieces_for_pre_training(corpus, sentences, tmp_path, kind):
     expected = learn_pieces(sentences * 2, count_characters(sentences * 2, settings), settings)
     assert read_tokenizer(tmp_path / "vocab" / "tokenizer.json").get_vocab() == expected.get_vocab()
     assert load_tokenizer(tmp_path / "vocab")[1]["start_token"] == "[S]"
+
+
+def test_a_tokenizer_that_appears_meanwhile_is_kept(corpus, tmp_path, monkeypatch):
+    def slow_training(*arguments):
+        (tmp_path / "tokenizer.json").write_text("theirs")
+        return learn_pieces(*arguments)
+
+    monkeypatch.setattr("polyencoder.cli.vocab.learn_pieces", slow_training)
+    with pytest.raises(PolyencoderError, match="another process has written it meanwhile"):
+        run(corpus, "--type", "bpe", "--size", 80, "--out", tmp_path)
+    assert (tmp_path / "tokenizer.json").read_text() == "theirs"
+    assert {path.name for path in tmp_path.iterdir()} == {"corpus.txt", "tokenizer.json"}
 
 
 @pytest.mark.parametrize(
