@@ -39,7 +39,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
 
     Args:
         config: see `ServerConfig`.
-        listening: called with the URL once the address is bound. Requests are answered once the model is warm.
+        listening: called with the URL once the socket listens. Requests wait until the model is warm.
 
     Raises:
         PolyencoderError: the model, the index or the address cannot be used.
@@ -107,13 +107,14 @@ def _end_with_parent() -> None:
 
 
 def bound(config: ServerConfig) -> socket.socket:
-    """Binds a socket to the address. ConfigError if that fails."""
+    """A socket that listens on the address. ConfigError if that fails."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # Explicit, as asyncio turns off Nagle's algorithm (40 ms an answer) only for sockets with this protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((config.host, config.port))
+        listener.listen()  # two sockets that do not listen yet may have one port; uvicorn sets the backlog
     except OSError as error:
         listener.close()
         raise ConfigError(

@@ -148,6 +148,15 @@ def test_a_port_that_is_taken_is_an_error(place):
         command_fails(ConfigError, "cannot listen", "serve", "-m", "model", "--port", taken.getsockname()[1])
 
 
+def test_a_port_belongs_to_one_server_before_it_is_announced():
+    """Two that start at the same moment: the port is not taken when only the first of them answers."""
+    with bound(ServerConfig(model="model", port=0)) as first:
+        config = ServerConfig(model="model", port=first.getsockname()[1])
+        with pytest.raises(ConfigError, match="cannot listen"):
+            bound(config).close()
+        socket.create_connection(first.getsockname()).close()
+
+
 def test_the_key_may_stand_in_the_environment(place, monkeypatch):
     monkeypatch.setenv("POLYENCODER_API_KEY", "a-long-secret\n")  # as a Kubernetes secret may end
     command_fails(ConfigError, "cannot listen", "serve", "-m", "model", "--host", "1.2.3.4")
