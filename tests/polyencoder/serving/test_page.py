@@ -131,6 +131,47 @@ def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wa
     assert not all_of(".turn")
 
 
+def test_a_new_dialogue_forgets_the_request_under_way(serve, browser, wait, all_of):
+    """Its answer neither appears in the new dialogue nor is sent with its messages."""
+    from selenium.webdriver.common.keys import Keys
+
+    client = serve("bi")
+    browser.set_window_size(1000, 800)
+    browser.get(str(client.base_url))
+    wait(lambda: "5 candidates" in all_of("#about")[0].text)
+    browser.execute_script("""
+        const real = window.fetch;
+        window.bodies = [];
+        window.fetch = async (path, options) => {
+          if (window.bodies.push(options.body) === 1) await new Promise((answer) => (window.answer = answer));
+          return real(path, options);
+        };
+    """)
+    all_of("#message")[0].send_keys("do you ski ?", Keys.ENTER)
+    wait(lambda: all_of(".said"))
+    all_of("#again")[0].click()
+    all_of("#message")[0].clear()
+    browser.execute_script("window.answer()")
+    all_of("#message")[0].send_keys("any pets ?", Keys.ENTER)
+    wait(lambda: all_of(".reply"))
+    assert [one.text for one in all_of(".turn:not(.reply)")] == ["any pets ?"]
+    bodies = [json.loads(body)["messages"] for body in browser.execute_script("return window.bodies")]
+    assert bodies == [[{"role": "user", "content": text}] for text in ("do you ski ?", "any pets ?")]
+    assert all_of("#message")[0].get_attribute("value") == ""
+
+
+def test_an_address_with_another_part_opens_it(serve, browser, wait, all_of, tmp_path):
+    client = serve("bi", feedback=str(tmp_path / "feedback.jsonl"))
+    browser.get(str(client.base_url))
+    wait(lambda: "5 candidates" in all_of("#about")[0].text)
+    for part in ("rerank", "search", ""):
+        browser.execute_script("location.hash = arguments[0]", part)
+        wait(lambda part=part: all_of(f"#{part or 'chat'}")[0].is_displayed())
+        assert [one.get_attribute("id") for one in all_of("[role=tabpanel]") if one.is_displayed()] == [part or "chat"]
+    all_of("#rerank-tab")[0].click()
+    assert all_of("#kept")[0].text == "It keeps those that you rate, with the question."
+
+
 @pytest.mark.parametrize("records", [REPLIES, None])
 def test_candidates_of_ones_own_are_ranked_also_without_an_index(
     serve, browser, wait, all_of, drop, calibrated, records
@@ -241,6 +282,7 @@ def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of):
     assert active().get_attribute("id") == "rerank-tab"
     assert active().get_attribute("aria-selected") == "true"
     assert not all_of("#own-part")[0].is_displayed()
+    assert all_of("#kept")[0].text == "It keeps nothing of them."
     assert browser.current_url.endswith("#rerank")
     all_of("#sorted-example")[0].send_keys(Keys.ENTER)
     wait(lambda: all_of("#rerank li"))

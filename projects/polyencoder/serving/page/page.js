@@ -14,12 +14,14 @@ const EXAMPLE = {
 
 let messages = [];
 let persona = [];
+let dialogue = new AbortController(); // of its requests
 
 async function introduce() {
   try {
     const info = await introduced();
     const candidates = info.candidates === null ? "no index" : `${info.candidates} candidates`;
     const probable = info.calibrated ? "calibrated" : "not calibrated: scores without probabilities";
+    at("kept").textContent = info.feedback ? "It keeps those that you rate, with the question." : "It keeps nothing of them.";
     at("about").textContent = `${info.model} (${info.architecture} model), ${candidates}, ${probable}`;
     if (info.candidates === null) {
       at("what").textContent = "This server has no index to choose replies from. Give your own candidates above.";
@@ -88,14 +90,16 @@ async function say(text) {
     persona = at("persona").value.split("\n").filter((line) => line.trim());
     at("persona").disabled = true;
   }
+  const { signal } = dialogue;
   const said = turn("said", text);
   const asked = { messages: [...messages, { role: "user", content: text }], persona };
   try {
-    const answer = await best("chat", asked, candidatesOf("own"));
+    const answer = await best("chat", asked, candidatesOf("own"), signal);
     messages = [...asked.messages, { role: "assistant", content: answer.reply }];
     at("message").value = "";
     showReply(answer, asked);
   } catch (error) {
+    if (signal.aborted) return; // another dialogue has begun
     said.remove(); // it is in the field still
     turn("problem", error.message);
   }
@@ -116,6 +120,9 @@ for (const example of at("examples").children) {
 }
 
 at("again").addEventListener("click", () => {
+  dialogue.abort();
+  dialogue = new AbortController();
+  at("say").querySelector("[type=submit]").disabled = false;
   messages = [];
   at("persona").disabled = false;
   at("dialogue").replaceChildren();
@@ -171,6 +178,7 @@ at("sorted-example").addEventListener("click", () => {
 
 takeFiles(() => (tabs[opened()].id === "rerank-tab" ? "documents" : "own"));
 onKey(introduce);
+addEventListener("hashchange", () => open(named() ?? "chat"));
 open(named() ?? "chat");
 at("message").focus({ preventScroll: true }); // without effect on a part that is hidden
 introduce();

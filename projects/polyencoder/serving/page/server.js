@@ -8,10 +8,10 @@ key.value = sessionStorage.getItem("key") || "";
 
 export const info = { candidates: null, calibrated: false, feedback: false, limits: { documents: 0, bytes: 0 } };
 
-export async function ask(path, body) {
+export async function ask(path, body, signal) {
   const headers = { "Content-Type": "application/json" };
   if (key.value) headers.Authorization = `Bearer ${key.value}`;
-  const options = body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) };
+  const options = body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body), signal };
   const answer = await fetch(path, options);
   if (answer.status === 401) {
     keyPart.hidden = false;
@@ -33,14 +33,14 @@ export function onKey(changed) {
   });
 }
 
-// The best of the index, or of one's own candidates where there are any; for search and for chat.
-export async function best(route, asked, own) {
-  if (!own.length) return ask(`v1/${route}`, { ...asked, top_k: SHOWN });
+// The best of the index, or of one's own candidates where there are any; for search and for chat. `signal` aborts it.
+export async function best(route, asked, own, signal) {
+  if (!own.length) return ask(`v1/${route}`, { ...asked, top_k: SHOWN }, signal);
   const { messages, persona = [] } = asked;
   const system = persona.length ? [{ role: "system", content: persona.join("\n") }] : [];
   const start = performance.now();
   const documents = own.map((one) => one.text);
-  const found = await ask("v1/rerank", { messages: [...system, ...messages], documents, top_n: SHOWN });
+  const found = await ask("v1/rerank", { messages: [...system, ...messages], documents, top_n: SHOWN }, signal);
   const measure = info.calibrated ? "probability" : "relevance";
   const results = found.results.map((one) => ({ ...own[one.index], [measure]: one.relevance_score }));
   return { reply: results[0].text, answered: true, results, milliseconds: { request: performance.now() - start } };
