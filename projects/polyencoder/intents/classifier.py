@@ -179,7 +179,9 @@ class IntentClassifier:
         try:
             values = json.loads(path.read_bytes())
         except FileNotFoundError:
-            raise CheckpointError(f"{path}: no such file; `polyencoder intents --train` writes it") from None
+            raise CheckpointError(
+                f"{path}: no such file; `polyencoder intents train` writes it, where out is given"
+            ) from None
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
         version = values.get("format_version") if isinstance(values, dict) else None

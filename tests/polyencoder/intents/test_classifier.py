@@ -133,7 +133,7 @@ def test_a_damaged_head_is_refused(classifier, tmp_path, change, message):
 
 
 def test_files_that_are_missing_or_something_else(classifier, tmp_path):
-    with pytest.raises(CheckpointError, match="no such file"):
+    with pytest.raises(CheckpointError, match="no such file; `polyencoder intents train` writes it"):
         IntentClassifier.from_pretrained(tmp_path, classifier.encoder)
     classifier.save(tmp_path)
     (tmp_path / "head.safetensors").write_bytes(b"no tensors")
