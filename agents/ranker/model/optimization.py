@@ -41,12 +41,14 @@ _OF_SOME = {
     "nesterov": (True, ("sgd",)),
     "nus": ((0.7,), ("qhm", "qhadam")),
 }
+_WITH_MOMENTUM = {"nesterov": "sgd", "nus": "qhm"}  # flags that this optimizer reads only with a momentum
 
 
 def check_optimizer(opt: Opt) -> None:
     """Raises ConfigError for an optimizer, or a learning rate, that cannot train a ranker.
 
-    So does a flag that this optimizer does not read, except with its default, which an option file has.
+    So does a flag that this optimizer does not read, or not without a momentum, except with its default, which an
+    option file has.
     """
     name, rate = opt["optimizer"], opt["learningrate"]
     if not 0 < rate < math.inf:
@@ -57,10 +59,18 @@ def check_optimizer(opt: Opt) -> None:
     for one, (default, optimizers) in _OF_SOME.items():
         value = given.get(one)
         value = tuple(value) if isinstance(value, list) else value
-        if value not in (None, default) and name not in optimizers:
+        if value in (None, default):
+            continue
+        flag = f"--{one.replace('_', '-')} {given[one]}"
+        if name not in optimizers:
+            raise ConfigError(f"{flag} is not read by --optimizer {name}, but by {', '.join(optimizers)}: leave it out")
+        if _WITH_MOMENTUM.get(one) == name and not (opt.get("momentum") or 0) > 0:
             raise ConfigError(
-                f"--{one.replace('_', '-')} {given[one]} is not read by --optimizer {name}, but by "
-                f"{', '.join(optimizers)}: leave it out"
+                f"{flag} is read by --optimizer {name} only with --momentum: give one above 0, or leave it out"
+            )
+        if one == "nus" and name == "qhm" and len(opt["nus"]) > 1:
+            raise ConfigError(
+                f"{flag}: --optimizer qhm reads a single number, the others are of qhadam: leave them out"
             )
 
 

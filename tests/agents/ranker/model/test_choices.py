@@ -109,3 +109,21 @@ def test_a_flag_of_other_optimizers_is_an_error(make_agent, optimizer, given, re
     with pytest.raises(ConfigError, match=rf"--{name} .* is not read by --optimizer {optimizer}, but by {readers}"):
         make_agent("biencoder", optimizer=optimizer, **given)
     check_optimizer(Opt(optimizer="sgd", learningrate=1.0, override={"betas": [0.9, 0.999], "momentum": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "given", "problem"),
+    [
+        ("sgd", {"nesterov": False}, "--nesterov False is read by --optimizer sgd only with --momentum"),
+        ("qhm", {"nus": "0.8"}, "--nus .* is read by --optimizer qhm only with --momentum"),
+        ("qhm", {"nus": "0.7,1.0", "momentum": 0.9}, "--nus .*: --optimizer qhm reads a single number"),
+    ],
+)
+def test_a_flag_that_parlai_reads_only_beside_another_is_an_error(make_agent, optimizer, given, problem):
+    with pytest.raises(ConfigError, match=problem):
+        check_optimizer(Opt(optimizer=optimizer, learningrate=1.0, **given, override=given))
+    if optimizer == "sgd":  # qhm is in a package of its own
+        with pytest.raises(ConfigError, match=problem):
+            make_agent("biencoder", optimizer=optimizer, **given)
+        make_agent("biencoder", optimizer=optimizer, **given, momentum=0.5)
+    check_optimizer(Opt(optimizer="qhm", learningrate=1.0, nus=(0.8,), momentum=0.9, override={"nus": (0.8,)}))
