@@ -36,6 +36,7 @@ Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
 
 _log = logging.getLogger(__name__)
 
+CHECKED = 1000  # examples of each streamed file, before training begins
 HELD_OUT, HELD_OUT_SHARE = 1_000, 10  # without validation data: at most 1,000 pairs and a tenth
 
 
@@ -149,7 +150,10 @@ def validation_examples(
 
 
 def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:
-    """A source that reads the training files in each epoch, its estimated size, and its first responses."""
+    """A source that reads the training files in each epoch, its estimated size, and its first responses.
+
+    The first examples of each file are read here, so that what is wrong with all of them is an error at once.
+    """
     files = data_files(settings.data.train)
     if unseekable := next((file for file in files if not file.startswith(HUB) and not os.path.isfile(file)), None):
         raise InputError(f"{unseekable}: cannot be read again in each epoch, which streaming needs")
@@ -161,6 +165,9 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
         pairs = (pair for file in files for pair in read_pairs(file, columns=_columns(settings), bad=bad))
         return islice((text for pair in pairs for text in pair.right), SAMPLED_FROM)
 
+    for file in files:
+        for _ in islice(examples(file), CHECKED):
+            pass
     estimate = partial(pair_counts, files, columns=_columns(settings))
     source = Streamed(examples, files, buffer=settings.data.shuffle_buffer, estimate=estimate)
     size = source.counts().examples
@@ -184,7 +191,7 @@ def _examples(pairs: Iterable[Example], settings: TrainSettings, bad: BadExample
     for pair in pairs:
         if settings.training.objective == "bce" and pair.labels is not None and max(pair.labels.values()) > 1:
             found = f"objective bce reads labels as probabilities, but one is {max(pair.labels.values()):g}"
-            advice = "divide them by the largest, or give another objective"
+            advice = "divide them by the largest, give another objective, or leave out such records (skip_bad_examples)"
             bad(InputError(f"{pair.where}: {found}; {advice}", argument="objective"))
             continue
         yield pair if settings.training.candidates in OWN_CANDIDATES else replace(pair, candidates=None)

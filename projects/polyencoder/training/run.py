@@ -187,7 +187,7 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
         Path(settings.data.out) / CHECKPOINT,
         settings=_of_the_run(settings) | _of_the_model(ranker) | of_the_data,
         defaults=flat_defaults(settings) | _of_older_models(),
-        changeable={"max_seconds"},
+        changeable={"max_seconds", "skip_bad_examples"},  # a bad record of a stream may come after hours
         given=settings.given,
         instead=f"continue its model in another folder (init {settings.data.out})",
         every_seconds=settings.evaluation.save_every_seconds,

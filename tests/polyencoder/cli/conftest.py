@@ -1,4 +1,4 @@
-"""A folder with all that commands take, and what it looks like when one of them refuses."""
+"""A folder with all that commands take, what it looks like when one of them refuses, and the files of a training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 import re
 import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from polyencoder.cli.main import main
+from polyencoder.training.trainer import Trainer
+from tests.commands import run_command
 from tests.polyencoder.cli.commands import with_model
 
 LOG = re.compile(r"\d\d:\d\d:\d\d ")  # of a training, before it stops
@@ -83,3 +86,85 @@ def files_of(folder: Path) -> dict[str, bytes]:
     paths = (path for path in paths if not path.name.endswith(("-wal", "-shm")))
     paths = (path for path in paths if path.relative_to(folder).parts[0] != "out")
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+# words that the tiny tokenizer knows
+THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
+LR = 0.01
+KINDS = ["today", "great", "fine", "high", "two"]
+
+
+@pytest.fixture
+def run():
+    def run(*arguments):
+        """Numbers of codes are a poly-encoder's."""
+        words = [*arguments]
+        kind = words[words.index("--architecture") + 1] if "--architecture" in words else "--config" not in words
+        if kind not in ("poly", True) and 4 in words:
+            place = words.index("--n-codes")
+            del words[place : place + 2]
+        return run_command(*words).output
+
+    return run
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """Files in which the right response repeats two words of the context."""
+    records = [
+        {"context": ["hello !", f"do you like {thing} {kind} ?"], "response": f"my {thing} is {kind} ."}
+        for thing in THINGS
+        for kind in KINDS
+    ]
+    for name, part in (("train", records), ("valid", records[::5])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
+    return tmp_path
+
+
+@pytest.fixture
+def arguments(pairs, backbone_folder):
+    return [
+        *("train", "--backbone", backbone_folder("bert"), "--train", pairs / "train.jsonl"),
+        *("--valid", pairs / "valid.jsonl", "--out", pairs / "out", "--batch-size", 10, "--learning-rate", LR),
+        *(
+            "--text-truncate",
+            24,
+            "--label-truncate",
+            16,
+            "--n-codes",
+            4,
+            "--reduction",
+            "mean",
+            "--fine-tuned",
+            "all",
+            "--device",
+            "cpu",
+        ),
+    ]
+
+
+class Killed(BaseException):
+    """What ends a run in the midst of it."""
+
+
+@pytest.fixture
+def losses(monkeypatch):
+    """(function, kill_after=None) -> the mean loss of each step that it makes, until it is killed."""
+    step = Trainer.step
+
+    def record(function, kill_after=None) -> list[float]:
+        seen: list[float] = []
+
+        def observed(self, batch):
+            if len(seen) == kill_after:
+                raise Killed
+            outcome = step(self, batch)
+            seen.append(float(outcome.losses.mean()))
+            return outcome
+
+        monkeypatch.setattr(Trainer, "step", observed)
+        with suppress(Killed):
+            function()
+        return seen
+
+    return record

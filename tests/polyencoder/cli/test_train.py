@@ -6,77 +6,19 @@ import json
 import os
 import re
 import shlex
-import shutil
-from contextlib import suppress
 
 import pytest
 
 from polyencoder import Ranker
 from polyencoder.cli.main import flags_of
 from polyencoder.cli.train import _next
-from polyencoder.config import TextConfig
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.settings.fields import leaves
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
-from polyencoder.training.trainer import Trainer
 from tests.commands import run_command
 
 pytestmark = pytest.mark.slow
-
-# words that the tiny tokenizer knows
-THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
-LR = 0.01
-KINDS = ["today", "great", "fine", "high", "two"]
-
-
-@pytest.fixture
-def run():
-    def run(*arguments):
-        """Numbers of codes are a poly-encoder's."""
-        words = [*arguments]
-        kind = words[words.index("--architecture") + 1] if "--architecture" in words else "--config" not in words
-        if kind not in ("poly", True) and 4 in words:
-            place = words.index("--n-codes")
-            del words[place : place + 2]
-        return run_command(*words).output
-
-    return run
-
-
-@pytest.fixture
-def pairs(tmp_path):
-    """Files in which the right response repeats two words of the context."""
-    records = [
-        {"context": ["hello !", f"do you like {thing} {kind} ?"], "response": f"my {thing} is {kind} ."}
-        for thing in THINGS
-        for kind in KINDS
-    ]
-    for name, part in (("train", records), ("valid", records[::5])):
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in part))
-    return tmp_path
-
-
-@pytest.fixture
-def arguments(pairs, backbone_folder):
-    return [
-        *("train", "--backbone", backbone_folder("bert"), "--train", pairs / "train.jsonl"),
-        *("--valid", pairs / "valid.jsonl", "--out", pairs / "out", "--batch-size", 10, "--learning-rate", LR),
-        *(
-            "--text-truncate",
-            24,
-            "--label-truncate",
-            16,
-            "--n-codes",
-            4,
-            "--reduction",
-            "mean",
-            "--fine-tuned",
-            "all",
-            "--device",
-            "cpu",
-        ),
-    ]
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
@@ -151,29 +93,6 @@ def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(argumen
     assert (pairs / "worse" / "model.safetensors").read_bytes() == before
 
 
-def test_it_goes_on_where_it_was(run, arguments, pairs):
-    run(*arguments, "--epochs", 2, "--architecture", "bi")
-    weights = (pairs / "out" / "model.safetensors").read_bytes()
-    output = run(*arguments, "--epochs", 2, "--architecture", "bi")
-    assert (pairs / "out" / "model.safetensors").read_bytes() == weights
-    assert "training gained" in output
-    with pytest.raises(CheckpointError, match=r"was begun with epochs 2\.0, not 3\.0"):
-        run(*arguments, "--epochs", 3, "--architecture", "bi")
-    with pytest.raises(CheckpointError, match="was begun with max_updates None, not 9; .* another folder .init .*out"):
-        run(*arguments, "--max-updates", 9, "--architecture", "bi")
-    lines = (pairs / "train.jsonl").read_text().splitlines(keepends=True)
-    for changed, message in ((lines[1:], "data '50 pairs, .*, not '49 pairs, "), (lines[::-1], "data '50 pairs, ")):
-        (pairs / "train.jsonl").write_text("".join(changed))
-        with pytest.raises(CheckpointError, match=message):
-            run(*arguments, "--epochs", 2, "--architecture", "bi")
-
-
-def test_a_limit_of_time_may_be_raised(run, arguments, pairs):
-    flags = ["--epochs", 2, "--architecture", "bi"]
-    assert "in 10 updates" not in run(*arguments, *flags, "--max-seconds", 1e-6)
-    assert "in 10 updates" in run(*arguments, *flags, "--max-seconds", 1e6)
-
-
 def test_a_yaml_file_holds_settings_and_flags_go_before_it(run, arguments, pairs):
     (pairs / "run.yaml").write_text("architecture: bi\nepochs: 1\nseed: 7\nlearning-rate: 1.0\n")
     run(*arguments, "--config", pairs / "run.yaml")
@@ -205,50 +124,6 @@ def test_hard_negatives_distillation_and_held_out_data(run, arguments, pairs, ba
     flags = ["--teacher", pairs / "out", "--hard-negatives", 2, "--hard-negatives-every", 3, "--epochs", 2]
     run(*others, *flags, "--architecture", "poly")
     assert (pairs / "student" / "training" / "teacher.sqlite").is_file()
-
-
-class Killed(BaseException):
-    """What ends a run in the midst of it."""
-
-
-@pytest.fixture
-def losses(monkeypatch):
-    """(function, kill_after=None) -> the mean loss of each step that it makes, until it is killed."""
-    step = Trainer.step
-
-    def record(function, kill_after=None) -> list[float]:
-        seen: list[float] = []
-
-        def observed(self, batch):
-            if len(seen) == kill_after:
-                raise Killed
-            outcome = step(self, batch)
-            seen.append(float(outcome.losses.mean()))
-            return outcome
-
-        monkeypatch.setattr(Trainer, "step", observed)
-        with suppress(Killed):
-            function()
-        return seen
-
-    return record
-
-
-@pytest.mark.parametrize(("candidates", "kill_after"), [("batch", 8), ("inline", 3), ("inline", 8)])
-def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, losses, candidates, kill_after):
-    """Two epochs of five batches, from two files, mixed in a buffer that holds a part of them."""
-    lines = (pairs / "train.jsonl").read_text().splitlines(keepends=True)
-    for name, part in (("one", lines[:30]), ("two", lines[30:])):
-        (pairs / f"{name}.jsonl").write_text("".join(part))
-    flags = ["--streaming", "--shuffle-buffer", 8, "--epochs", 2, "--architecture", "bi", "--candidates", candidates]
-    flags += ["--train", f"{pairs}/one.jsonl,{pairs}/two.jsonl", "--num-negatives", 3, "--save-every-seconds", 0]
-    unbroken = losses(lambda: run(*arguments, *flags, "--out", pairs / "unbroken"))
-    assert len(unbroken) == 10
-    begun = losses(lambda: run(*arguments, *flags), kill_after)
-    assert begun == unbroken[:kill_after]
-    assert losses(lambda: run(*arguments, *flags)) == unbroken[kill_after:]
-    weights = [(pairs / name / "model.safetensors").read_bytes() for name in ("unbroken", "out")]
-    assert weights[0] == weights[1]
 
 
 def test_a_dataset_of_the_hub_is_streamed(run, arguments, pairs, tmp_path, monkeypatch, losses):
@@ -284,19 +159,6 @@ def test_bad_records_end_a_run_or_are_left_out(run, arguments, pairs, streaming)
     assert "1 bad record was left out; the first: " in said
 
 
-def test_an_output_scaling_that_is_measured_comes_back_with_a_checkpoint(run, arguments, pairs, losses):
-    flags = ["--output-scaling", "auto", "--architecture", "bi", "--epochs", 2, "--save-every-seconds", 0]
-    unbroken = losses(lambda: run(*arguments, *flags, "--out", pairs / "unbroken"))
-    losses(lambda: run(*arguments, *flags), 4)
-    assert losses(lambda: run(*arguments, *flags)) == unbroken[4:]
-    scalings = [
-        Ranker.from_pretrained(pairs / name, device="cpu").model.config.output_scaling for name in ("unbroken", "out")
-    ]
-    assert scalings[0] == scalings[1] != 1.0
-    with pytest.raises(ConfigError, match="output_scaling is 'auto', but vectors are normalized"):
-        run(*arguments, *flags, "--normalize", "--out", pairs / "other")
-
-
 def test_bf16_is_a_precision(run, arguments, pairs, losses):
     flags = ["--architecture", "bi", "--max-updates", 2]
     both = [
@@ -312,18 +174,6 @@ def test_encoders_are_compiled(run, arguments, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match="compiling needs a C"):
         run(*arguments, "--architecture", "bi", "--compile")
-
-
-def test_the_comparison_is_made_once(run, arguments, pairs, losses):
-    """A run that goes on says what the first start found, and does not take its own weights for the untrained ones."""
-    flags = ["--architecture", "bi", "--epochs", 6, "--save-every-seconds", 0]
-    losses(lambda: run(*arguments, *flags), 12)
-    outputs: list[str] = []
-    losses(lambda: outputs.append(run(*arguments, *flags)))
-    outputs.append(run(*arguments, *flags, "--out", pairs / "unbroken"))
-    rows = [[row for row in output.splitlines() if " R20@1 " in row and row[0].isalpha()] for output in outputs]
-    assert rows[0] == rows[1]
-    assert len(rows[0]) == 3
 
 
 def test_a_ranker_that_is_trained_on_keeps_its_architecture_and_may_get_other_lengths(run, arguments, pairs):
@@ -361,28 +211,6 @@ def test_a_cross_encoder_starts_from_a_bi_encoder(run, arguments, pairs):
         run("train", "--init", pairs / "out", *start, *flags, "--out", pairs / "other")
 
 
-def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs):
-    """Of a run that trains a ranker on, whose lengths are other ones than a new ranker's."""
-    flags = ["--architecture", "bi", "--epochs", 1]
-    run(*arguments, *flags, "--history-size", 3)
-    start = [part for part in arguments[3:] if part not in ("--n-codes", 4, "--reduction", "mean")]
-    start[start.index("--out") + 1] = pairs / "again"
-    again = ["train", "--init", pairs / "out", *start, *flags]
-    run(*again)
-    run(*again, "--history-size", 3)  # the same, said
-    with pytest.raises(CheckpointError, match="was begun with history_size 3, not 20;"):
-        run(*again, "--history-size", TextConfig.history_size)
-
-
-def test_a_model_that_is_there_stays(run, arguments, pairs):
-    run(*arguments, "--architecture", "bi", "--epochs", 1)
-    shutil.rmtree(pairs / "out" / "training")
-    before = (pairs / "out" / "model.safetensors").read_bytes()
-    with pytest.raises(CheckpointError, match="holds a model, but no run to resume"):
-        run(*arguments, "--architecture", "bi", "--epochs", 2)
-    assert (pairs / "out" / "model.safetensors").read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -406,13 +234,6 @@ def test_numbers_that_yaml_takes_for_texts():
     settings = TrainSettings.of(values)
     assert (settings.training.optimizer.learning_rate, settings.training.epochs) == (5e-5, 3.0)
     assert settings.evaluation.patience is None
-
-
-def test_a_run_that_reaches_its_end_has_not_ended_early(run, arguments):
-    """Though its last evaluation is one too many that is no better."""
-    flags = ["--architecture", "bi", "--learning-rate", 1e-9, "--patience", 1, "--evaluations", 2]
-    assert "ended early" not in run(*arguments, *flags, "--epochs", 1)
-    assert "ended early" not in run(*arguments, *flags, "--epochs", 1)  # nor when it is started again
 
 
 def test_every_setting_has_a_flag_and_every_flag_a_word():

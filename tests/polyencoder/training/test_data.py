@@ -140,7 +140,7 @@ def test_labels_that_the_objective_cannot_read_are_bad_records(write, streaming)
     graded[5]["labels"], graded[6]["labels"] = [0, 0.5, 1], [0, 2, 0]
     files, given = (write(graded), write(graded[:3], "valid")), {"streaming": streaming, "objective": "bce"}
     with pytest.raises(InputError, match="train.jsonl, line 7: objective bce reads labels .* one is 2; divide them"):
-        list(items(opened(*files, **given, candidates="inline").train))
+        opened(*files, **given, candidates="inline")  # before training, also of a stream
     data = opened(*files, **given, candidates="inline", num_negatives=1, skip_bad_examples=True)
     assert len(list(items(data.train))) == 9
     assert data.bad.count == 1
