@@ -1,18 +1,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import signal
-import sqlite3
-import subprocess
-import sys
 import threading
 import tracemalloc
-from contextlib import closing
-from itertools import count
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,62 +12,29 @@ import torch
 import polyencoder.index.folder.build as build_module
 import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.shards as shards_module
-import polyencoder.index.vectors as vectors_module
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.base import Candidate
 from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.folder.build import build_index
-from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
 from tests.forked import forkserver
+from tests.polyencoder.index.folder.building import N_TEXTS, SHARD, built, contents, many
 
 pytestmark = pytest.mark.slow
-
-SHARD = 4
-N_TEXTS = 18  # different ones: shards of 4, 4, 4, 4 and 2
 
 
 @pytest.fixture
 def candidates(sentences) -> list[Candidate]:
-    """Texts of very different lengths, every third of them twice under two ids."""
-    texts = [*sentences, *(sentence[: 3 + i] for i, sentence in enumerate(sentences)), " ".join(sentences), "hi"]
-    assert len(set(texts)) == N_TEXTS
-    twice = [Candidate(f"again {i}", text, {"i": i}) for i, text in enumerate(texts[::3])]
-    return [*(Candidate(None, text) for text in texts), *twice]
-
-
-@pytest.fixture
-def ranker(make_ranker):
-    return make_ranker("poly")
+    return many(sentences)
 
 
 @pytest.fixture
 def make_index(tmp_path, ranker, candidates):
     """(name="index", **build_index's arguments) -> the folder of an index of `candidates`."""
-
-    def make(name: str = "index", **settings) -> Path:
-        build_index(
-            tmp_path / name, settings.pop("candidates", candidates), ranker, **({"shard_size": SHARD} | settings)
-        )
-        return tmp_path / name
-
-    return make
-
-
-def contents(folder: Path) -> dict[str, Any]:
-    """What is in a folder, whichever build it is: its files, and the tables of its database."""
-    own = (".lock", "index.sqlite-wal", "index.sqlite-shm")  # of who builds and who reads
-    files: dict[str, Any] = {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in own}
-    for name in {DATABASE, UNFINISHED} & files.keys():
-        with closing(sqlite3.connect(f"{(folder / name).as_uri()}?immutable=1", uri=True)) as connection:
-            build = json.loads(connection.execute("SELECT json FROM description").fetchone()[0])["build"]
-            files[name] = [line.replace(build, "BUILD") for line in connection.iterdump()]
-        assert files.pop("meta.json", build.encode()).count(build.encode()) == 1
-        files = {file.replace(build, "BUILD"): content for file, content in files.items()}
-    return files
+    return lambda name="index", **settings: built(tmp_path / name, ranker, **({"candidates": candidates} | settings))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
@@ -114,125 +72,6 @@ def test_equal_texts_are_encoded_once(monkeypatch, make_index, ranker):
     folder = make_index()
     assert len(encoded) == len(set(encoded)) == N_TEXTS
     assert len(FolderIndex.open(folder, ranker)) == N_TEXTS + 6
-
-
-class Killed(BaseException):
-    pass
-
-
-def killed_at(monkeypatch, module, name: str, call: int, *, after: bool) -> None:
-    """The call of this number dies, before or after its work."""
-    calls, original = count(1), getattr(module, name)
-
-    def die(*args, **kwargs):
-        if (this := next(calls)) == call and not after:
-            raise Killed
-        result = original(*args, **kwargs)
-        if this == call:
-            raise Killed
-        return result
-
-    monkeypatch.setattr(module, name, die)
-
-
-MOMENTS = [
-    (build_module, "_remove_all", 1),
-    (build_module, "_remove_all", 2),
-    (Catalogue, "put", 1),
-    (Catalogue, "put", 15),
-    (Catalogue, "create_indexes", 1),
-    (Catalogue, "describe", 1),
-    (build_module, "connect", 1),
-    (build_module, "recorded", 1),
-    (build_module, "recorded", 5),
-    (Catalogue, "add_file", 1),
-    (Catalogue, "add_file", 10),
-    (os, "replace", 1),
-    (os, "replace", 4),
-    (os, "replace", 12),
-    (build_module, "fsync", 1),
-    (build_module, "fsync", 2),
-    (encoding_module, "encode_candidates", 1),
-    (encoding_module, "encode_candidates", 4),
-    (shards_module, "write_vectors", 1),
-    (shards_module, "write_vectors", 5),
-    (vectors_module, "_save", 2),
-    (vectors_module, "_save", 3),
-    (np, "save", 6),
-    (build_module, "_finish", 1),
-]
-
-
-@pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize(("module", "name", "call"), MOMENTS)
-def test_killed_and_started_again(make_index, module, name, call, after):
-    undisturbed = contents(make_index("undisturbed", dtype="int8"))
-    with pytest.MonkeyPatch.context() as patch:
-        killed_at(patch, module, name, call, after=after)
-        with pytest.raises(Killed):
-            make_index(dtype="int8")
-    assert contents(make_index(dtype="int8")) == undisturbed
-
-
-def test_whole_shards_are_not_encoded_again(monkeypatch, make_index, tmp_path):
-    with monkeypatch.context() as patch:
-        killed_at(patch, shards_module, "write_vectors", 3, after=True)
-        with pytest.raises(Killed):
-            make_index()
-    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").glob("vectors-*")}
-    assert len(kept) == 3
-    make_index()
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-
-
-SCRIPT = """
-import os, signal, sys
-from polyencoder import Ranker
-import polyencoder.index.folder.build as build, polyencoder.index.folder.encoding as encoding
-from polyencoder.index.base import Candidate
-
-def kill(*args, **kwargs):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-model, folder, moment = sys.argv[1:]
-candidates = [Candidate(None, f"text {i}") for i in range(10)]
-calls = []
-
-def kill_in_second_shard(vectors, *args, **kwargs):
-    calls.append(1)
-    if len(calls) == 2:
-        kill()
-    return quantize(vectors, *args, **kwargs)
-
-def kill_while_reading():
-    yield from candidates[:5]
-    kill()
-
-source = candidates
-if moment == "reading":
-    source = kill_while_reading()
-elif moment == "encoding":
-    quantize = encoding.quantize
-    encoding.quantize = kill_in_second_shard
-elif moment == "writing":
-    import numpy
-    numpy.save = lambda file, *args, **kwargs: (file.write(b"half"), file.flush(), kill())
-build.build_index(folder, source, Ranker.from_pretrained(model), shard_size=3)
-"""
-
-
-@pytest.mark.usefixtures("forked_commands")
-@pytest.mark.parametrize("moment", ["reading", "writing", "encoding"])
-def test_a_real_kill(tmp_path, ranker, moment):
-    candidates = [Candidate(None, f"text {i}") for i in range(10)]
-    ranker.save_pretrained(tmp_path / "model")
-    build_index(tmp_path / "undisturbed", candidates, ranker, shard_size=3)
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "model"), str(tmp_path / "index"), moment]
-    assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    assert not (tmp_path / "index" / DATABASE).exists()
-    assert any(name.endswith(".part") for name in os.listdir(tmp_path / "index")) == (moment != "encoding")
-    build_index(tmp_path / "index", candidates, ranker, shard_size=3)
-    assert contents(tmp_path / "index") == contents(tmp_path / "undisturbed")
 
 
 def test_two_processes_write_the_same_bytes(make_index):

@@ -14,7 +14,7 @@ import polyencoder.index.folder.given as given_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Fingerprints, FolderIndex, build_index, open_index
 from polyencoder.index.base import Candidate
-from tests.polyencoder.index.folder.test_build import Killed, contents, killed_at
+from tests.polyencoder.index.folder.building import Killed, contents, killed_at
 
 pytestmark = pytest.mark.slow
 
