@@ -86,7 +86,7 @@ def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(argumen
     begun[1:3], begun[begun.index("--out") + 1] = ["--init", pairs / "out"], pairs / "worse"
     begun[begun.index("--learning-rate") + 1] = 3.0
     result = run_command(*begun, "--architecture", "bi", "--epochs", 1)
-    assert "warning: the trained model is no better than before: R@1 -0." in result.stderr
+    assert "warning: the trained model is no better than before: R20@1 -0." in result.stderr
     assert "are few: give more epochs" in result.stderr
     assert "try a lower learning_rate than 3" in result.stderr
     assert "kept: the model before training" in result.stdout

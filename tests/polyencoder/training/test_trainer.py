@@ -149,7 +149,7 @@ def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
     best = KeepBest(ranker, tmp_path, patience=2)
     trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=[Evaluation(ranker, VALID, every=8), best])
     assert trainer.fit().updates == 6  # three evaluations: the first is the best
-    assert trainer.stopped == "no better hits@1 in 2 evaluations"
+    assert trainer.stopped == "no better R8@1 in 2 evaluations"
 
 
 def test_a_student_comes_nearer_to_its_teacher(make_ranker):

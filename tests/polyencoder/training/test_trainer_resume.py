@@ -78,7 +78,7 @@ def test_a_run_that_was_stopped_stays_so(make_ranker, tmp_path):
         trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=parts)
         return trainer.fit().updates, trainer.stopped
 
-    assert fit() == fit() == (6, "no better hits@1 in 2 evaluations")
+    assert fit() == fit() == (6, "no better R8@1 in 2 evaluations")
 
 
 def test_other_settings_do_not_go_on(make_ranker, tmp_path):
