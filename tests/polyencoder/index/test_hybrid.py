@@ -138,3 +138,13 @@ def test_a_search_by_words_needs_texts(ranker, index):
         index.search(contexts, SearchOptions(hybrid=True))
     with pytest.raises(InputError, match="2 texts for 1 contexts"):
         index.search(contexts, SearchOptions(hybrid=True), texts=["a", "b"])
+
+
+def test_groups_are_limited_in_the_fused_order(ranker, index):
+    every = ranker.search(QUERY, index, top_k=90, hybrid=True)  # of more, lists are longer, and sums others
+    hits = ranker.search(QUERY, index, top_k=2, hybrid=True, group_by="n")
+    firsts = [next(one for one in every if one.metadata["n"] == n) for n in (0, 1)]
+    assert {one.id for one in hits} == {one.id for one in firsts}
+    encoded = ranker.encode_contexts([QUERY, "a dog"])
+    by_vectors = index.search(encoded, texts=[QUERY, "a dog"], top_k=2, hybrid=True, group_by="n")
+    assert {one.id for one in by_vectors[0]} == {one.id for one in firsts}
