@@ -15,7 +15,13 @@ tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 INSTALLED = packages_distributions()
-OF_MODULES = {"faiss": "faiss-cpu", "grpc": "grpcio", "haystack": "haystack-ai", "llama_index": "llama-index-core"}
+OF_MODULES = {
+    "faiss": "faiss-cpu",
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "haystack": "haystack-ai",
+    "llama_index": "llama-index-core",
+}
 
 
 def name(requirement: str) -> str:

@@ -25,8 +25,8 @@ from parlai.core.opt import Opt
 
 from polyencoder.config import PROMPTS, Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing.bpe import END_OF_WORD
 from polyencoder.importing.options import read_options
-from polyencoder.importing.parlai_dictionary import END_OF_WORD
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.families import family
 from polyencoder.text import turn_separator

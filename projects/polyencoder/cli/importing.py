@@ -13,6 +13,7 @@ from polyencoder.export.folder import check_no_model, export_folder, placing
 from polyencoder.hub.resolve import exists
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.importing.fairseq import import_fairseq
+from polyencoder.importing.fairseq_encodings import Codes, Encoding, Gpt2, PlainWords, SentencePiece
 from polyencoder.importing.pickles import read_checkpoint
 from polyencoder.importing.xlm import import_xlm
 from polyencoder.ranker.ranker import Ranker
@@ -30,11 +31,13 @@ class ImportSettings(Settings):
     dictionary: Path | None = None
     """fairseq: the model's dict.txt."""
     encoder_json: Path | None = None
-    """fairseq: GPT-2's encoder.json."""
+    """fairseq with GPT-2's BPE: encoder.json."""
     vocab_bpe: Path | None = None
-    """fairseq: GPT-2's vocab.bpe."""
+    """fairseq with GPT-2's BPE: vocab.bpe."""
+    sentencepiece_model: Path | None = None
+    """fairseq with sentencepiece: its model."""
     codes: Path | None = None
-    """XLM: fastBPE's codes (merges)."""
+    """The codes (merges) of fastBPE, or for fairseq of subword-nmt."""
     vocabulary: Path | None = None
     """XLM: fastBPE's vocabulary, if the checkpoint has none."""
     language: tuple[str, ...] = ()
@@ -50,17 +53,18 @@ class ImportSettings(Settings):
 _DEFAULTS = ImportSettings()
 _FLAGS: dict[str, tuple[str, ...]] = {
     "ParlAI": (),
-    "fairseq": ("dictionary", "encoder_json", "vocab_bpe"),
+    "fairseq": ("dictionary", "encoder_json", "vocab_bpe", "sentencepiece_model", "codes"),
     "XLM": ("codes", "vocabulary", "language", "keep_case", "tokenized"),
 }
-_NEEDED = {"ParlAI": (), "fairseq": _FLAGS["fairseq"], "XLM": ("codes",)}
+_NEEDED = {"ParlAI": (), "fairseq": ("dictionary",), "XLM": ("codes",)}
 
 
 def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEFAULTS) -> None:
     """Convert a model trained with ParlAI, fairseq or XLM into a folder; its kind is detected.
 
     A bi-, poly- or cross-encoder of ParlAI (FILE with FILE.opt and FILE.dict beside it) becomes a ranker; a RoBERTa of
-    fairseq or an encoder of XLM becomes a backbone, to be trained. No code in a file is ever run.
+    fairseq or an encoder of XLM becomes a backbone, to be trained. No code in a file is ever run. The dictionary of
+    fairseq is of GPT-2's BPE, of fastBPE, subword-nmt or sentencepiece, or, without any of their files, of whole words.
 
     Args:
         file: A model file of ParlAI, or a checkpoint of fairseq or XLM.
@@ -79,9 +83,8 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
         return
     with reporting_write_errors(folder, CheckpointError), placing(folder, overwrite=settings.overwrite) as made:
         if kind == "fairseq":
-            dictionary, encoder_json, vocab_bpe = settings.dictionary, settings.encoder_json, settings.vocab_bpe
-            assert dictionary is not None and encoder_json is not None and vocab_bpe is not None  # noqa: PT018
-            import_fairseq(file, dictionary=dictionary, encoder_json=encoder_json, vocab_bpe=vocab_bpe, out=made)
+            assert settings.dictionary
+            import_fairseq(file, dictionary=settings.dictionary, encoding=_encoding(settings), out=made)
         else:
             assert settings.codes
             import_xlm(
@@ -96,6 +99,25 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
     config = json.loads((folder / CONFIG).read_bytes())
     say(f"{folder}: an encoder that {kind} trained, {_size(config)}")
     say(f"next: parlai train_model -m polyencoder --backbone {folder} -t TASK -mf FILE --output-scaling auto")
+
+
+def _encoding(settings: ImportSettings) -> Encoding:
+    """fairseq's encoding, by the files that were given."""
+    found: list[Encoding] = []
+    if settings.encoder_json or settings.vocab_bpe:
+        if not (settings.encoder_json and settings.vocab_bpe):
+            raise ConfigError("GPT-2's BPE needs two files: give --encoder-json and --vocab-bpe")
+        found.append(Gpt2(settings.encoder_json, settings.vocab_bpe))
+    if settings.codes:
+        found.append(Codes(settings.codes))
+    if settings.sentencepiece_model:
+        found.append(SentencePiece(settings.sentencepiece_model))
+    if len(found) > 1:
+        raise ConfigError(
+            "a dictionary is of one encoding: give either --encoder-json with --vocab-bpe, or --codes, or "
+            "--sentencepiece-model"
+        )
+    return found[0] if found else PlainWords()
 
 
 def _kind(file: Path) -> str:

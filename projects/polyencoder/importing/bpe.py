@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models
 
 from polyencoder.errors import CheckpointError
 
-__all__ = ["Merge", "complete", "read_lines", "read_merges", "read_numbers"]
+__all__ = [
+    "CONTINUED",
+    "END_OF_WORD",
+    "Merge",
+    "complete",
+    "merge_tokenizer",
+    "read_lines",
+    "read_merges",
+    "read_numbers",
+]
 
 Merge = tuple[str, str]
 
 VERSION = "#version: 0.2"
+CONTINUED, END_OF_WORD = "@@", "</w>"
 
 
 def read_lines(path: str | os.PathLike[str], *, holds: str = "text") -> list[str]:
@@ -74,3 +86,34 @@ def complete(vocabulary: dict[str, int], merges: Iterable[Merge], *, size: int) 
             if token not in completed:
                 completed[token] = size + len(completed) - len(vocabulary)
     return completed
+
+
+def merge_tokenizer(
+    ids: Mapping[str, int], merges: list[Merge], *, special: Collection[str], origin: str | os.PathLike[str]
+) -> Tokenizer:
+    """The tokenizer of fastBPE's or subword-nmt's merges, without a pre-tokenizer.
+
+    Dictionaries mark a piece that another follows, `hel@@ lo`; the `tokenizers` library marks the last, `hel lo</w>`.
+
+    Args:
+        ids: symbol of the dictionary -> id, from 0; one of them is `<unk>`.
+        merges: those of `read_merges`. Pieces that the dictionary lacks get the next ids (`complete`).
+        special: symbols that are not pieces, which keep their names.
+        origin: the dictionary, for errors.
+
+    Raises:
+        CheckpointError: two symbols would have the same name.
+    """
+    vocabulary = {symbol if symbol in special else _name(symbol): number for symbol, number in ids.items()}
+    if len(vocabulary) < len(ids):
+        raise CheckpointError(f"{os.fspath(origin)}: its dictionary has a word twice")
+    vocabulary = complete(vocabulary, merges, size=len(ids))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix=END_OF_WORD))
+    tokenizer.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
+    return tokenizer
+
+
+def _name(symbol: str) -> str:
+    """hel@@ -> hel, lo -> lo</w>."""
+    is_continued = symbol.endswith(CONTINUED) and symbol != CONTINUED
+    return symbol.removesuffix(CONTINUED) if is_continued else symbol + END_OF_WORD

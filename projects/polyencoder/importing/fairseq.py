@@ -2,7 +2,7 @@
 
 fairseq's RoBERTa and Hugging Face's compute the same function. Three things differ on disk: older files
 keep the query, key and value projections of a layer as one tensor, the encoder has one of several prefixes,
-and token ids are indirect: GPT-2's byte-pair encoding gives a number, and the id is the number's line in `dict.txt`.
+and token ids are indirect: an encoding splits a text into symbols, and the id is the symbol's line in `dict.txt`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import RobertaConfig
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.bpe import complete, read_lines, read_merges, read_numbers
+from polyencoder.importing.fairseq_dictionary import MASK, PAD, UNKNOWN, FairseqDictionary
+from polyencoder.importing.fairseq_encodings import Encoding, PlainWords, build_tokenizer
 from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, config_fields, names_of, rename, with_unknown_rows
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
 __all__ = ["import_fairseq"]
 
-_SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in no dict.txt
-_PAD, _UNKNOWN, _MASK = 1, 3, "<mask>"
 _ROLES = {
     "bos_token": "<s>",
     "cls_token": "<s>",
@@ -59,9 +57,8 @@ def import_fairseq(
     checkpoint: str | os.PathLike[str],
     *,
     dictionary: str | os.PathLike[str],
-    encoder_json: str | os.PathLike[str],
-    vocab_bpe: str | os.PathLike[str],
     out: str | os.PathLike[str],
+    encoding: Encoding = PlainWords(),  # noqa: B008 - it has no state
 ) -> None:
     """Converts a RoBERTa of fairseq to the folder of a `RobertaModel`, a backbone.
 
@@ -71,13 +68,13 @@ def import_fairseq(
     Args:
         checkpoint: the `.pt` file, in old or new layout. No code in it is run.
         dictionary: its `dict.txt`.
-        encoder_json: GPT-2's `encoder.json`: token -> number.
-        vocab_bpe: GPT-2's `vocab.bpe`: the merges.
         out: the folder.
+        encoding: what splits texts into the symbols of the dictionary.
 
     Raises:
         CheckpointError: a file is missing, damaged, unsafe to read, of another kind of model, or does not belong to
             the others; or a tensor is missing or left over.
+        ConfigError: the encoding needs a package that is not installed.
     """
     origin = os.fspath(checkpoint)
     states = read_checkpoint(checkpoint)
@@ -85,11 +82,10 @@ def import_fairseq(
     n_layers = option(options, "encoder_layers", int, origin=origin)
     weights = _weights(tensors(states, "model"), n_layers=n_layers, origin=origin)
 
-    n_tokens = len(weights[WORDS])
-    symbols = _read_dictionary(dictionary, n_tokens=n_tokens, origin=origin)
-    tokenizer = _tokenizer(symbols, encoder_json=encoder_json, vocab_bpe=vocab_bpe, dictionary=dictionary)
-    weights[WORDS] = with_unknown_rows(weights[WORDS], unknown=_UNKNOWN, size=tokenizer.get_vocab_size())
-    roles = _ROLES | ({"mask_token": _MASK} if _MASK in symbols else {})
+    symbols = FairseqDictionary.read(dictionary, n_tokens=len(weights[WORDS]), origin=origin)
+    tokenizer = build_tokenizer(encoding, symbols)
+    weights[WORDS] = with_unknown_rows(weights[WORDS], unknown=UNKNOWN, size=tokenizer.get_vocab_size())
+    roles = _ROLES | ({"mask_token": MASK} if MASK in symbols.ids else {})
 
     save_backbone(
         out,
@@ -148,60 +144,6 @@ def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin
         type_vocab_size=1,
         layer_norm_eps=1e-5,
         bos_token_id=0,
-        pad_token_id=_PAD,
+        pad_token_id=PAD,
         eos_token_id=2,
     )
-
-
-def _read_dictionary(path: str | os.PathLike[str], *, n_tokens: int, origin: str) -> dict[str, int]:
-    """Symbol -> id, of the special tokens and of a `dict.txt`, and of the mask if the model has one more embedding."""
-    symbols = {symbol: i for i, symbol in enumerate(_SPECIAL)}
-    for number, line in enumerate(read_lines(path), start=1):
-        symbol, _, count = line.rpartition(" ")
-        if not symbol or not count.isdigit() or symbol in symbols:
-            raise CheckpointError(
-                f"{os.fspath(path)}, line {number}: {line!r} is not a new `symbol count`, as a dict.txt of fairseq has"
-            )
-        symbols[symbol] = len(symbols)
-    if len(symbols) == n_tokens - 1 and _MASK not in symbols:
-        symbols[_MASK] = len(symbols)  # the masked language modelling task adds it to the dictionary
-    if len(symbols) != n_tokens:
-        raise CheckpointError(
-            f"{os.fspath(path)}: gives {len(symbols)} tokens with the special ones, but {origin} embeds {n_tokens}; "
-            "give the dict.txt that it was trained with"
-        )
-    return symbols
-
-
-def _tokenizer(
-    symbols: Mapping[str, int],
-    *,
-    encoder_json: str | os.PathLike[str],
-    vocab_bpe: str | os.PathLike[str],
-    dictionary: str | os.PathLike[str],
-) -> Tokenizer:
-    """GPT-2's byte-level tokenizer with the ids of the dictionary."""
-    merges = read_merges(vocab_bpe)
-    tokens = {
-        str(number): token for token, number in read_numbers(encoder_json, kind="the encoder.json of GPT-2").items()
-    }
-    if strangers := [symbol for symbol in symbols if symbol.isdigit() and symbol not in tokens]:
-        raise CheckpointError(
-            f"{os.fspath(dictionary)}: has token {strangers[0]}, which {os.fspath(encoder_json)} does not know; give "
-            "the encoder.json and the dict.txt of one model"
-        )
-    if not any(symbol in tokens for symbol in symbols):
-        raise CheckpointError(
-            f"{os.fspath(dictionary)}: none of its symbols is a number of GPT-2's encoding; models with a "
-            "sentencepiece vocabulary, such as XLM-R and CamemBERT, are not read"
-        )
-    vocabulary = {tokens.get(symbol, symbol): i for symbol, i in symbols.items()}
-    vocabulary = complete(vocabulary, merges, size=len(symbols))
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(
-        ("</s>", symbols["</s>"]), ("<s>", symbols["<s>"]), trim_offsets=True, add_prefix_space=False
-    )
-    tokenizer.add_special_tokens([*_SPECIAL, *([_MASK] if _MASK in symbols else [])])
-    return tokenizer

@@ -16,15 +16,13 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.importing.bpe import Merge, read_merges, read_numbers
+from polyencoder.importing.bpe import CONTINUED, END_OF_WORD, Merge, read_merges, read_numbers
 from polyencoder.importing.byte_level import BYTE_LEVEL, byte_level
 from polyencoder.importing.patterns import lower_case as to_lower_case
 from polyencoder.importing.patterns import matches, white_space
 from polyencoder.text.vocabulary import NEWLINES
 
-END_OF_WORD = "</w>"
 WORD_START = "\u2581"
-_CONTINUED = "@@"
 _LINE_END = "__newln__"
 
 # The options for special tokens, in the order of their ids, with ParlAI's defaults
@@ -217,7 +215,7 @@ def _subwords(
         # a special token keeps its name unless a word or piece of texts has it too
         if token in special and token not in symbols and token + END_OF_WORD not in symbols:
             return token
-        return token.removesuffix(_CONTINUED) if token.endswith(_CONTINUED) else token + END_OF_WORD
+        return token.removesuffix(CONTINUED) if token.endswith(CONTINUED) else token + END_OF_WORD
 
     vocabulary = {name(token): i for i, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):

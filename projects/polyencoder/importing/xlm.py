@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers, processors
 from torch import Tensor
 from transformers import BertConfig
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.importing.bpe import complete, read_lines, read_merges
+from polyencoder.importing.bpe import merge_tokenizer, read_lines, read_merges
 from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, config_fields, names_of, rename, with_unknown_rows
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
@@ -190,26 +190,15 @@ def _tokenizer(
     words: Mapping[str, int], *, codes: str | os.PathLike[str], lower_case: bool, tokenized: bool, origin: str
 ) -> Tokenizer:
     """fastBPE as a tokenizer. Its pieces end with `@@` unless they end a word; ours end with `</w>` if they do."""
-    merges = read_merges(codes)
-    vocabulary = {_marked(word) if i >= len(_SPECIAL) else word: i for word, i in words.items()}
-    if len(vocabulary) < len(words):
-        raise CheckpointError(f"{origin}: its dictionary has a word twice")
-    vocabulary = complete(vocabulary, merges, size=len(words))
-    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer = merge_tokenizer(words, read_merges(codes), special=_SPECIAL, origin=origin)
     if lower_case:
         steps = [normalizers.Lowercase(), normalizers.NFD(), normalizers.StripAccents(), normalizers.Lowercase()]
         tokenizer.normalizer = normalizers.Sequence(steps)
     split = pre_tokenizers.WhitespaceSplit()
     tokenizer.pre_tokenizer = split if tokenized else pre_tokenizers.Split(Regex(_MOSES), "removed", invert=True)
-    tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
     end = "</s>"
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{end}:0 $A:0 {end}:0", pair=f"{end}:0 $A:0 {end}:0 $B:1 {end}:1", special_tokens=[(end, words[end])]
     )
     tokenizer.add_special_tokens(list(_SPECIAL))
     return tokenizer
-
-
-def _marked(word: str) -> str:
-    """hel@@ -> hel, lo -> lo</w>."""
-    return word[:-2] if word.endswith("@@") and word != "@@" else f"{word}</w>"

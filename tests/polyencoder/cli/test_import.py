@@ -15,6 +15,7 @@ import torch
 from polyencoder.cli import importing
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import export_folder
+from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, SentencePiece
 from tests.commands import command_fails, run_command
 
 pytestmark = pytest.mark.slow
@@ -56,11 +57,24 @@ def run(tmp_path):
 @pytest.mark.parametrize("states", [FAIRSEQ, NEW_FAIRSEQ])
 def test_fairseq(run, calls, tmp_path, states):
     shown = run(states, *FAIRSEQ_FLAGS)
-    paths = {"dictionary": Path("dict.txt"), "encoder_json": Path("encoder.json"), "vocab_bpe": Path("vocab.bpe")}
-    assert calls == [("fairseq", "model.pt", paths)]
+    encoding = Gpt2(Path("encoder.json"), Path("vocab.bpe"))
+    assert calls == [("fairseq", "model.pt", {"dictionary": Path("dict.txt"), "encoding": encoding})]
     first, second = shown.splitlines()
     assert first == f"{tmp_path / 'out'}: an encoder that fairseq trained, roberta, 2 layers, 16 dimensions, 64 tokens"
     assert f"parlai train_model -m polyencoder --backbone {tmp_path / 'out'} " in second
+
+
+@pytest.mark.parametrize(
+    ("flags", "encoding"),
+    [
+        (["--codes", "codes"], Codes(Path("codes"))),
+        (["--sentencepiece-model", "x.model"], SentencePiece(Path("x.model"))),
+        ([], PlainWords()),
+    ],
+)
+def test_fairseqs_encoding_is_that_of_the_files(run, calls, flags, encoding):
+    run(FAIRSEQ, *FAIRSEQ_FLAGS[:2], *flags)
+    assert calls == [("fairseq", "model.pt", {"dictionary": Path("dict.txt"), "encoding": encoding})]
 
 
 def test_xlm(run, calls):
@@ -83,8 +97,10 @@ def fails(run, states, error: type[Exception], match: str, *arguments: object) -
 @pytest.mark.parametrize(
     ("states", "flags", "message"),
     [
-        (FAIRSEQ, FAIRSEQ_FLAGS[:2], r"is a checkpoint of fairseq: give --encoder-json, --vocab-bpe too"),
-        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "a model of fairseq, which codes has no meaning for"),
+        (FAIRSEQ, FAIRSEQ_FLAGS[2:], r"is a checkpoint of fairseq: give --dictionary too"),
+        (FAIRSEQ, FAIRSEQ_FLAGS[:4], "GPT-2's BPE needs two files: give --encoder-json and --vocab-bpe"),
+        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "a dictionary is of one encoding: give either --encoder-json"),
+        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--vocabulary", "v"], "a model of fairseq, which vocabulary has no meaning for"),
         (XLM, [], "is a checkpoint of XLM: give --codes too"),
         (XLM, ["--codes", "c", "--dictionary", "d"], "a model of XLM, which dictionary has no meaning for"),
     ],

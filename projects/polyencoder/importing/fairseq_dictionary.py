@@ -1,0 +1,98 @@
+"""fairseq's `dict.txt`: the symbols of a model, in the order of their ids, behind four special ones."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from polyencoder.errors import CheckpointError
+from polyencoder.importing.bpe import CONTINUED, read_lines
+
+__all__ = ["MASK", "PAD", "SPACE", "SPECIAL", "UNKNOWN", "FairseqDictionary"]
+
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in no dict.txt
+PAD, UNKNOWN, MASK = 1, 3, "<mask>"
+SPACE = "\u2581"  # what sentencepiece writes for a space
+
+_FILLER = re.compile(r"madeupword\d{4}")  # up to a multiple of 8
+_STRAY = 0.01
+"""The share of symbols that the files of an encoding need not have: those that somebody added by hand."""
+
+
+@dataclass(frozen=True)
+class FairseqDictionary:
+    """Symbol -> id, and the file that it was read from."""
+
+    path: str
+    ids: Mapping[str, int]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], *, n_tokens: int, origin: str) -> FairseqDictionary:
+        """Reads a `dict.txt`.
+
+        Args:
+            path: the file, `symbol count` lines.
+            n_tokens: the number of the model's word embeddings; with one more than symbols, the last is the mask's.
+            origin: the checkpoint, for errors.
+
+        Raises:
+            CheckpointError: a line is not a new symbol with its count, or the model has another number of tokens.
+        """
+        ids = {symbol: i for i, symbol in enumerate(SPECIAL)}
+        for number, line in enumerate(read_lines(path), start=1):
+            symbol, _, count = line.rpartition(" ")
+            if not symbol or not count.isdigit() or symbol in ids:
+                raise CheckpointError(
+                    f"{os.fspath(path)}, line {number}: {line!r} is not a new `symbol count`, as a dict.txt of fairseq "
+                    "has"
+                )
+            ids[symbol] = len(ids)
+        if len(ids) == n_tokens - 1 and MASK not in ids:
+            ids[MASK] = len(ids)  # the masked language modelling task adds it to the dictionary
+        if len(ids) != n_tokens:
+            raise CheckpointError(
+                f"{os.fspath(path)}: gives {len(ids)} tokens with the special ones, but {origin} embeds {n_tokens}; "
+                "give the dict.txt that it was trained with"
+            )
+        return cls(os.fspath(path), ids)
+
+    @property
+    def special(self) -> list[str]:
+        """The special tokens, and the mask if there is one."""
+        return [*SPECIAL, *([MASK] if MASK in self.ids else [])]
+
+    @property
+    def symbols(self) -> list[str]:
+        """The symbols of texts: neither special tokens nor fillers."""
+        special = {*SPECIAL, MASK}
+        return [symbol for symbol in self.ids if symbol not in special and not _FILLER.fullmatch(symbol)]
+
+    def check(self, is_piece: Callable[[str], bool], *, marked: Callable[[str], bool], source: str) -> None:
+        """Raises CheckpointError unless these are the symbols of an encoding.
+
+        Args:
+            is_piece: whether the encoding has a symbol.
+            marked: whether a symbol has the encoding's mark. Each of these must be one of its pieces.
+            source: the encoding's file, or another name for it, for the error.
+        """
+        symbols = self.symbols
+        strange = [symbol for symbol in symbols if not is_piece(symbol)]
+        wrong = [symbol for symbol in strange if marked(symbol)]
+        if wrong or len(strange) > _STRAY * len(symbols):
+            raise CheckpointError(
+                f"{self.path}: {len(strange):,} of its {len(symbols):,} symbols, such as {[*wrong, *strange][0]!r}, "
+                f"are not of {source}; its symbols look like {self._kind()}"
+            )
+
+    def _kind(self) -> str:
+        """The encoding that the symbols look like, and its files."""
+        symbols = self.symbols
+        if all(symbol.isdigit() for symbol in symbols):
+            return "numbers of GPT-2's byte-level BPE: give its encoder.json and vocab.bpe"
+        if any(symbol.startswith(SPACE) for symbol in symbols):
+            return "pieces of sentencepiece: give its model"
+        if any(symbol.endswith(CONTINUED) for symbol in symbols):
+            return "pieces of fastBPE or subword-nmt: give its codes"
+        return "whole words: give no files of an encoding"

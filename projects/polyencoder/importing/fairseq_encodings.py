@@ -1,0 +1,120 @@
+"""The encodings of fairseq's `--bpe`, as tokenizers with the ids of a `dict.txt`.
+
+fairseq encodes a text in two steps: an encoding splits it into symbols, and the dictionary has an id for each. In its
+training data the first step was done before `fairseq-preprocess`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Protocol
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from polyencoder.importing.bpe import CONTINUED, END_OF_WORD, complete, merge_tokenizer, read_lines, read_merges
+from polyencoder.importing.bpe import read_numbers as read_vocabulary
+from polyencoder.importing.fairseq_dictionary import SPACE, FairseqDictionary
+from polyencoder.importing.patterns import matches
+from polyencoder.importing.sentencepiece_model import read_sentencepiece
+
+__all__ = ["Codes", "Encoding", "Gpt2", "PlainWords", "SentencePiece", "build_tokenizer"]
+
+
+class Encoding(Protocol):
+    """Splits texts into the symbols of a dictionary."""
+
+    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
+        """The tokenizer with the dictionary's ids. Symbols that the dictionary lacks get ids behind them.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, or does not belong to the dictionary.
+        """
+
+
+def build_tokenizer(encoding: Encoding, dictionary: FairseqDictionary) -> Tokenizer:
+    """An encoding's tokenizer, with special tokens around each text as in RoBERTa. Errors are those of the encoding."""
+    tokenizer = encoding.tokenizer(dictionary)
+    start, end = "<s>", "</s>"
+    tokenizer.post_processor = processors.RobertaProcessing(
+        (end, dictionary.ids[end]), (start, dictionary.ids[start]), trim_offsets=True, add_prefix_space=False
+    )
+    tokenizer.add_special_tokens(dictionary.special)
+    return tokenizer
+
+
+@dataclass(frozen=True)
+class Gpt2:
+    """GPT-2's byte-level BPE (`--bpe gpt2`), whose symbols are the numbers of its tokens."""
+
+    encoder_json: str | os.PathLike[str]
+    """Token -> number."""
+    vocab_bpe: str | os.PathLike[str]
+    """The merges."""
+
+    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
+        merges, source = read_merges(self.vocab_bpe), os.fspath(self.encoder_json)
+        numbers = read_vocabulary(source, kind="the encoder.json of GPT-2")
+        tokens = {str(number): token for token, number in numbers.items()}
+        dictionary.check(tokens.__contains__, marked=str.isdigit, source=source)
+        vocabulary = {tokens.get(symbol, symbol): i for symbol, i in dictionary.ids.items()}
+        vocabulary = complete(vocabulary, merges, size=len(dictionary.ids))
+        tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        return tokenizer
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The merges of fastBPE or subword-nmt (`--bpe fastbpe`, `--bpe subword_nmt`), of words between white space."""
+
+    codes: str | os.PathLike[str]
+
+    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
+        # fastBPE writes how often a merge occurred, subword-nmt a version, without which it reads the codes differently
+        has_counts = len(read_lines(self.codes, holds="the codes of fastBPE or subword-nmt")[0].split(" ")) == 3
+        merges = read_merges(self.codes, versioned=not has_counts)
+        made = {left + right for left, right in merges}
+
+        def is_piece(symbol: str) -> bool:
+            is_continued = symbol.endswith(CONTINUED) and symbol != CONTINUED
+            piece = symbol.removesuffix(CONTINUED) if is_continued else symbol + END_OF_WORD
+            return len(piece.removesuffix(END_OF_WORD)) == 1 or piece in made
+
+        dictionary.check(is_piece, marked=lambda symbol: symbol.endswith(CONTINUED), source=os.fspath(self.codes))
+        tokenizer = merge_tokenizer(dictionary.ids, merges, special=dictionary.special, origin=dictionary.path)
+        tokenizer.pre_tokenizer = matches(r"[^\s]+")
+        return tokenizer
+
+
+@dataclass(frozen=True)
+class SentencePiece:
+    """A unigram or BPE model of sentencepiece (`--bpe sentencepiece`)."""
+
+    model: str | os.PathLike[str]
+
+    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
+        model = read_sentencepiece(self.model)
+        dictionary.check(model.makes, marked=lambda symbol: symbol.startswith(SPACE), source=os.fspath(self.model))
+        return model.tokenizer(dictionary.ids, special=dictionary.special, unknown="<unk>")
+
+
+@dataclass(frozen=True)
+class PlainWords:
+    """No encoding: the symbols are the words between white space."""
+
+    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
+        are_numbers = all(symbol.isdigit() for symbol in dictionary.symbols)
+
+        def is_word(symbol: str) -> bool:
+            return not (are_numbers or symbol.startswith(SPACE) or symbol.endswith(CONTINUED))
+
+        dictionary.check(is_word, marked=lambda _: False, source="whole words")
+        tokenizer = Tokenizer(models.WordLevel(dict(dictionary.ids), unk_token="<unk>"))
+        # a special token that somebody types is two unknown words
+        typed = rf"^<(?=(?:{'|'.join(token[1:-1] for token in dictionary.special)})>$)"
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [matches(r"[^\s]+"), pre_tokenizers.Split(Regex(typed), behavior="isolated")]
+        )
+        return tokenizer

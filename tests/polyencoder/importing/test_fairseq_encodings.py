@@ -1,0 +1,121 @@
+"""The encodings of fairseq's dictionaries: ids of the libraries that fairseq calls, looked up in the dictionary."""
+
+from __future__ import annotations
+
+import io
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.importing.fairseq_dictionary import FairseqDictionary
+from polyencoder.importing.fairseq_encodings import Codes, PlainWords, SentencePiece, build_tokenizer
+from polyencoder.packages import require
+from tests.polyencoder.importing.fairseq_texts import dictionary_of, ids_of, words_of
+
+TEXTS = st.text(st.sampled_from([*"abdehlnorstuw '.,?!</@", "\u2028", "\t", "\x1f", "ß", "\U0001f600"]), max_size=40)
+
+
+@pytest.fixture(scope="module")
+def codes(tmp_path_factory, sentences) -> SimpleNamespace:
+    """The codes of subword-nmt, the same ones as fastBPE writes them, and the dictionary."""
+    pytest.importorskip("subword_nmt", reason="subword-nmt is not installed")
+    from subword_nmt.apply_bpe import BPE
+    from subword_nmt.learn_bpe import learn_bpe
+
+    folder, learned = tmp_path_factory.mktemp("codes"), io.StringIO()
+    learn_bpe([f"{line}\n" for line in sentences], learned, 60)
+    (folder / "codes").write_text(learned.getvalue(), encoding="utf-8")
+    merges = learned.getvalue().splitlines()[1:]
+    (folder / "fast").write_text("".join(f"{merge} {99 - n}\n" for n, merge in enumerate(merges)), encoding="utf-8")
+    bpe = BPE(io.StringIO(learned.getvalue()))
+    lines = [bpe.process_line(line) for line in sentences[: len(sentences) // 2]]  # so some pieces are unknown
+    dictionary = dictionary_of(lines, folder / "dict.txt")
+    tokenizers = {name: build_tokenizer(Codes(folder / name), dictionary) for name in ("codes", "fast")}
+    return SimpleNamespace(folder=folder, bpe=bpe, dictionary=dictionary, tokenizers=tokenizers)
+
+
+class TestCodes:
+    @given(TEXTS)
+    def test_ids_are_those_of_subword_nmt(self, codes, text):
+        pieces = codes.bpe.process_line(words_of(text)).split()
+        expected = [codes.dictionary.ids.get(piece, 3) for piece in pieces]
+        for tokenizer in codes.tokenizers.values():
+            assert ids_of(tokenizer, text, size=len(codes.dictionary.ids)) == expected
+
+    def test_whole_sentences_and_special_tokens(self, codes, sentences):
+        tokenizer, ids = codes.tokenizers["fast"], codes.dictionary.ids
+        unknown = 0
+        for sentence in sentences:
+            expected = [ids.get(piece, 3) for piece in codes.bpe.process_line(sentence).split()]
+            unknown += expected.count(3)
+            assert ids_of(tokenizer, sentence, size=len(ids)) == expected
+            assert tokenizer.encode(sentence).ids[:: len(tokenizer.encode(sentence).ids) - 1] == [0, 2]
+            assert 3 in expected or tokenizer.decode(tokenizer.encode(sentence).ids) == sentence
+        assert unknown
+
+    def test_codes_that_do_not_belong_to_the_dictionary(self, codes, tmp_path):
+        few = (codes.folder / "codes").read_text(encoding="utf-8").splitlines()[:20]
+        (tmp_path / "few").write_text("\n".join(few), encoding="utf-8")
+        with pytest.raises(
+            CheckpointError, match=r"dict\.txt: \d+ of its \d+ symbols, such as '\w+@@', are not of .*few"
+        ):
+            Codes(tmp_path / "few").tokenizer(codes.dictionary)
+
+    def test_codes_of_subword_nmt_without_a_version_are_encoded_differently(self, codes, tmp_path):
+        old = (codes.folder / "codes").read_text(encoding="utf-8").split("\n", 1)[1]
+        (tmp_path / "old").write_text(old, encoding="utf-8")
+        with pytest.raises(CheckpointError, match=r"old: begins with .*, not with subword-nmt's '#version: 0\.2'"):
+            Codes(tmp_path / "old").tokenizer(codes.dictionary)
+
+    def test_no_file(self, codes, tmp_path):
+        with pytest.raises(CheckpointError, match=r"none: cannot be read \(no such file\); it must hold the codes of"):
+            Codes(tmp_path / "none").tokenizer(codes.dictionary)
+
+
+class TestPlainWords:
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def words(tmp_path_factory, sentences) -> FairseqDictionary:
+        return dictionary_of(sentences[::2], tmp_path_factory.mktemp("words") / "dict.txt")
+
+    @given(text=TEXTS, data=st.data())
+    def test_ids_are_those_of_the_words(self, words, sentences, text, data):
+        text = f"{data.draw(st.sampled_from(sentences))} {text}"
+        tokenizer = build_tokenizer(PlainWords(), words)
+        assert ids_of(tokenizer, text, size=len(words.ids)) == [words.ids.get(word, 3) for word in text.split()]
+
+    def test_a_typed_special_token_is_text(self, words):
+        tokenizer = build_tokenizer(PlainWords(), words)
+        assert set(ids_of(tokenizer, "<s> </s> <pad> <mask> <unk>", size=len(words.ids))) == {3}
+
+
+@pytest.mark.parametrize(
+    ("symbols", "kind"),
+    [
+        ("12 3", "numbers of GPT-2's byte-level BPE"),
+        ("\u2581the s", "pieces of sentencepiece"),
+        ("the a@@", "pieces of fastBPE or subword-nmt"),
+    ],
+)
+def test_a_forgotten_encoding(tmp_path, symbols, kind):
+    with pytest.raises(CheckpointError, match=rf"dict\.txt: \d of its 2 symbols, .*not of whole words.*like {kind}"):
+        PlainWords().tokenizer(dictionary_of([symbols], tmp_path / "dict.txt"))
+
+
+def test_another_encoding_than_the_dictionarys(tmp_path, codes):
+    pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
+    words = dictionary_of(["what do you do in winter"], tmp_path / "dict.txt")
+    with pytest.raises(CheckpointError, match="are not of .*codes; its symbols look like whole words"):
+        Codes(codes.folder / "codes").tokenizer(words)
+    with pytest.raises(CheckpointError, match="codes: not a model"):
+        SentencePiece(codes.folder / "codes").tokenizer(words)
+
+
+def test_without_sentencepiece_an_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(ConfigError, match=r"parlai-polyencoder\[fairseq\]"):
+        require("sentencepiece.sentencepiece_model_pb2", extra="fairseq")
