@@ -183,7 +183,7 @@ class Index(ABC):
                 kept = group(hits)
                 if not whole and len(kept) < k:
                     return None
-                count = max(most, considered(hits, kept, count=k))
+                count = min(len(hits), max(most, considered(hits, kept, count=k)))
                 return [hit._replace(considered=count) for hit in group(hits[:count])]
 
             found = grown(search, take, contexts=encoded.batch_size, k=most, most=max(most, MOST_CONSIDERED))

@@ -185,7 +185,7 @@ class Searcher:
                 return kept
             first = max(top_k, first_texts(kept, texts))
             asked_for = max(groups, first_texts(grouped, self._texts))
-            count = max(first, considered(kept, grouped, count=asked_for))
+            count = min(len(kept), max(first, considered(kept, grouped, count=asked_for)))
             later = {hit.id for hit in grouped}  # of the first, a re-ranker may prefer others of a group
             of_use = [*kept[:first], *(hit for hit in kept[first:count] if hit.id in later)]
             return [hit._replace(considered=count) for hit in of_use]

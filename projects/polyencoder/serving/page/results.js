@@ -6,6 +6,7 @@ const HOW = {
   exact: "exact: every candidate of the index was compared",
   certified: "certified: lists were compared, and it is proved that none is better",
   approximate: "approximate: lists were compared; a better candidate may be missing",
+  words: "by their words",
 };
 
 // Fills the list and the note of a copy of a template; `asked` is what feedback says was asked.
