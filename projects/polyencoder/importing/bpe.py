@@ -45,7 +45,7 @@ def read_numbers(path: str | os.PathLike[str], *, kind: str) -> dict[str, int]:
     """Reads a JSON vocabulary, token -> number; `kind` names the file in errors."""
     try:
         numbers = json.loads("\n".join(read_lines(path, holds=kind)))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{os.fspath(path)}: not valid JSON ({error})") from None
     if not isinstance(numbers, dict) or not all(isinstance(number, int) for number in numbers.values()):
         raise CheckpointError(f"{os.fspath(path)}: not {kind}, an object of token -> number")

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import CONTINUED, END_OF_WORD, complete, merge_tokenizer, read_lines, read_merges
 from polyencoder.importing.bpe import read_numbers as read_vocabulary
 from polyencoder.importing.fairseq_dictionary import SPACE, FairseqDictionary
@@ -58,6 +59,8 @@ class Gpt2:
         tokens = {str(number): token for token, number in numbers.items()}
         dictionary.check(tokens.__contains__, marked=str.isdigit, source=source)
         vocabulary = {tokens.get(symbol, symbol): i for symbol, i in dictionary.ids.items()}
+        if len(vocabulary) < len(dictionary.ids):
+            raise CheckpointError(f"{source}: a token has the name of another symbol of {dictionary.path}")
         vocabulary = complete(vocabulary, merges, size=len(dictionary.ids))
         tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>"))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

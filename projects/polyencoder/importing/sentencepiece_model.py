@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ def read_sentencepiece(path: str | os.PathLike[str]) -> SentencePieceModel:
     scores = {piece.piece: piece.score for piece in pieces.values() if piece.type == _NORMAL}
     if not scores:
         raise CheckpointError(f"{name}: not a model of sentencepiece (it has no pieces)")
+    if strange := next((piece for piece, score in scores.items() if not math.isfinite(score)), None):
+        raise CheckpointError(f"{name}: damaged: the score of its piece {strange!r:.60} is not a finite number")
     trainer, spec = proto.trainer_spec, proto.normalizer_spec
     own = [piece for piece in pieces.values() if piece.type == _USER_DEFINED]
     if trainer.model_type not in (_UNIGRAM, _BPE) or trainer.treat_whitespace_as_suffix or not spec.escape_whitespaces:
@@ -123,15 +126,18 @@ def read_sentencepiece(path: str | os.PathLike[str]) -> SentencePieceModel:
         scores=scores,
         is_unigram=trainer.model_type == _UNIGRAM,
         byte_fallback=trainer.byte_fallback,
-        normalizer=_normalizer(spec),
+        normalizer=_normalizer(spec, origin=name),
     )
 
 
-def _normalizer(spec: Any) -> normalizers.Normalizer:
+def _normalizer(spec: Any, *, origin: str) -> normalizers.Normalizer:
     """sentencepiece's normalization: characters, then spaces, which become a sign."""
     steps: list[normalizers.Normalizer] = []
     if spec.precompiled_charsmap:
-        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+        try:
+            steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+        except Exception as error:  # the library has no class of its own for it
+            raise CheckpointError(f"{origin}: damaged: its table of characters cannot be read ({error})") from None
     # some kinds of normalization leave other white space, at which fairseq splits
     steps.append(normalizers.Replace(Regex(white_space()), " "))
     if spec.remove_extra_whitespaces:

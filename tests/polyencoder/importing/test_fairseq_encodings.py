@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.fairseq_dictionary import FairseqDictionary
-from polyencoder.importing.fairseq_encodings import Codes, PlainWords, SentencePiece, build_tokenizer
+from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, SentencePiece, build_tokenizer
 from polyencoder.packages import require
 from tests.polyencoder.importing.fairseq_texts import dictionary_of, ids_of, words_of
 
@@ -91,6 +91,22 @@ class TestPlainWords:
     def test_a_typed_special_token_is_text(self, words):
         tokenizer = build_tokenizer(PlainWords(), words)
         assert set(ids_of(tokenizer, "<s> </s> <pad> <mask> <unk>", size=len(words.ids))) == {3}
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        ('{"a": 0, "b": 1, "<unk>": 2}', r"encoder\.json: a token has the name of another symbol of .*dict\.txt"),
+        ("[" * 100_000, r"encoder\.json: not valid JSON"),
+    ],
+    ids=["a special token", "deep"],
+)
+def test_an_encoder_json_that_cannot_be_gpt2s(tmp_path, encoder, message):
+    (tmp_path / "encoder.json").write_text(encoder, encoding="utf-8")
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\na b\n", encoding="utf-8")
+    dictionary = dictionary_of(["0 1 2"], tmp_path / "dict.txt")
+    with pytest.raises(CheckpointError, match=message):
+        Gpt2(tmp_path / "encoder.json", tmp_path / "vocab.bpe").tokenizer(dictionary)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import re
 from typing import Any, NamedTuple
@@ -117,4 +118,22 @@ def test_what_is_no_model(tmp_path, content, message):
     if content is not None:
         (tmp_path / "x.model").write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"x\.model: .*{message}"):
+        read_sentencepiece(tmp_path / "x.model")
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ({"score": float("nan")}, "the score of its piece 'a' is not a finite number"),
+        ({"score": float("inf")}, "the score of its piece 'a' is not a finite number"),
+        ({"charsmap": b"garbage"}, "its table of characters cannot be read"),
+    ],
+    ids=str,
+)
+def test_a_damaged_model(tmp_path, field, message):
+    proto = importlib.import_module("sentencepiece.sentencepiece_model_pb2").ModelProto()
+    proto.pieces.add(piece="a", score=field.get("score", -1.0))
+    proto.normalizer_spec.precompiled_charsmap = field.get("charsmap", b"")
+    (tmp_path / "x.model").write_bytes(proto.SerializeToString())
+    with pytest.raises(CheckpointError, match=rf"x\.model: damaged: {message}"):
         read_sentencepiece(tmp_path / "x.model")
