@@ -159,7 +159,7 @@ class RankerModel(TrainableModel, ABC):
                 argument="backbone",
             )
         if config.vector_dim is not None:
-            cls.check_shortens(config)
+            cls.check_shortens(replace(config, candidate_map=False))  # one of short vectors may follow
         if config.candidate_map and not cls.has_vectors:
             raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
         limit = max_length(config.backbone)

@@ -37,7 +37,7 @@ class TwoTowers(RankerModel):
             )
         self.own_candidate_dense = None if config.share_encoders else copy.deepcopy(self.dense)
         self.candidate_mlp = perceptron(self._full_dim) if config.candidate_mlp else None
-        self.candidate_map = linear_map(self._full_dim) if config.candidate_map else None
+        self.candidate_map = linear_map(self.dim) if config.candidate_map else None
 
     @property
     def candidate_tower(self) -> Backbone:

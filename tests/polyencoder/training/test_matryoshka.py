@@ -15,6 +15,7 @@ from polyencoder.index.open import open_index
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.building import build_objective
+from polyencoder.training.candidate_map import mapped
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import CONFIG, WORDS, Losses
 
@@ -85,6 +86,14 @@ def test_a_folder_of_a_shortened_model_is_a_model_of_its_own(make_ranker, senten
     for other in (ranker, ranker.shortened(6)):
         with pytest.raises(CheckpointError, match="made by another model"):
             open_index(tmp_path / "index", other)
+
+
+def test_a_shortened_model_can_be_mapped(make_ranker, sentences, tmp_path):
+    short = make_ranker("bi").shortened(4)
+    matrix = torch.arange(16.0).view(4, 4)
+    Ranker(mapped(short.model, matrix), short.text, device="cpu").save_pretrained(tmp_path / "mapped")
+    found = Ranker.from_pretrained(tmp_path / "mapped", device="cpu").encode_candidates(sentences)
+    torch.testing.assert_close(found, short.encode_candidates(sentences) @ matrix.T)
 
 
 def test_a_new_model_around_its_encoder_has_whole_vectors(make_model):
