@@ -1,4 +1,4 @@
-"""The encodings of fairseq's `--bpe`, as tokenizers with the ids of a `dict.txt`.
+"""fairseq's encodings of texts (its option `bpe`), as tokenizers with the ids of a `dict.txt`.
 
 fairseq encodes a text in two steps: an encoding splits it into symbols, and the dictionary has an id for each. In its
 training data the first step was done before `fairseq-preprocess`.
@@ -46,7 +46,7 @@ def build_tokenizer(encoding: Encoding, dictionary: FairseqDictionary) -> Tokeni
 
 @dataclass(frozen=True)
 class Gpt2:
-    """GPT-2's byte-level BPE (`--bpe gpt2`), whose symbols are the numbers of its tokens."""
+    """GPT-2's byte-level BPE (fairseq's `gpt2`), whose symbols are the numbers of its tokens."""
 
     encoder_json: str | os.PathLike[str]
     """Token -> number."""
@@ -70,7 +70,7 @@ class Gpt2:
 
 @dataclass(frozen=True)
 class Codes:
-    """The merges of fastBPE or subword-nmt (`--bpe fastbpe`, `--bpe subword_nmt`), of words between white space."""
+    """The merges of fastBPE or subword-nmt (`fastbpe`, `subword_nmt`), of words between white space."""
 
     codes: str | os.PathLike[str]
 
@@ -93,7 +93,7 @@ class Codes:
 
 @dataclass(frozen=True)
 class SentencePiece:
-    """A unigram or BPE model of sentencepiece (`--bpe sentencepiece`)."""
+    """A unigram or BPE model of sentencepiece (`sentencepiece`)."""
 
     model: str | os.PathLike[str]
 
