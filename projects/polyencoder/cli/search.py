@@ -132,7 +132,7 @@ def _why_none(searcher: Searcher, improbable: float | None) -> str:
     if searcher.options.filter and searcher.among == 0:
         return "no candidate passes the filter"
     if searcher.options.words_only:
-        return "no candidate has a word of the context"
+        return "no candidate has a word of the context, except its turns (--keep-turns keeps these)"
     return "every candidate is a turn of the context (--keep-turns keeps these)"
 
 

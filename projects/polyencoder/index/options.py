@@ -123,7 +123,7 @@ class SearchOptions:
             raise ConfigError("fusion is the order of a hybrid search: give hybrid, too", argument="fusion")
         if self.words_only:
             of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
-            of_vectors |= self.shortlist_options
+            of_vectors |= {**self.shortlist_options, "dtype": self.dtype != "float32"}
             if given := [name for name, value in of_vectors.items() if value]:
                 raise ConfigError(
                     f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]

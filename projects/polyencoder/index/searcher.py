@@ -88,8 +88,14 @@ class Searcher:
         self._ranker = ranker
         self._rerank_k = rerank_k
         self._keep_turns = keep_turns
+        if options.words_only and min_probability is not None:
+            raise ConfigError(
+                "min_probability is for searches by vectors, and words_only is one by words alone",
+                argument="min_probability",
+            )
         calibration = (reranker or ranker).calibration
-        self.calibration = None if calibration is None else calibration.for_search
+        # A probability is a share among the best scores, which words alone need not find
+        self.calibration = None if calibration is None or options.words_only else calibration.for_search
         self._least = least_probability(self.calibration, min_probability, of=reranker or ranker)
         self._texts = texts
 

@@ -105,7 +105,8 @@ def test_hybrid(ask, run, ranker, folder, tmp_path, sentences):
     assert (alone["hits"][0]["id"], alone["hits"][0]["found"]) == ("id3", "words")
     shown = run(*flags, "--words-only", "--keep-turns").stdout.splitlines()[1]
     assert f"{alone['hits'][0]['word_score']:.2f} by words  words  id3" in shown
-    assert run("--context", "?!", "--words-only").stdout == "> ?!\n  no candidate has a word of the context\n"
+    nothing = "  no candidate has a word of the context, except its turns (--keep-turns keeps these)\n"
+    assert run("--context", "?!", "--words-only").stdout == f"> ?!\n{nothing}"
     run_command(
         "index", "--model", tmp_path / "model", "--words", "--candidates", "-", "--out", tmp_path / "new", input="4711"
     )

@@ -94,10 +94,14 @@ def test_probabilities_are_those_of_a_search_by_vectors(ranker, index):
     try:
         every = {one.id: one.probability for one in ranker.search(QUERY, index, top_k=len(index))}
         hits = ranker.search(QUERY, index, hybrid=True, top_k=10)
+        alone = ranker.search(QUERY, index, words_only=True)
+        with pytest.raises(ConfigError, match="min_probability is for searches by vectors"):
+            ranker.search(QUERY, index, words_only=True, min_probability=0.1)
     finally:
         ranker.calibration = None
     for one in hits:
         assert one.probability == pytest.approx(every[one.id], rel=1e-3)
+    assert [one.probability for one in alone] == [None]  # the best scores are not among what words find
 
 
 def test_diverse_hits_are_chosen_by_their_fused_scores(ranker, index):
@@ -125,6 +129,7 @@ def test_the_scores_order_an_approximate_search(ranker):
         ({"hybrid": True, "words_only": True}, "hybrid is for searches by vectors, and words_only"),
         ({"words_only": True, "exactness": "exact"}, "exactness is for searches by vectors"),
         ({"words_only": True, "diversity": 0.3}, "diversity is for searches by vectors"),
+        ({"words_only": True, "dtype": "bfloat16"}, "dtype is for searches by vectors"),
     ],
 )
 def test_options_that_contradict_each_other(ranker, index, options, message):

@@ -48,7 +48,7 @@ class Words:
         try:
             self._ask(TABLE)
         except sqlite3.OperationalError as error:
-            if "fts5" not in str(error):
+            if "no such module" not in str(error):
                 raise
             raise ConfigError(
                 f"words need SQLite with FTS5, which this Python's ({sqlite3.sqlite_version}) lacks; use another "

@@ -220,3 +220,10 @@ def test_without_fts5(monkeypatch, tmp_path, ranker, candidates):
     with pytest.raises(ConfigError, match="words need SQLite with FTS5, which this Python's .* lacks"):
         build_index(tmp_path / "index", candidates, ranker, words=True)
     assert not (tmp_path / "index").exists()
+
+
+def test_a_full_disk_is_not_taken_for_a_lack_of_fts5():
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        connection.execute("PRAGMA max_page_count = 2")
+        with pytest.raises(sqlite3.OperationalError, match="fts5|full"):
+            Words(connection.execute).create()
