@@ -67,7 +67,7 @@ class SearchOptions:
     group_size: int | None = None
     """Results for each value of `group_by` (default: 1)."""
     hybrid: bool = False
-    """Also search by words (BM25), in an index that has them (polyencoder index --words)."""
+    """Also search by words (BM25), in an index that was made with words."""
     fusion: Fusion | None = None
     """Order of a hybrid search: rrf, by the ranks among the vectors' results and the words' (reciprocal rank fusion);
     or score, by the ranker's scores of both, where a search by vectors alone is approximate (default: rrf). What is
