@@ -257,7 +257,7 @@ class Ranker(Scorer):
         if least is not None:
             ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
         if varied and ranked:
-            ranked = diverse(ranked, self.encode_candidates([one.text for one in ranked]), k=top_k, diversity=varied)
+            ranked = diverse(ranked, self._read([one.text for one in ranked]), k=top_k, diversity=varied)
         return ranked[:top_k]
 
     def index(

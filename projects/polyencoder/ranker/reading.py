@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,22 +20,24 @@ from polyencoder.text import TextEncoder
 __all__ = ["CandidateReader"]
 
 KEPT_BYTES = 1 << 27
+_OF_OBJECTS = 1 << 10  # bytes of a candidate's Python objects and key: more than those of a short vector
 
 
 class CandidateReader:
     """Encodes candidates with a model that has vectors, and caches the most recently used ones.
 
-    The key is a candidate's tokens. A change of the model's weights, or of autocast, empties the cache. Thread-safe.
+    The key is a candidate's tokens. A change of the model's weights or configuration, or of autocast, empties the
+    cache. Thread-safe.
 
     Args:
-        max_bytes: the maximum size of the cached vectors.
+        max_bytes: the maximum size of the cached vectors, with their objects.
     """
 
     def __init__(self, *, max_bytes: int = KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._kept: OrderedDict[bytes, TokenVectors] = OrderedDict()  # the latest at the end
         self._bytes = 0
-        self._weights: Hashable = None
+        self._state: object = None
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -44,18 +46,19 @@ class CandidateReader:
 
     def fits(self, model: RankerModel, ids: Sequence[Sequence[int]]) -> bool:
         """Whether the cache can hold all of these candidates."""
-        return 4 * sum(model.dim + len(row) * (model.token_dim or 0) for row in ids) <= self._max_bytes
+        numbers = sum(model.dim + len(row) * (model.token_dim or 0) for row in ids)
+        return 4 * numbers + _OF_OBJECTS * len(ids) <= self._max_bytes
 
     def __call__(
         self, model: RankerModel, text: TextEncoder, ids: Sequence[Sequence[int]], *, max_tokens: int | None = None
     ) -> list[TokenVectors]:
         """Encodes candidates with these token ids, `max_tokens` at once, or takes them from the cache."""
         keys = [array("i", row).tobytes() for row in ids]
-        weights = _state_of(model)
+        state = _state_of(model)
         with self._lock:
-            if self._weights != weights:
+            if self._state != state:
                 self._kept.clear()
-                self._bytes, self._weights = 0, weights
+                self._bytes, self._state = 0, state
             found = {key: self._kept[key] for key in keys if key in self._kept}
             for key in found:
                 self._kept.move_to_end(key)
@@ -63,13 +66,13 @@ class CandidateReader:
         places = list(new)
         batches = read_candidates(model, text, list(new.values()), max_tokens=max_tokens)
         read = {places[i]: one for batch, some in batches for i, one in zip(batch, some, strict=True)}
-        self._keep(read, weights)
+        self._keep(read, state)
         found |= read
         return [found[key] for key in keys]
 
-    def _keep(self, read: dict[bytes, TokenVectors], weights: Hashable) -> None:
+    def _keep(self, read: dict[bytes, TokenVectors], state: object) -> None:
         with self._lock:
-            if self._weights != weights or sum(map(_size, read.values())) > self._max_bytes:
+            if self._state != state or sum(map(_size, read.values())) > self._max_bytes:
                 return
             for key, one in read.items():
                 if key not in self._kept:
@@ -81,9 +84,10 @@ class CandidateReader:
 
 
 def _size(one: TokenVectors) -> int:
-    return one.vector.nbytes + one.tokens.nbytes
+    return one.vector.nbytes + one.tokens.nbytes + _OF_OBJECTS
 
 
-def _state_of(model: RankerModel) -> Hashable:
+def _state_of(model: RankerModel) -> object:
     device = next(model.parameters()).device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None, weights_state(model)
+    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return autocast, weights_state(model), model.config

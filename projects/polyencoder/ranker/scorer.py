@@ -70,6 +70,17 @@ class Scorer:
         with in_evaluation(model):
             return encode_candidates(model, self.text, texts, batch_size=size)
 
+    @torch.inference_mode()
+    def _read(self, candidates: Sequence[str]) -> Tensor:
+        """Like `encode_candidates`, with the vectors that scores were computed from, if they are still cached."""
+        model = self.model
+        model.check_has_vectors()
+        ids = candidate_ids(self.text, candidates, remember=True)
+        if not self.reader.fits(model, ids):
+            return self.encode_candidates(candidates)
+        with in_evaluation(model):
+            return torch.stack([one.vector for one in self.reader(model, self.text, ids)])
+
     @overload
     def encode(
         self,

@@ -90,7 +90,7 @@ def test_what_is_kept_stays_within_its_bytes(ranker, read, sentences):
     expected = ranker.score(CONTEXTS, sentences)
     reader = CandidateReader()
     ids = ranker.text.candidate_ids(sentences)
-    sizes = [4 * (ranker.model.dim + len(row) * ranker.model.token_dim) for row in ids]
+    sizes = [1024 + 4 * (ranker.model.dim + len(row) * ranker.model.token_dim) for row in ids]
     ranker.reader = reader = CandidateReader(max_bytes=sum(sizes[:5]))
     for texts in (sentences[:5], sentences[2:5]):
         torch.testing.assert_close(ranker.score(CONTEXTS, texts), expected[:, [sentences.index(t) for t in texts]])

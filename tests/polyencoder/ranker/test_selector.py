@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,6 +85,21 @@ def test_options_are_read_once_for_many_conversations(make_ranker, architecture)
     assert sum(read) == 2
     assert len(more.chosen) == 5
     assert selector.select("do you ski ?", TOOLS[::-1]).chosen[0].option == first.chosen[0].option
+
+
+def test_a_changed_configuration_changes_the_scores(make_ranker):
+    ranker = make_ranker("bi")
+    before = ranker.score(["hi"], ["hello", "you"])
+    ranker.model.config = replace(ranker.model.config, output_scaling=2 * ranker.model.config.output_scaling)
+    torch.testing.assert_close(ranker.score(["hi"], ["hello", "you"]), 4 * before)
+
+
+def test_diversity_does_not_read_the_candidates_again(make_ranker):
+    ranker, read = make_ranker("bi"), []
+    for tower in ranker.model.towers:
+        tower.register_forward_pre_hook(lambda _, inputs: read.append(len(inputs[0])))
+    ranker.rank("do you ski ?", ["hello", "you", "i ski ."], diversity=0.5, top_k=2)
+    assert sum(read) == 4
 
 
 def test_what_is_wrong_is_said(make_ranker, tmp_path):
