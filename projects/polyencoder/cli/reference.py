@@ -74,7 +74,7 @@ def rows(command: App) -> Iterator[dict[str, str]]:
             continue
         leaf = known.get(one.keys)
         option = leaf.parlai.name if leaf and leaf.parlai else None
-        names = [name for name in one.names if not name.startswith(("--no-", "--empty-"))]
+        names = [name for name in one.names if not (name in one.negatives and name.startswith(("--no-", "--empty-")))]
         if one.index is not None and names[0].startswith("--"):  # given without its flag, too
             names.insert(0, names[0].removeprefix("--"))
         groups: Any = one.parameter.group or ()
