@@ -15,7 +15,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs, Parlai, Positive
 
-__all__ = ["LOOPBACK", "Limits", "ServerConfig", "no_index"]
+__all__ = ["LOOPBACK", "Limits", "ServerConfig", "no_index", "not_calibrated"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses reachable only from this machine."""
@@ -141,4 +141,13 @@ def no_index(purpose: str) -> ConfigError:
         f"this server has no index to {purpose}: make one with `polyencoder index --model MODEL --candidates FILE "
         "--out INDEX`, and start the server with `polyencoder serve --model MODEL --index INDEX`",
         argument="index",
+    )
+
+
+def not_calibrated() -> ConfigError:
+    """The error for a request with `min_probability` if the model has no calibration; without paths of the server."""
+    return ConfigError(
+        "a minimum probability needs a calibrated model, and this server's is not calibrated: leave it out, or "
+        "calibrate the model with `polyencoder calibrate` and start the server again",
+        argument="min_probability",
     )

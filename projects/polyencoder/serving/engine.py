@@ -76,11 +76,15 @@ class Engine:
         """Checks texts, at least one, against the limits. InputError that names the text."""
         if not values:
             raise InputError(f"{name} is empty; it must have at least one text", argument=name)
+        self.check_count(values, name=name)
+        return [self.text(value, name=f"{name}.{place}") for place, value in enumerate(values)]
+
+    def check_count(self, values: Sequence[object], *, name: str) -> None:
+        """Raises InputError above the limit of texts."""
         if len(values) > self.limits.documents:
             raise InputError(
                 f"{name} has {len(values):,} texts; it must have at most {self.limits.documents:,}", argument=name
             )
-        return [self.text(value, name=f"{name}.{place}") for place, value in enumerate(values)]
 
     def text(self, value: str, *, name: str) -> str:
         """Checks one text against the limits. InputError that names it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -60,9 +61,11 @@ def mcp_server(service: Service) -> Server[Any]:
         if operation is None:
             return _failed(f"there is no tool {params.name!r:.60}; the tools are {', '.join(operations)}")
         try:
-            answer = await operation.run(operation.request.model_validate(arguments), service)
+            request = operation.request.model_validate(arguments)
         except ValidationError as error:
             return _failed(invalid_body(error.errors(), arguments)[0])
+        try:
+            answer = await operation.run(request, service)
         except PolyencoderError as error:
             return _failed(for_clients(error, service))
         content = answer.model_dump(mode="json", exclude_none=True)
@@ -103,11 +106,13 @@ class McpEndpoint:
 
 
 def serve_stdio(service: Service) -> None:
-    """Answers one client on standard input and output, until it closes them."""
+    """Answers one client on standard input and output, until it closes them. SIGINT ends the process as SIGTERM does:
+    nothing interrupts the thread that reads standard input."""
 
     async def answer() -> None:
         server = mcp_server(service)
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
+    signal.signal(signal.SIGINT, lambda *_: signal.raise_signal(signal.SIGTERM))
     anyio.run(answer)

@@ -15,6 +15,7 @@ from polyencoder.index.hits import Found, Hit
 from polyencoder.index.options import Exactness, Fusion, SearchOptions
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.batch_forward import context
+from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
@@ -137,7 +138,10 @@ async def find_hits(
     if options.top_k is not None and options.top_k > engine.limits.top_k:
         raise InputError(f"top_k is {options.top_k}; it must be at most {engine.limits.top_k}", argument="top_k")
     turns = engine.turns(turns, name=name)
-    settings = (options, service.config.min_probability if min_probability is None else min_probability, keep_turns)
+    least = service.config.min_probability if min_probability is None else min_probability
+    if least is not None and index is not None and (service.reranker or engine.ranker).calibration is None:
+        raise not_calibrated()
+    settings = (options, least, keep_turns)
     remote = index is not None and index.remote
     if index is not None and not remote and await engine.tokenized(index.__len__) == 0:
         return [], 0, {}

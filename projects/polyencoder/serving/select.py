@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from polyencoder.calibration import LeastProbability, least_probability
 from polyencoder.ranker.selector import Selection, selection
+from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.messages import Answer, Asked, KnownFields, answer_fields
 from polyencoder.serving.rerank import score_lists
@@ -82,6 +83,9 @@ async def select_options(
         ConfigError: `min_probability` without a calibration.
     """
     ranker = engine.ranker
+    if min_probability is not None and ranker.calibration is None:
+        raise not_calibrated()
+    engine.check_count(options, name="options")  # before what takes long for a million
     least = least_probability(ranker.calibration, min_probability, of=ranker)
     read = read_options(options)
     texts = engine.texts([one.text for one in read], name="options")

@@ -10,8 +10,11 @@ import anyio
 import pytest
 
 from polyencoder import ConfigError, Selector
+from polyencoder.cli.main import run
 from polyencoder.serving.config import Limits, ServerConfig
+from polyencoder.serving.run import _OF_HTTP
 from polyencoder.serving.run import serve as run_server
+from polyencoder.settings.fields import leaves
 from tests.polyencoder.calibration.test_probability import calibrated
 from tests.polyencoder.ranker.test_selector import CHAT, TOOLS
 
@@ -95,6 +98,9 @@ def test_over_stdio(place):
 
 
 def test_settings_that_stdio_would_not_read_are_errors():
+    assert set(leaves(ServerConfig)) >= _OF_HTTP
+    with pytest.raises(ConfigError, match="max_concurrent is of the HTTP server"):
+        run(["serve", "-m", "model", "--mcp", "stdio", "--max-concurrent", "3"])
     with pytest.raises(ConfigError, match="port is of the HTTP server, which mcp stdio does not start") as error:
         run_server(ServerConfig(model="model", mcp="stdio", port=8001))
     assert error.value.argument == "port"

@@ -39,6 +39,22 @@ def test_a_model_without_calibration_has_no_probabilities(shared):
     assert "polyencoder calibrate" in answer.json()["message"]
 
 
+@pytest.mark.parametrize(("route", "more"), [("select", {"options": ["a"]}), ("search", {})])
+def test_errors_name_no_path_of_the_server(serve, make_ranker, tmp_path, route, more):
+    ranker = make_ranker("bi")
+    ranker.source = tmp_path / "model"
+    answer = serve(ranker).post(f"/v1/{route}", json={"query": "hello", "min_probability": 0.5, **more})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "min_probability")
+    assert str(tmp_path) not in answer.text
+
+
+def test_more_options_than_the_limit_are_not_read(serve, monkeypatch):
+    client = serve("bi", records=None, limits=Limits(documents=3))
+    monkeypatch.setattr("polyencoder.serving.select.read_options", lambda _: pytest.fail("read"))
+    answer = client.post("/v1/select", json={"query": "a", "options": ["a"] * 4})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "options")
+
+
 @pytest.mark.parametrize(
     ("body", "param", "says"),
     [
