@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from polyencoder.modeling import RankerModel
-from polyencoder.modeling.changes import weights_state
+from polyencoder.modeling.changes import weights_sample, weights_state
 from polyencoder.ranker.encoding import read_candidates
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder
@@ -90,4 +90,4 @@ def _size(one: TokenVectors) -> int:
 def _state_of(model: RankerModel) -> object:
     device = next(model.parameters()).device.type
     autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return autocast, weights_state(model), model.config
+    return autocast, weights_state(model), weights_sample(model), model.config

@@ -56,6 +56,16 @@ def test_candidates_are_read_once_until_the_weights_change(ranker, read, sentenc
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("architecture", ["bi", "poly", "late"])
+def test_weights_that_are_overwritten_through_data_are_other_weights(make_ranker, sentences, architecture):
+    """As averages of weights are put in the place of those that are trained."""
+    ranker, other = make_ranker(architecture), make_ranker(architecture, seed=1)
+    ranker.score(CONTEXTS, sentences)
+    for ours, theirs in zip(ranker.model.parameters(), other.model.parameters(), strict=True):
+        ours.data.copy_(theirs.data)
+    assert torch.equal(ranker.score(CONTEXTS, sentences), other.score(CONTEXTS, sentences))
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
 def test_a_step_of_an_optimizer_changes_the_weights(ranker, read, sentences, optimizer):
     ranker.score(["hello"], sentences)
