@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import runpy
 import signal
 import socket
@@ -44,8 +45,11 @@ PORT = ":8000"  # of the server in documents; here it has one that is free
 REPORTS = ".reports.json"
 TYPED = "hi !\nwhat do you do in winter ?\n"  # in conversations
 
-# What no run worth showing reports: it learns nothing, or from one candidate.
+# What no run worth showing reports: it learns nothing, or from one candidate. R20@1 counts as hits@1.
 SUSPECT = {"loss": 0, "mean_loss": 0, "masked_loss": 0, "accuracy": 1, "train_accuracy": 1, "hits@1": 1, "gnorm": 0}
+
+
+_MEASURE = re.compile(r"""\b(loss|hits@1|R\d+@1)"?:? +(nan|inf|[\d.]+)""")  # in a line of text, or of JSON
 
 
 class Failure(Exception):
@@ -79,7 +83,8 @@ class Runner:
             raise Failure(f"{command}\ntrains {trained}, which is there already: it would go on with another run")
         shown = self.prepare(_limited(command))
         problem = _problem(
-            list(self._reports(trained)), learns=trained is not None and "tfidf" not in command.arguments
+            [*self._reports(trained), *_printed(command, shown)],
+            learns=trained is not None and "tfidf" not in command.arguments,
         )
         if problem:
             raise Failure(f"{command}\n{problem}\n{shown[-SHOWN:]}")
@@ -217,6 +222,15 @@ def _limited(command: Command) -> Command:
     if "train_model" in words and not {"--backbone", "--init-model", "convert", "tfidf"} & set(words):
         words += FROM_SCRATCH.split()
     return replace(command, arguments=tuple(words))
+
+
+def _printed(command: Command, shown: str) -> Iterator[dict[str, Any]]:
+    """The metrics in each line of what training and evaluation without ParlAI print; not those of other models."""
+    if not {"train", "evaluate"} & set(command.arguments[1:2]):
+        return
+    for line in shown.splitlines():
+        if not line.startswith(("TF-IDF", "before training")):
+            yield {"hits@1" if name[0] == "R" else name: float(value) for name, value in _MEASURE.findall(line)}
 
 
 def _problem(reports: list[dict[str, Any]], *, learns: bool) -> str | None:
