@@ -73,8 +73,8 @@ clean:  ## remove build outputs and caches (.venv stays)
 # Empty files that say when a step was last done.
 $(VENV)/.dependencies: requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -r requirements.txt
-	$(PIP) install --no-deps $(NO_DEPS) '$(FAIRSEQ)'
+	$(PIP) install --no-compile -r requirements.txt  # what is imported is compiled then
+	$(PIP) install --no-compile --no-deps $(NO_DEPS) '$(FAIRSEQ)'
 	touch $@
 
 # The folders are here because setup.py maps each package in them: a new one needs a new installation.
