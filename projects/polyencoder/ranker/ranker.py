@@ -71,19 +71,6 @@ class Ranker(Scorer):
         self.calibration: Calibration | None = None
         """Maps scores to probabilities; None unless `polyencoder calibrate` fitted it."""
 
-    def __repr__(self) -> str:
-        model, config = self.model, self.model.config
-        weights = list(model.parameters())
-        parts = [
-            config.architecture,
-            str(config.backbone.get("model_type", "")),
-            f"{sum(weight.numel() for weight in weights) / 1e6:.1f}M parameters",
-            f"{model.dim} dimensions" if model.has_vectors else "",
-            str(self.device),
-            str(weights[0].dtype).removeprefix("torch."),
-        ]
-        return f"Ranker({', '.join(part for part in parts if part)})"
-
     def __getattr__(self, name: str) -> Any:
         if name in _METHOD_HINTS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: {_METHOD_HINTS[name]}")

@@ -41,6 +41,19 @@ class Scorer:
         self.text = text
         self.reader = CandidateReader()
 
+    def __repr__(self) -> str:
+        model, config = self.model, self.model.config
+        weights = list(model.parameters())
+        parts = [
+            config.architecture,
+            str(config.backbone.get("model_type", "")),
+            f"{sum(weight.numel() for weight in weights) / 1e6:.1f}M parameters",
+            f"{model.dim} dimensions" if model.has_vectors else "",
+            str(self.device),
+            str(weights[0].dtype).removeprefix("torch."),
+        ]
+        return f"{type(self).__name__}({', '.join(part for part in parts if part)})"
+
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Tensor:
         """Scores every candidate for every context: [contexts, candidates], float32, on the CPU."""
         candidates = checked_candidates("candidates", candidates)

@@ -144,7 +144,7 @@ def arguments(pairs, backbone_folder):
 
 
 class Killed(BaseException):
-    """What ends a run in the midst of it."""
+    """Interrupts a run."""
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_an_output_scaling_that_is_measured_comes_back_with_a_checkpoint(run, ar
 
 
 def test_the_comparison_is_made_once(run, arguments, pairs, losses):
-    """A run that goes on says what the first start found, and does not take its own weights for the untrained ones."""
+    """A resumed run says what the first start found, and does not take its own weights for the untrained ones."""
     flags = ["--architecture", "bi", "--epochs", 6, "--save-every-seconds", 0]
     losses(lambda: run(*arguments, *flags), 12)
     outputs: list[str] = []

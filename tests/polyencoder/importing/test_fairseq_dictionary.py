@@ -10,7 +10,7 @@ from polyencoder.importing.fairseq_dictionary import FairseqDictionary
 
 @pytest.fixture
 def read(tmp_path):
-    """(lines, n_tokens=None) -> the dictionary of a model with so many tokens, or as many as it has with a mask."""
+    """(lines, n_tokens=None) -> the dictionary of a model of n_tokens, by default those of the lines with a mask."""
 
     def make(*lines: str, n_tokens: int | None = None) -> FairseqDictionary:
         path = tmp_path / "dict.txt"

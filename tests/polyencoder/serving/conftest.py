@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -132,3 +133,55 @@ def started(*options: str):
             yield process, found[1]
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def browser():
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("no chromium with chromedriver: apt-get install chromium chromium-driver")
+    webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
+        options.add_argument(argument)
+    service = webdriver.ChromeService(executable_path=driver)
+    opened = webdriver.Chrome(options=options, service=service)
+    opened.set_page_load_timeout(SECONDS)
+    yield opened
+    opened.quit()
+
+
+@pytest.fixture
+def wait(browser):
+    """(condition) -> its value once it is true."""
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    return lambda condition: WebDriverWait(browser, SECONDS).until(lambda _: condition())
+
+
+@pytest.fixture
+def all_of(browser):
+    """(CSS selector) -> the elements."""
+    from selenium.webdriver.common.by import By
+
+    return lambda selector: browser.find_elements(By.CSS_SELECTOR, selector)
+
+
+@pytest.fixture
+def drop(browser):
+    """(selector, name, text or bytes as a list): drops a file on an element."""
+    script = """
+        const data = new DataTransfer();
+        const content = arguments[2];
+        data.items.add(new File([typeof content === "string" ? content : new Uint8Array(content)], arguments[1]));
+        const event = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
+        document.querySelector(arguments[0]).dispatchEvent(event);
+    """
+    return lambda *words: browser.execute_script(script, *words)
+
+
+def figures(item) -> dict[str, str]:
+    """The labels of a candidate with their values."""
+    terms, values = (item.find_elements("css selector", f".numbers {one}") for one in ("dt", "dd"))
+    return {term.text: value.text for term, value in zip(terms, values, strict=True)}

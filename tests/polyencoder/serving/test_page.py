@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,46 +11,12 @@ import pytest
 from polyencoder.calibration import Calibration
 from polyencoder.data.pairs import read_all_pairs
 from polyencoder.index.base import Candidate
-from polyencoder.serving.config import Limits
 from polyencoder.storage.checkpoint import model_fingerprint
-from tests.polyencoder.serving.conftest import REPLIES, SECONDS
+from tests.polyencoder.serving.conftest import REPLIES, figures
 
 pytestmark = pytest.mark.slow
 
 MARKUP = "<img src=x onerror=\"document.title='broken'\"><script>document.title='broken'</script>&amp;<b>bold</b>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no chromium with chromedriver: apt-get install chromium chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
-        options.add_argument(argument)
-    service = webdriver.ChromeService(executable_path=driver)
-    opened = webdriver.Chrome(options=options, service=service)
-    opened.set_page_load_timeout(SECONDS)
-    yield opened
-    opened.quit()
-
-
-@pytest.fixture
-def wait(browser):
-    """(condition) -> its value once it is true."""
-    from selenium.webdriver.support.ui import WebDriverWait
-
-    return lambda condition: WebDriverWait(browser, SECONDS).until(lambda _: condition())
-
-
-@pytest.fixture
-def all_of(browser):
-    """(CSS selector) -> the elements."""
-    from selenium.webdriver.common.by import By
-
-    return lambda selector: browser.find_elements(By.CSS_SELECTOR, selector)
 
 
 @pytest.fixture
@@ -68,19 +33,6 @@ def violations(browser):
         return {one["id"]: [node["html"] for node in one["nodes"]] for one in bad}
 
     return found
-
-
-@pytest.fixture
-def drop(browser):
-    """(selector, name, text or bytes as a list): drops a file on an element."""
-    script = """
-        const data = new DataTransfer();
-        const content = arguments[2];
-        data.items.add(new File([typeof content === "string" ? content : new Uint8Array(content)], arguments[1]));
-        const event = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
-        document.querySelector(arguments[0]).dispatchEvent(event);
-    """
-    return lambda *words: browser.execute_script(script, *words)
 
 
 @pytest.fixture
@@ -101,12 +53,6 @@ def calibrated(make_ranker):
     fingerprint = model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(temperature=5.0, none=-3.0, fingerprint=fingerprint)
     return ranker
-
-
-def figures(item) -> dict[str, str]:
-    """The labels of a candidate with their values."""
-    terms, values = (item.find_elements("css selector", f".numbers {one}") for one in ("dt", "dd"))
-    return {term.text: value.text for term, value in zip(terms, values, strict=True)}
 
 
 def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wait, all_of):
@@ -222,52 +168,6 @@ def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, bro
     left = 1 - sum(one["probability"] for one in expected["results"])
     assert figures(none) == {"probability": f"{100 * left:.1f} %"}
     assert "every candidate of the index was compared" in all_of("#search .note")[0].text
-
-
-def test_a_dropped_file_is_searched_in_place_of_the_index_as_far_as_the_limits_reach(
-    serve, browser, wait, all_of, drop
-):
-    client = serve("bi", limits=Limits(documents=2))
-    browser.set_window_size(1000, 1200)
-    browser.get(f"{client.base_url}#search")
-    wait(lambda: "5 candidates" in all_of("#about")[0].text)
-    record = {"id": "parrot", "text": "i have a parrot .", "metadata": {"page": 7}}
-    drop("h1", "mine.jsonl", f"i ski .\n{json.dumps(record)}\nno .\nhi .\n")
-    said = wait(lambda: all_of("#own-note")[0].text)
-    assert said.startswith("mine.jsonl: 2 candidates, ranked with each question, in place of the index's")
-    assert said.endswith("this server ranks no more in a request; 2 are left out.")
-    all_of("#query")[0].send_keys("any pets ?\n")
-    wait(lambda: all_of("#search li"))
-    asked = {"query": "any pets ?", "documents": ["i ski .", "i have a parrot ."]}
-    expected = client.post("/v1/rerank", json=asked).json()["results"]
-    shown = {one.find_element("css selector", ".text").text: figures(one) for one in all_of("#search li")}
-    assert [*shown] == [asked["documents"][one["index"]] for one in expected]
-    relevance = {asked["documents"][one["index"]]: f"{one['relevance_score']:.3f}" for one in expected}
-    assert shown["i have a parrot ."] == {"relevance": relevance["i have a parrot ."], "id": "parrot", "page": "7"}
-
-
-def test_a_file_without_text_replaces_nothing_and_dropped_text_is_the_browsers(serve, browser, wait, all_of, drop):
-    client = serve("bi", records=None)
-    browser.set_window_size(1000, 1200)
-    browser.get(f"{client.base_url}#rerank")
-    wait(lambda: "no index" in all_of("#about")[0].text)
-    all_of("#documents")[0].send_keys("i ski .")
-    for name, content, why in (
-        ("latin.txt", list("caf\xe9".encode("latin-1")), "it is not text in UTF-8"),
-        ("empty.txt", "\n \r\n", "it has no text"),
-    ):
-        drop("h1", name, content)
-        wait(lambda name=name, why=why: all_of("#documents-note")[0].text == f"{name}: not read: {why}")
-        assert all_of("#documents")[0].get_attribute("value") == "i ski ."
-    untouched = """
-        const data = new DataTransfer();
-        data.setData("text/plain", "a line");
-        const event = new DragEvent("drop", { dataTransfer: data, bubbles: true, cancelable: true });
-        return document.querySelector("#documents").dispatchEvent(event);
-    """
-    assert browser.execute_script(untouched)
-    drop("h1", "bom.txt", list("\ufeffhi .\r\nno .".encode()))
-    wait(lambda: all_of("#documents")[0].get_attribute("value") == "hi .\nno .")
 
 
 def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of):

@@ -45,7 +45,7 @@ class Losses(Callback):
 
 
 class Kill(Callback):
-    """Breaks off a run in the midst of it."""
+    """Interrupts a run."""
 
     def __init__(self, after: int) -> None:
         self._after = after

@@ -77,7 +77,7 @@ def make_settings(tmp_path, backbone_folder, vocabulary):
 
 
 class Killed(BaseException):
-    """What ends a run in the midst of it."""
+    """Interrupts a run."""
 
 
 @pytest.fixture

@@ -10,22 +10,22 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from polyencoder.data.loader import in_batches
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.errors import ConfigError
 from polyencoder.index.base import Candidate, How, Index, check_contexts
 from polyencoder.index.certificate import search_shortlists
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints, Maker, encoder_of
+from polyencoder.index.meta import Fingerprints, encoder_of
 from polyencoder.index.options import TOP_K, Filter, SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
+from polyencoder.index.postgres.meta import PostgresMeta, read_meta
 from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.search import PostgresSearch
 from polyencoder.index.postgres.table import Table, parse_kind, vectors_of
@@ -35,24 +35,13 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
 
-__all__ = ["PostgresIndex", "described_postgres"]
+__all__ = ["PostgresIndex"]
 
 T = TypeVar("T")
 
 _SHORTEST_LIST = 256
 _SCAN_ROWS = 8192  # if so few pass the filter, scoring all is faster than an index
 _MOST_EF, _MOST_PROBES = 1000, 32_768  # of pgvector
-
-
-@dataclass(frozen=True, kw_only=True)
-class PostgresMeta(Maker):
-    """The description of an index in PostgreSQL, the comment of its table."""
-
-    kind: str
-    parameters: dict[str, int]
-    """The parameters of pgvector's index."""
-    words: bool = False
-    """Whether the table has the words of the texts."""
 
 
 class PostgresIndex(Index):
@@ -164,7 +153,7 @@ class PostgresIndex(Index):
             CheckpointError: there is no index, or another model made it.
         """
         server = Server(where)
-        meta = server.read(lambda session: _meta(Table(session, server.name, where=server.where), server))
+        meta = server.read(lambda session: read_meta(Table(session, server.name, where=server.where), server))
         if ranker is not None:
             meta.check_model(Fingerprints.of(ranker), where=server.where)
         return cls(server, meta, ranker, attention=attention)
@@ -224,7 +213,7 @@ class PostgresIndex(Index):
     def _table(self, session: PostgresSession) -> Table:
         """The table. CheckpointError if it is gone, or was replaced by one of another model."""
         table = Table(session, self._server.name, where=self._server.where)
-        meta = _meta(table, self._server)
+        meta = read_meta(table, self._server)
         meta.check_model(self.meta.fingerprints, where=self._server.where)
         self.meta = meta
         return table
@@ -393,29 +382,3 @@ class PostgresIndex(Index):
         with self.changing():
             assert self._change is not None
             yield Table(self._change, self._server.name, where=self._server.where)
-
-
-def _meta(table: Table, server: Server) -> PostgresMeta:
-    """The description of an index. CheckpointError if there is none, or it is damaged."""
-    if (text := table.description()) is None:
-        raise CheckpointError(
-            f"{server.where}: no index (no table {server.name}); make one with `Ranker.index` or `polyencoder index`"
-        )
-    return PostgresMeta.parsed(text, server.where)
-
-
-def described_postgres(where: str) -> list[str]:
-    """A summary of an index, in lines, without its model. Errors as in `PostgresIndex.open`."""
-    with closing(Server(where)) as server:
-
-        def describe(session: PostgresSession) -> list[str]:
-            table = Table(session, server.name, where=server.where)
-            meta = _meta(table, server)
-            parameters = ", ".join(f"{name}={value}" for name, value in meta.parameters.items())
-            how = f"{meta.kind} ({parameters})" if parameters else "flat: results are exact or certified"
-            vectors = f"of {meta.dim} numbers, float32"
-            lines = meta.summary(server.where, entries=table.count(), vectors=vectors)
-            words = ["words: of all texts, for hybrid searches"] if meta.words else []
-            return [*lines, *words, f"search: PostgreSQL, {how}"]
-
-        return server.read(describe)

@@ -10,7 +10,8 @@ import torch
 from polyencoder.index.base import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
-from polyencoder.index.postgres.index import PostgresIndex, PostgresMeta
+from polyencoder.index.postgres.index import PostgresIndex
+from polyencoder.index.postgres.meta import PostgresMeta
 from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.table import Table, parse_kind
 from polyencoder.index.rows import key_of
