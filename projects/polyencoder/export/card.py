@@ -16,6 +16,7 @@ from typing import Any
 
 from polyencoder.config import PROMPTS, TextConfig
 from polyencoder.evaluation.names import current_name, main_measures
+from polyencoder.export.metadata import SPLITS, front_matter, hub_dataset, hub_id, renamed, results, without_folder
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
 
@@ -36,6 +37,8 @@ _FLAGS_OF_CONVERT = (
 )
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
 _BAR = "\\|"  # in a cell
+TASK = "text-ranking"
+"""The hub's name of what rankers do."""
 _LOADED = re.compile(r'^(ranker = Ranker\.from_pretrained\()"([^"]*)"', re.M)
 _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
@@ -57,10 +60,21 @@ class TrainingRun:
     pairs: int | None = None
     """Of the training data."""
     seed: int | None = None
+    base_model: str | None = None
+    """The hub id of the encoder or ranker that it started from, if that has one."""
 
     @property
     def task(self) -> str | None:
         return self.flags.get("task")
+
+    def data(self, part: str) -> str | None:
+        """The name of the data of a part: a task of ParlAI, a data set of the hub, or a file."""
+        own = "valid" if part == "valid" else "train"
+        files = self.flags.get(own) or self.flags.get("train")
+        name = self.flags.get("evaltask") or self.task or files
+        if name is None:
+            return None
+        return hub_dataset(name) or ", ".join(Path(one).name for one in str(name).split(","))
 
 
 def measured(
@@ -83,7 +97,8 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     opt = _read(f"{os.fspath(model_file)}.opt")
     shown = _FLAGS_OF_CONVERT if opt.get("model") == "convert" else _FLAGS
     given = opt.get("override") or {name: opt.get(name) for name in shown}
-    flags = {name: _without_folder(value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
+    base_model = hub_id(given.get("init_model")) or hub_id(given.get("backbone"))
+    flags = {name: without_folder(value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
     flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
     stats = _read(f"{os.fspath(model_file)}.trainstats")
     metrics = {}
@@ -95,7 +110,8 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
             metrics[part] = chosen | ({"examples": report["exs"]} if "exs" in report else {})
     best = _best(stats, metric=opt.get("validation_metric")) or stats
     updates, examples = (value if isinstance(value := best.get(name), int) else None for name in _LENGTH)
-    return TrainingRun(flags, metrics, updates=updates, examples=examples, seed=opt.get("seed"))
+    length: dict[str, Any] = {"updates": updates, "examples": examples, "seed": opt.get("seed")}
+    return TrainingRun(flags, metrics, base_model=base_model, **length)
 
 
 def model_card(
@@ -115,7 +131,7 @@ def model_card(
     kind, described = ranker.model.title, ranker.model.describe()
     architecture, encoder = described.pop("architecture"), described.pop("encoder")
     if backbone := run.flags.get("backbone"):
-        encoder = f"{backbone}: {encoder}"
+        encoder = f"{without_folder(backbone)}: {encoder}"
     facts: dict[str, Any] = {
         "architecture": architecture[0].upper() + architecture[1:],
         "encoder": encoder,
@@ -127,9 +143,8 @@ def model_card(
         "trained for": _length(run),
         "ONNX graphs": graphs,
     }
-    tags = ["response-selection", "dialogue", kind.lower()]
     parts = [
-        "\n".join(["---", "library_name: polyencoder", "tags:", *(f"- {tag}" for tag in tags), "---"]),
+        _metadata(run, name=name, tags=["response-selection", "dialogue", kind.lower()]),
         f"# {name}",
         f"A {kind} that ranks replies to a dialogue"
         + (f", trained on the ParlAI task `{run.task}`." if run.task else "."),
@@ -160,7 +175,31 @@ def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "floa
         elif not line.startswith("| ONNX graphs |"):
             lines.append(line)
     text = "\n".join(lines) + "\n"
-    return _LOADED.sub(lambda found: f'{found[1]}"{name}"', text)
+    return renamed(_LOADED.sub(lambda found: f'{found[1]}"{name}"', text), name=name)
+
+
+def _metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
+    datasets = (hub_dataset(run.flags.get(part)) for part in ("train", "valid"))
+    evaluations = [(part, run.metrics[part], run.data(part)) for part in SPLITS if part in run.metrics]
+    facts = {"task": TASK, "task_name": "Response selection"}
+    return front_matter(
+        name=name,
+        library="polyencoder",
+        task=TASK,
+        tags=tags,
+        base_model=run.base_model,
+        datasets=dict.fromkeys(one for one in datasets if one),
+        results=[
+            one
+            for part, measures, data in evaluations
+            if data is not None
+            for one in results(_without_count(measures), dataset=data, part=part, **facts)
+        ],
+    )
+
+
+def _without_count(measures: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in measures.items() if name != "examples"}
 
 
 def _context(text: TextConfig) -> str:
@@ -181,11 +220,12 @@ def _usage(ranker: TextRanker, *, name: str) -> str:
         "from polyencoder import Ranker",
         "",
         f'ranker = Ranker.from_pretrained("{name}")  # or the path of this folder',
-        'ranker.rank(["hi !", "hello , do you ski ?"], ["yes , every winter .", "no ."], top_k=1)',
+        'candidates = ["yes , every winter .", "no .", "i have two dogs ."]',
+        'ranker.rank(["hi !", "hello , do you ski ?"], candidates, top_k=1)',
     ]
     if ranker.model.has_vectors:
-        lines += ['index = ranker.index(candidates, "replies")  # millions of them, encoded once']
-        lines += ['ranker.search(["hi !"], index, top_k=5)']
+        lines += ['index = ranker.index(candidates, "replies")  # of millions, encoded once']
+        lines += ['ranker.search(["hello , do you ski ?"], index, top_k=2)']
     return "\n".join(["```python", *lines, "```"])
 
 
@@ -200,7 +240,7 @@ def _results(run: TrainingRun) -> list[str]:
 def _training(run: TrainingRun) -> list[str]:
     if not run.flags:
         return []
-    rows = ((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in run.flags.items())
+    rows = ((f"`--{name.replace('_', '-')}`", f"`{without_folder(value)}`") for name, value in run.flags.items())
     return ["## Training", table((f"flag of `{run.command}`", "value"), rows)]
 
 
@@ -252,7 +292,3 @@ def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
     reports = stats.get("valid_reports") or []
     best = stats.get("best_valid")
     return next((one for one in reports if best in (one.get(metric), one.get(current_name(str(metric))))), None)
-
-
-def _without_folder(value: Any) -> Any:
-    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value

@@ -6,14 +6,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import torch
 from huggingface_hub import HfApi
 
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.export.card import model_card
+from polyencoder.export.card import model_card, updated_card
 from polyencoder.export.folder import README, save_ranker
+from polyencoder.storage.checkpoint import WEIGHTS, read_digests, weights_fingerprint
 
 __all__ = ["push"]
 
@@ -22,22 +25,38 @@ def push(
     ranker: CalibratedRanker,
     repo_id: str,
     *,
+    source: Path | None = None,
     private: bool | None = None,
     token: str | None = None,
     dtype: WeightDtype = "float32",
     readme: str | None = None,
 ) -> str:
-    """Uploads a ranker with a model card, all files in one commit; see `Ranker.push_to_hub`."""
+    """Uploads a ranker with a model card, all files in one commit; see `Ranker.push_to_hub`.
+
+    `source`: the folder it was loaded from, whose card knows of the training.
+    """
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as folder:
         save_ranker(ranker, folder, dtype=dtype)  # first: what cannot be saved leaves no empty repository
         with _explaining(repo_id):
             url = api.create_repo(repo_id, private=private, exist_ok=True)  # completes a plain name
-        card = model_card(ranker, name=url.repo_id, dtype=dtype) if readme is None else readme
-        (Path(folder) / README).write_text(card, encoding="utf-8")
+        facts: dict[str, Any] = {"name": url.repo_id, "dtype": dtype}
+        earlier = _earlier_card(ranker, source)
+        card = updated_card(earlier, ranker, **facts) if earlier else model_card(ranker, **facts)
+        (Path(folder) / README).write_text(card if readme is None else readme, encoding="utf-8")
         with _explaining(repo_id):
             api.upload_folder(repo_id=url.repo_id, folder_path=folder, commit_message="Upload a ranker")
     return str(url)
+
+
+def _earlier_card(ranker: CalibratedRanker, source: Path | None) -> str | None:
+    """The card of the folder that a ranker was loaded from; None where its weights are others now."""
+    if source is None or not (source / README).is_file() or not (source / WEIGHTS).is_file():
+        return None
+    stored = read_digests(source / WEIGHTS).get(WEIGHTS)
+    if stored != weights_fingerprint(ranker.model.merged().kept_weights(torch.float32)):
+        return None
+    return (source / README).read_text(encoding="utf-8")
 
 
 @contextmanager

@@ -10,10 +10,14 @@ from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.export.card import table
 from polyencoder.export.folder import README
+from polyencoder.export.metadata import front_matter, hub_id, results
 from polyencoder.pretraining.start import Pretrained
 from polyencoder.storage.files import reporting_write_errors, write_text
 
 __all__ = ["encoder_card", "ranker_flags", "ranker_options", "write_encoder"]
+
+TASK = "fill-mask"
+"""The hub's name of what pre-trained encoders do."""
 
 
 def encoder_card(
@@ -59,7 +63,14 @@ def encoder_card(
     head = "; a cross-encoder begins with its head for next utterances" if has_head else ""
     rows = [*facts.items(), *((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in flags.items())]
     parts = [
-        "---\nlibrary_name: transformers\ntags:\n- response-selection\n- dialogue\n---",
+        front_matter(
+            name=name,
+            library="transformers",
+            task=TASK,
+            tags=["response-selection", "dialogue"],
+            base_model=hub_id(backbone),
+            results=results(report, task=TASK, task_name="Masked words and next utterances", dataset=facts["corpus"]),
+        ),
         f"# {name}",
         "An encoder that was pre-trained with masked words and next utterances, to make rankers of.",
         table(("", ""), rows),

@@ -193,6 +193,9 @@ class Ranker(Scorer):
     ) -> str:
         """Uploads this ranker to the Hugging Face hub, with a model card, for `from_pretrained(repo_id)`.
 
+        The card of the folder that it was loaded from is kept, with base model, data and results, while its weights
+        are unchanged.
+
         Args:
             repo_id: `name` or `organisation/name`; created if it does not exist.
             private: whether a new repository is private; None for the account's default.
@@ -206,7 +209,7 @@ class Ranker(Scorer):
         Raises:
             CheckpointError: the hub cannot be reached or refuses, with its reason.
         """
-        return push(self, repo_id, private=private, token=token, dtype=dtype, readme=readme)
+        return push(self, repo_id, source=self.source, private=private, token=token, dtype=dtype, readme=readme)
 
     def rank(
         self,

@@ -20,6 +20,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import NDCG
 from polyencoder.export.card import TrainingRun, measured, model_card
 from polyencoder.export.folder import README
+from polyencoder.export.metadata import hub_id
 from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.ranker.ranker import Ranker
@@ -276,5 +277,6 @@ def _write_card(
         examples=best.examples,
         pairs=data.size,
         seed=settings.training.seed,
+        base_model=hub_id(settings.model.init) or hub_id(settings.model.backbone),
     )
     write_text(out / README, model_card(ranker, name=out.resolve().name, run=run))

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 
 from polyencoder.export.card import TrainingRun, model_card, read_run
 
@@ -128,10 +129,29 @@ def test_the_card(make_ranker, architecture):
         "| valid | 0.8367 | 7,801 |",
     ):
         assert line in card.splitlines()
-    assert card.startswith("---\nlibrary_name: polyencoder\n")
+    data = ModelCard(card).data
+    assert (data.library_name, data.pipeline_tag, data.base_model) == ("polyencoder", "text-ranking", None)
+    assert kind.split(",")[0].lower() in data.tags
+    (result,) = data.eval_results
+    assert (result.dataset_name, result.dataset_split, result.metric_name) == ("my|task", "validation", "R20@1")
     assert 'Ranker.from_pretrained("me/model")' in card
     assert ("ranker.search(" in card) == (architecture != "cross")
     assert f"torch {version('torch')}" in card
+
+
+def test_what_a_run_of_parlai_started_from(model_file):
+    for given, base in (({}, None), ({"init_model": "me/old"}, "me/old"), ({"init_model": "zoo:a/b/model"}, None)):
+        write(model_file, ".opt", {"override": {**OVERRIDE, **given}})
+        assert read_run(model_file).base_model == base
+
+
+def test_no_paths_and_no_numbers_that_are_none(make_ranker):
+    flags = {"train": "/home/me/a.jsonl,/home/me/b.jsonl", "backbone": "/home/me/minilm"}
+    run = TrainingRun(flags, {"valid": {"MRR": 0.5, "loss": float("nan")}})
+    card = model_card(make_ranker("bi"), name="m", run=run)
+    assert "/home" not in card
+    (result,) = ModelCard(card).data.eval_results
+    assert (result.dataset_name, result.metric_name) == ("a.jsonl, b.jsonl", "MRR")
 
 
 def test_what_is_not_known_is_left_out(make_ranker):
@@ -139,11 +159,11 @@ def test_what_is_not_known_is_left_out(make_ranker):
     assert not any(word in card for word in ("None", "Results", "Training", "ONNX", "ParlAI", "unknown"))
 
 
-def test_the_usage_runs(make_ranker, tmp_path):
+@pytest.mark.parametrize("architecture", ["poly", "cross"])
+def test_the_usage_runs(make_ranker, tmp_path, monkeypatch, architecture):
     """What the card tells people to type."""
-    make_ranker("poly").save_pretrained(tmp_path / "model")
-    card = model_card(make_ranker("poly"), name=str(tmp_path / "model"))
-    code = card.partition("```python\n")[2].partition("```")[0].replace('"replies"', repr(str(tmp_path / "replies")))
-    candidates = [f"reply {i}" for i in range(9)]
-    exec(code, {"candidates": candidates})
-    assert (tmp_path / "replies").is_dir()
+    make_ranker(architecture).save_pretrained(tmp_path / "model")
+    card = model_card(make_ranker(architecture), name="model")
+    monkeypatch.chdir(tmp_path)
+    exec(card.partition("```python\n")[2].partition("```")[0], {})
+    assert (tmp_path / "replies").is_dir() == (architecture == "poly")

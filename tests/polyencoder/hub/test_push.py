@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 import torch
-from huggingface_hub import HfApi, RepoUrl
+from huggingface_hub import HfApi, ModelCard, RepoUrl
 
 from polyencoder.errors import CheckpointError, InputError
+from polyencoder.export.card import TrainingRun
 from polyencoder.export.folder import export_folder
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.checkpoint import save_folder
@@ -53,6 +55,25 @@ def test_push_to_hub(make_ranker, hub, no_network, tmp_path, sentences):
 def test_push_to_hub_with_a_card_of_ones_own(make_ranker, hub, tmp_path):
     make_ranker("bi").push_to_hub("me/ranker", readme="# Mine\n")
     assert (tmp_path / "uploaded" / "README.md").read_text() == "# Mine\n"
+
+
+def test_the_card_of_the_folder_is_kept_while_the_weights_are_its_own(make_ranker, hub, tmp_path):
+    run = TrainingRun({"train": "hf:me/talks:train"}, {"valid": {"R20@1": 0.75}}, base_model="you/encoder")
+    export_folder(make_ranker("bi"), tmp_path / "mine", run=run)
+    ranker = Ranker.from_pretrained(tmp_path / "mine", device="cpu")
+    for changed in (False, True):
+        if changed:
+            next(ranker.model.parameters()).data.add_(0.1)
+        ranker.push_to_hub("ranker", dtype="bfloat16")
+        card = ModelCard.load(tmp_path / "uploaded" / "README.md")
+        known = (None, None) if changed else ("you/encoder", ["me/talks"])
+        assert (card.data.base_model, card.data.datasets) == known
+        if not changed:
+            assert card.data.model_name == "me/ranker"
+            (result,) = card.data.eval_results
+            assert (result.dataset_name, result.metric_name, result.metric_value) == ("me/talks", "R20@1", 0.75)
+        assert "stored in bfloat16" in card.text
+        shutil.rmtree(tmp_path / "uploaded")
 
 
 @pytest.mark.parametrize("step", ["create_repo", "upload_folder"])

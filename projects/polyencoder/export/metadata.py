@@ -1,0 +1,106 @@
+"""The metadata of a model card, in the hub's format: base model, data sets, and results as a model-index."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from polyencoder.hub.resolve import hub_id_problem
+
+__all__ = ["front_matter", "hub_dataset", "hub_id", "renamed", "results", "without_folder"]
+
+SPLITS = {"valid": "validation", "test": "test"}
+"""The hub's names of the parts of a data set."""
+
+
+def front_matter(
+    *,
+    name: str,
+    library: str,
+    task: str,
+    tags: Iterable[str] = (),
+    base_model: str | None = None,
+    datasets: Iterable[str] = (),
+    results: Iterable[EvalResult] = (),
+) -> str:
+    """The YAML block at the beginning of a card, between two lines of `---`.
+
+    Args:
+        name: of the model, in its model-index.
+        library: that loads it.
+        task: the hub's name of what it does, such as "text-ranking".
+        base_model, datasets: hub ids.
+        results: of evaluations.
+    """
+    found = [*results]
+    data = ModelCardData(
+        library_name=library,
+        pipeline_tag=task,
+        tags=[*tags],
+        base_model=base_model,
+        datasets=[*datasets] or None,
+        model_name=name if found else None,  # read only in a model-index
+        eval_results=found or None,
+    )
+    return f"---\n{data.to_yaml()}\n---"
+
+
+def results(
+    measures: Mapping[str, float], *, task: str, task_name: str, dataset: str, part: str = "valid"
+) -> list[EvalResult]:
+    """The results of an evaluation; measures that are no finite number are left out.
+
+    Args:
+        measures: `{"R20@1": 0.83}`.
+        task: the hub's name of it; `task_name`: for people.
+        dataset: a hub id, or the name of a file.
+        part: of the data set, "valid" or "test".
+    """
+    return [
+        EvalResult(
+            task_type=task,
+            task_name=task_name,
+            dataset_type=dataset,
+            dataset_name=dataset,
+            dataset_split=SPLITS[part],
+            metric_type=name.lower().replace(" ", "_"),
+            metric_name=name,
+            metric_value=float(f"{value:.4g}"),
+        )
+        for name, value in measures.items()
+        if math.isfinite(value)
+    ]
+
+
+def hub_id(name: Any) -> str | None:
+    """The name if it can be a repository on the hub; None for a folder, a file, or nothing."""
+    return name if isinstance(name, str) and name and not hub_id_problem(name) else None
+
+
+def hub_dataset(name: Any) -> str | None:
+    """The repository of data that are read from the hub, `hf:OWNER/NAME:SPLIT` -> `OWNER/NAME`; None for files."""
+    return hub_id(str(name).split(":")[1]) if str(name).startswith("hf:") else None
+
+
+def without_folder(value: Any) -> Any:
+    """Cuts absolute paths, separated by commas, to their last parts: cards are published."""
+    if not isinstance(value, str):
+        return value
+    return ",".join(Path(one).name if Path(one).is_absolute() else one for one in value.split(","))
+
+
+def renamed(card: str, *, name: str) -> str:
+    """A card whose model-index has another name; unchanged without a model-index."""
+    try:
+        made = ModelCard(card)
+    except (yaml.YAMLError, ValueError, TypeError):  # people wrote it
+        return card
+    if not isinstance(made.data, ModelCardData) or not made.data.eval_results:
+        return card
+    made.data.model_name = name
+    return str(made)

@@ -1,0 +1,36 @@
+"""Metadata of cards: what huggingface_hub reads of them."""
+
+from __future__ import annotations
+
+import pytest
+from huggingface_hub import ModelCard
+
+from polyencoder.export.metadata import front_matter, hub_dataset, hub_id, renamed, results, without_folder
+
+
+def test_the_hub_reads_what_was_written():
+    found = results({"R20@1": 0.83671, "loss": float("inf")}, task="t", task_name="T", dataset="d", part="test")
+    front = front_matter(name="a/b", library="l", task="t", tags=["x"], base_model="m", datasets=["d"], results=found)
+    data = ModelCard(f"{front}\n# a").data
+    assert (data.base_model, data.datasets, data.tags, data.model_name) == ("m", ["d"], ["x"], "a/b")
+    (result,) = data.eval_results
+    assert (result.dataset_split, result.metric_type, result.metric_value) == ("test", "r20@1", 0.8367)
+
+
+def test_no_index_without_results():
+    front = front_matter(name="a", library="l", task="t")
+    assert "name: a" not in front
+    assert "base_model" not in front
+
+
+@pytest.mark.parametrize("card", ["# a\n", "---\n: : :\n---\n", "---\ntags:  [ a ]\n---\n# a\n", "---\n- 1\n---\n"])
+def test_a_card_without_an_index_is_not_rewritten(card):
+    assert renamed(card, name="b") == card
+
+
+def test_names_of_the_hub(tmp_path):
+    assert hub_id("me/model") == "me/model"
+    assert [hub_id(one) for one in (str(tmp_path), "./here", "zoo:a/b", "", None)] == [None] * 5
+    assert hub_dataset("hf:me/talks:train") == "me/talks"
+    assert hub_dataset("talks.jsonl") is None
+    assert without_folder("/a/b.csv,/c/d.csv,e/f.csv") == "b.csv,d.csv,e/f.csv"
