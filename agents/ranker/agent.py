@@ -115,7 +115,11 @@ class RankerAgent(RankerModelAgent):
     def is_valid(self, obs: Message) -> bool:
         if obs.is_padding() or obs.get("text_vec") is None:
             return False
-        return self._examples.is_usable(obs, self.candidates if "labels" in obs else self.eval_candidates)
+        return self._examples.is_usable(obs, self._source(obs))
+
+    def _source(self, obs: Message) -> str:
+        """The source of an example's candidates, in training or evaluation."""
+        return str(self.candidates if "labels" in obs else self.eval_candidates)
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
         """Makes a batch of the valid examples: contexts as tensors, labels and candidates as text."""
@@ -135,7 +139,7 @@ class RankerAgent(RankerModelAgent):
             text_mask=contexts.mask,
             label_vec=text.candidates(labels).ids if has_labels else None,
             labels=labels if has_labels else None,
-            right=[right_of(obs) for obs in examples] if has_labels else None,
+            right=[right_of(obs, self._source(obs)) for obs in examples] if has_labels else None,
             valid_indices=torch.tensor(places),
             turns=[obs["turns"] for obs in examples] if self.reads_turns() else None,
             candidates=None if None in candidates else candidates,

@@ -145,15 +145,16 @@ def unencodable(text: str) -> str | None:
 
 def lone_surrogates(value: Any) -> str | None:
     """The problem of the first text or key with a lone surrogate in a value from JSON; None without one."""
-    found = json_problem(value)
+    found = json_problem(value, finite=False)
     return None if found is None else found[1]
 
 
-def json_problem(value: Any) -> tuple[str, str] | None:
+def json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
     """The place, such as `documents.0`, and the problem of an invalid value from JSON; None if it is valid.
 
     A text or a key must be without lone surrogates, and at most `DEEPEST` lists and objects inside each other: others'
-    parsers and serializers end in an error of their own there.
+    parsers and serializers end in an error of their own there. With `finite` a number must not be nan or infinity,
+    which JSON lacks.
     """
     waiting: list[tuple[tuple[Any, ...], Any]] = [((), value)]
     while waiting:
@@ -161,6 +162,8 @@ def json_problem(value: Any) -> tuple[str, str] | None:
         if isinstance(one, str):
             if problem := unencodable(one):
                 return ".".join(map(str, place)), problem
+        elif finite and isinstance(one, float) and not math.isfinite(one):
+            return ".".join(map(str, place)), f"is {one}; nan and infinity cannot be kept, leave it out"
         elif isinstance(one, (dict, list, tuple)):
             if len(place) >= DEEPEST:
                 return ".".join(map(str, place[:3])), f"is nested more than {DEEPEST} levels deep: keep fewer"
@@ -173,8 +176,8 @@ def json_problem(value: Any) -> tuple[str, str] | None:
 
 
 def _may_be_bad(value: Any) -> bool:
-    """Whether a part of JSON needs checking: most are numbers and ASCII."""
-    return not value.isascii() if isinstance(value, str) else isinstance(value, (dict, list, tuple))
+    """Whether a part of JSON needs checking: most are whole numbers and ASCII."""
+    return not value.isascii() if isinstance(value, str) else isinstance(value, (dict, list, tuple, float))
 
 
 def check_place(name: str, value: Any, *, addresses: tuple[str, ...] = ()) -> None:

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any
 
 from parlai.agents.ranker.console import explain_errors
+from parlai.agents.ranker.dialogue.examples import GRADES
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, MESSAGE_TURNS
 from parlai.agents.ranker.dialogue.sources import evaluation_source
 from parlai.agents.ranker.options import check_option_files
@@ -269,6 +270,8 @@ class SelectionTeacher(FixedDialogTeacher):
 def _message(example: Example, *, is_last: bool) -> Message:
     labels = [example.label, *(text for text in example.right if text != example.label)]
     message = Message(text=example.text, labels=labels, episode_done=is_last)
+    if example.labels is not None:
+        message[GRADES] = [example.labels[text] for text in labels]
     if any("\n" in turn for turn in example.turns):
         message[MESSAGE_TURNS] = example.turns
     if example.candidates is not None:

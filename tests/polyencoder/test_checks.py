@@ -232,6 +232,11 @@ def test_json_from_outside_has_its_problems_named_by_their_place():
     assert json_problem([deep]) == ("0.0.0", "is nested more than 100 levels deep: keep fewer")
     assert json_problem({"a": ["b", {"c": "\ud83d"}]})[0] == "a.1.c"
     assert json_problem({"a": {"\ud83d": 1}})[0] == "a"
+    assert json_problem([1.5, {"a": float("-inf")}]) == (
+        "1.a",
+        "is -inf; nan and infinity cannot be kept, leave it out",
+    )
+    assert lone_surrogates([float("nan")]) is None
     assert lone_surrogates(["fine", {"\ud83d": 1}]).startswith("character 1 of")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Container, Sequence
 
@@ -13,34 +14,71 @@ from parlai.core.metrics import Metrics, SumMetric
 from parlai.core.opt import Opt
 
 from polyencoder.checks import lone_surrogates
+from polyencoder.data.example import Example
 from polyencoder.data.pool import CandidatePool, Relevance, batch_pool
 from polyencoder.errors import InputError
 
-__all__ = ["Examples", "label_of", "right_of"]
+__all__ = ["GRADES", "Examples", "label_of", "right_of"]
 
 IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI with a `-t selection:NAME`
 FROM_EXAMPLE = ("inline", "batch-all-cands")  # the candidate sources that each example must bring
+GRADES = "label_grades"
+"""The field of a message with a number above 0 for each of its labels, higher for a better one; also as `2|1`."""
 
 
 def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
-    """The label to rank: of several, one among the example's or the fixed candidates, if any."""
-    labels = obs.get("labels") or obs.get("eval_labels")
+    """The label to rank: of several, one among the example's or the fixed candidates, if any; of graded ones, the best.
+
+    Invalid grades count as none: `Examples` reports them.
+    """
+    labels = _labels(obs)
     if not labels:
         return None
     if len(labels) == 1:
-        return str(labels[0])
+        return labels[0]
     candidates = set(obs.get("label_candidates") or ()) if among is None else among
-    return str(rng.choice([label for label in labels if label in candidates] or list(labels)))
+    found = [label for label in labels if label in candidates] or labels
+    with contextlib.suppress(InputError):
+        if (grades := grades_of(obs)) is not None:
+            return max(found, key=grades.__getitem__)
+    return rng.choice(found)
 
 
-def right_of(obs: Message) -> dict[str, float] | None:
-    """The labels that are among the example's own candidates, if there are several: all of them are right."""
-    labels = obs.get("labels") or obs.get("eval_labels") or ()
-    if len(labels) < 2:
+def grades_of(obs: Message) -> dict[str, float] | None:
+    """The numbers of a message's labels; None if it has none. Raises InputError if they are invalid."""
+    given, labels = obs.get(GRADES), _labels(obs)
+    if given is None:
         return None
-    candidates = set(obs.get("label_candidates") or ())
-    found = {str(label): 1.0 for label in labels if label in candidates}
-    return found if len(found) > 1 else None
+    numbers = given.split("|") if isinstance(given, str) else given
+    if not isinstance(numbers, (list, tuple)) or len(numbers) != len(labels):
+        raise InputError(f"has {len(labels)} labels, but {GRADES} {given!r:.60}: give a number for each")
+    try:
+        grades = dict(zip(labels, map(float, numbers), strict=True))
+    except (TypeError, ValueError):
+        raise InputError(f"has {GRADES} {given!r:.60}, which are no numbers") from None
+    if grades:
+        Example([], max(grades, key=grades.__getitem__), labels=grades)  # checks them
+    return grades
+
+
+def right_of(obs: Message, source: str) -> dict[str, float] | None:
+    """The right candidates of an example, if these are not the label alone.
+
+    Those of its labels that are among its own candidates, if there are several; graded ones also if the candidates are
+    those of the batch.
+    """
+    grades = grades_of(obs)
+    found = dict.fromkeys(_labels(obs), 1.0) if grades is None else grades
+    if source in FROM_EXAMPLE:
+        candidates = set(obs.get("label_candidates") or ())
+        found = {label: number for label, number in found.items() if label in candidates}
+    elif source != "batch" or grades is None:
+        return None
+    return found if len(found) > 1 or (found and grades is not None) else None
+
+
+def _labels(obs: Message) -> list[str]:
+    return [str(label) for label in obs.get("labels") or obs.get("eval_labels") or ()]
 
 
 class Examples:
@@ -62,6 +100,7 @@ class Examples:
         self._metrics, self._fixed, self._surrounding = metrics, fixed, surrounding
         self._add_label = bool(opt.get("add_label_to_fixed_cands"))
         self._interactive = bool(opt.get("interactive_mode"))
+        self._objective = opt.get("objective")
         self._skips = bool(opt.get("ignore_bad_candidates")) and not self._interactive
         self._has_skipped = self._has_examined = False
 
@@ -97,7 +136,7 @@ class Examples:
             candidates=candidates,
             fixed=self._fixed,
             add_label=self._add_label,
-            relevance=right if source in FROM_EXAMPLE else None,
+            relevance=right,
         )
 
     def exam(
@@ -134,6 +173,13 @@ class Examples:
             return f"{_describe(obs)} has no label to train on"
         if source == "response" and label is None:
             return f"{_describe(obs)} has no label, which is the response that pre-training needs"
+        try:
+            grades = grades_of(obs) or {}
+        except InputError as error:
+            return f"{_describe(obs)} {error}"
+        if self._objective == "bce" and "labels" in obs and max(grades.values(), default=0) > 1:
+            what = f"has a label of {max(grades.values()):g}, and --objective bce reads labels as probabilities"
+            return f"{_describe(obs)} {what}: divide them by the largest, or give another objective"
         flag = "--candidates" if "labels" in obs else "--eval-candidates"
         if source == "batch" and label is None:
             return f"{_describe(obs)} has no label, which {flag} batch takes as a candidate; use inline or fixed"

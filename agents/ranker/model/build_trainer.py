@@ -15,6 +15,7 @@ from parlai.core.opt import Opt
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_primary_worker
 
+from polyencoder.errors import ConfigError
 from polyencoder.evaluation import first_right, ranks
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
@@ -39,6 +40,14 @@ def training_config(opt: Opt) -> TrainingConfig:
         opt = Opt({**opt, "hard_negatives": 0})
     values = given_in(opt, TrainingConfig)
     values.pop("final_learning_rate", None)  # part of the schedule, see `build_schedule`
+    objective = values.get("objective", "softmax")
+    if objective != "softmax":
+        values.pop("label_smoothing", None)  # a convert model's default; `check_read` refuses a given one
+    if objective == "listnet" and opt["candidates"] == "fixed":
+        raise ConfigError(
+            "--objective listnet has no meaning with --candidates fixed: the softmax of many labels of 0 is almost "
+            "flat; give --candidates inline, or another objective"
+        )
     # fixed candidates, too, are inline: not shared by the batch
     values["candidates"] = opt["candidates"] if opt["candidates"] in ("batch", "batch-all-cands") else "inline"
     if "teacher" in values and opt.get("model_file"):

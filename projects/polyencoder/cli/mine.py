@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Annotated, Any
@@ -111,7 +112,7 @@ def _with_negatives(record: dict[str, Any], pair: Example, texts: list[str], set
 def _check_column(settings: MineSettings) -> None:
     """Raises ConfigError if the mined candidates would replace what the pairs are read from."""
     name, columns = settings.candidates, settings.columns.columns
-    if exists(name):
+    if (os.sep in name or os.path.splitext(name)[1]) and exists(name):  # a column may be called as a folder is
         raise ConfigError(
             f"candidates is {name!r}, a file, but it is the name of a column to write; negatives of other candidates "
             "come from an index of them, --index",

@@ -57,6 +57,7 @@ def inherited_fields(
     """
     names, together = ["reduction", "reduction_outputs"], not family(architecture).model.has_vectors
     names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map", "dense", "prompt_tokens"]
+    names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened
     names += ["token_dim"] if architecture == stored.architecture else []
     fields = {name: getattr(stored, name) for name in names}
     has_length_1 = not together and (stored.normalize if normalize is None else normalize)

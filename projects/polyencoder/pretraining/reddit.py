@@ -22,7 +22,7 @@ from cyclopts import Parameter
 from polyencoder.data.readers import OnBad, raise_it, records
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["REASONS", "Filters", "LeftOut", "Reply", "ThreadIndex"]
+__all__ = ["REASONS", "Comment", "Filters", "LeftOut", "ThreadIndex"]
 
 REASONS = ("not text", "deleted or removed", "bot", "too short", "too long", "link", "quote", "code")
 """Why a comment is skipped, in the order of checks."""
@@ -102,7 +102,7 @@ class LeftOut(Exception):
     """A comment is skipped, for one of `REASONS`."""
 
 
-class Reply(NamedTuple):
+class Comment(NamedTuple):
     """A comment, and the path of its ancestors, oldest first."""
 
     context: Sequence[str]
@@ -162,7 +162,7 @@ class ThreadIndex:
         self._add(rows)
         yield count
 
-    def replies(self, *, history: int) -> Iterator[Reply]:
+    def replies(self, *, history: int) -> Iterator[Comment]:
         """Yields each reply to a kept text, with the last `history` texts of its path, without itself."""
         cursor = self._rows.execute("SELECT thread, number, parent, text FROM texts ORDER BY thread, number")
         for thread, rows in groupby(cursor, key=itemgetter(0)):
@@ -174,7 +174,7 @@ class ThreadIndex:
                     above, said = texts[above]
                     context.append(said)
                 if context:
-                    yield Reply(context[::-1], text, thread)
+                    yield Comment(context[::-1], text, thread)
 
     def _row(self, record: Mapping[str, Any], where: str) -> tuple[int, int, int | None, str]:
         if "body" in record:

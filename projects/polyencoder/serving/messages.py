@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError, did_you_mean
 from polyencoder.text.dialogue import turns_of_messages
 
-__all__ = ["Answer", "Asked", "Body", "KnownFields", "Message", "Usage", "answer_fields", "turns_of"]
+__all__ = [
+    "Answer",
+    "Asked",
+    "Body",
+    "Count",
+    "KnownFields",
+    "Message",
+    "Share",
+    "Usage",
+    "answer_fields",
+    "turns_of",
+]
+
+
+def _no_truth(value: Any) -> Any:
+    """Refuses true and false, which pydantic takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError(f"is {str(value).lower()}, not a number")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_truth), Field(ge=1)]
+"""A whole number from 1 up."""
+Share = Annotated[float, BeforeValidator(_no_truth), Field(ge=0, le=1)]
+"""A number from 0 to 1."""
 
 
 class Body(BaseModel):

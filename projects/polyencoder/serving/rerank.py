@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from fastapi import APIRouter
@@ -18,7 +18,7 @@ from polyencoder.modeling import RankerModel
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.batch_forward import candidate, context, pair
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.messages import Answer, Asked, Body, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Body, Count, answer_fields
 from polyencoder.serving.model_thread import Job, WorkItem
 from polyencoder.serving.service import Serving
 
@@ -40,7 +40,7 @@ class RerankRequest(Asked):
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
     documents: list[str | Document]
-    top_n: Annotated[int, Field(ge=1)] | None = None
+    top_n: Count | None = None
     return_documents: bool = False
 
 

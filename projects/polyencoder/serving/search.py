@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from fastapi import APIRouter
@@ -16,7 +16,7 @@ from polyencoder.index.options import Exactness, Fusion, SearchOptions
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.batch_forward import context
 from polyencoder.serving.config import not_calibrated
-from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Share, answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
 
@@ -37,18 +37,18 @@ class SearchParameters(KnownFields, Body):
     """The settings of a search, as in `polyencoder search`. An unknown field is an error."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    top_k: Annotated[int, Field(ge=1)] = 10
+    top_k: Count = 10
     filter: dict[str, Any] | None = Field(None, description="Fields of the metadata and their values.")
     exactness: Exactness | None = None
-    effort: Annotated[int, Field(ge=1)] | None = None
-    list_length: Annotated[int, Field(ge=1)] | None = None
-    diversity: Annotated[float, Field(ge=0, le=1)] | None = None
+    effort: Count | None = None
+    list_length: Count | None = None
+    diversity: Share | None = None
     group_by: str | None = Field(None, description="A field of the metadata: few results for each of its values.")
-    group_size: Annotated[int, Field(ge=1)] | None = Field(None, description="Results for each value (1).")
+    group_size: Count | None = Field(None, description="Results for each value (1).")
     hybrid: bool = Field(False, description="Also search by words, in an index that has them.")
     fusion: Fusion | None = None
     words_only: bool = False
-    min_probability: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
+    min_probability: Share | Literal["auto"] | None = None
     keep_turns: bool = False
 
 

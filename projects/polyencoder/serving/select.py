@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -12,7 +12,7 @@ from polyencoder.calibration import LeastProbability, least_probability
 from polyencoder.ranker.selector import Selection, selection
 from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.messages import Answer, Asked, KnownFields, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, Share, answer_fields
 from polyencoder.serving.rerank import score_lists
 from polyencoder.serving.service import Serving
 from polyencoder.text.options import read_options
@@ -32,8 +32,8 @@ class SelectRequest(KnownFields, Asked):
         description="Texts, or tools: OpenAI's `{type: function, function: {name, description, parameters}}` or MCP's "
         "`{name, description, inputSchema}`."
     )
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    min_probability: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] | None = None
+    top_k: Count | None = None
+    min_probability: Share | Literal["auto"] | None = None
 
 
 class SelectedOption(BaseModel):

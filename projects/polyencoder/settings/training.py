@@ -271,7 +271,7 @@ class TrainingConfig(Settings):
     """Examples per batch and process (cross: 8; convert: 512, with --init 256)."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    objective: Annotated[ObjectiveName, Parlai(None)] = "softmax"
+    objective: ObjectiveName = "softmax"
     """What scores are trained towards. softmax: the right candidates above the others; bce: labels as probabilities,
     each candidate by itself; mse: labels as scores; ranknet: the order of each pair of labels; listnet: the softmax of
     the labels of each example's own candidates; lambdaloss: the order of pairs, by what it is worth in nDCG."""

@@ -165,7 +165,8 @@ class RankingObjective:
         scores = step.pool.masked(first.scores)
         losses, sums = self.loss(scores, step.pool, own)
         for one in others:
-            added, _ = self.loss(step.pool.masked(one.scores), step.pool, own)
+            added, own_sums = self.loss(step.pool.masked(one.scores), step.pool, own)
+            sums = _with_plain(sums, own_sums)
             added = added if one.there is None else added.where(one.there, 0)
             count = len(added) if one.there is None else int(one.there.sum())
             losses = losses + added
@@ -248,6 +249,12 @@ class RankingObjective:
             found = [one.scores for one in self.scores(Batch(contexts, step.pool), step)]
             scores, nothing = found[0], nothing + torch.stack(found).sum()
         return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)
+
+
+def _with_plain(sums: Sums, more: Sums) -> Sums:
+    """Adds the plain sums of a further objective of the same examples: their means are the first one's."""
+    added = {name: (sums.get(name, (0.0, 0))[0] + value, 0) for name, (value, count) in more.items() if not count}
+    return {**sums, **added}
 
 
 def _present(context: ContextEncoding) -> Tensor | None:

@@ -65,7 +65,9 @@ def test_in_an_index_of_other_candidates(run, ranker, tmp_path, sentences):
         assert record["candidates"] == [pair["response"], *expected]
 
 
-def test_columns_of_other_names(run):
+def test_columns_of_other_names(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hard").mkdir()  # a column may have the name of a folder
     pairs = [{"q": one["context"], "a": one["response"], "candidates": ["kept"]} for one in PAIRS]
     names = ["--context", "q", "--response", "a", "--candidates", "hard"]
     usual = [record["candidates"] for record in run("-n", 2)]

@@ -41,7 +41,7 @@ def test_what_json_lacks_becomes_what_it_has():
     [
         ([1], r"its metadata is \[1\]; it must be a dict with texts as keys"),
         ({1: "x"}, "it must be a dict with texts as keys"),
-        ({"a": 1, "b": float("nan")}, "its 'b' is nan; nan and infinity cannot be kept"),
+        ({"a": 1, "b": float("nan")}, "its metadata b is nan; nan and infinity cannot be kept"),
         ({"a": 1, "b": [{3}]}, r"its 'b' is \[\{3\}\]; JSON has no set: give a text, a number"),
         ({"a": "\ud800"}, "its metadata"),
     ],

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
+from polyencoder.ranker.ranker import Ranker
 
 
 @pytest.fixture
@@ -109,3 +110,11 @@ def test_a_map_of_tokens_goes_to_another_late_interaction_encoder_alone(make_mod
     config = make_model("late", token_dim=5).config
     assert inherited_fields(config, "late")["token_dim"] == 5
     assert all("token_dim" not in inherited_fields(config, other) for other in ("bi", "poly", "cross"))
+
+
+def test_shorter_vectors_are_kept_or_refused(make_model, make_ranker, tmp_path):
+    make_ranker("bi").shortened(5).save_pretrained(tmp_path)
+    assert Ranker.from_backbone(str(tmp_path), "poly").model.dim == 5
+    assert Ranker.from_backbone(str(tmp_path), "cross").model.config.vector_dim is None  # it has no vectors
+    with pytest.raises(ConfigError, match="vectors cannot be shortened to their first dimensions"):
+        Ranker.from_backbone(str(tmp_path), "late")

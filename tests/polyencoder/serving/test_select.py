@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -68,6 +69,8 @@ def test_more_options_than_the_limit_are_not_read(serve, monkeypatch):
         ({"query": "a", "options": [TOOLS[0], TOOLS[0]]}, "options.1", "options 0 and 1 have the same name"),
         ({"query": "a", "options": ["a"], "top_n": 1}, "top_n", "did you mean top_k?"),
         ({"query": "a", "options": ["a"], "top_k": 0}, "top_k", "top_k"),
+        ({"query": "a", "options": ["a"], "top_k": True}, "top_k", "is true, not a number"),
+        ({"query": "a", "options": [{**TOOLS[0], "x": math.nan}]}, "options.0.x", "is nan; nan and infinity cannot be"),
         ({"query": "a", "options": ["a"], "min_probability": 2}, "min_probability", "min_probability"),
         ({"query": "a", "options": [{"name": "x", "description": "\ud800"}]}, "options.0.description", "surrogate"),
     ],

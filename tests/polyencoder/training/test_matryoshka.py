@@ -14,6 +14,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.open import open_index
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.training import DistillationConfig
 from polyencoder.training.building import build_objective
 from polyencoder.training.candidate_map import mapped
 from polyencoder.training.trainer import Trainer
@@ -59,6 +60,16 @@ def test_the_loss_is_the_sum_of_those_of_the_shorter_models(architecture, fields
     torch.testing.assert_close(found.loss.detach(), sum(losses))
     assert found.sums["8_dim_loss"] == pytest.approx((len(PAIRS) * losses[1].item(), len(PAIRS)))
     torch.testing.assert_close(found.scores, ranker.score([pair.turns for pair in PAIRS], [p.label for p in PAIRS]))
+
+
+def test_pairs_that_the_teacher_scores_for_each_length_are_counted(make_ranker, tmp_path):
+    make_ranker("cross").save_pretrained(tmp_path / "teacher")
+    teacher = DistillationConfig(teacher=str(tmp_path / "teacher"), candidates=2)
+    ranker = make_ranker("bi")
+    objective = build_objective(ranker, replace(CONFIG, matryoshka=(8, 3), distillation=teacher))
+    found = objective(Collator(ranker.text, "batch", with_turns=True)(PAIRS))
+    assert objective.loss.teacher.asked > 2 * len(PAIRS)  # the lengths have other rivals
+    assert found.sums["teacher_pairs"] == (objective.loss.teacher.asked, 0)
 
 
 def test_training_and_gradient_caching(make_ranker):
