@@ -41,6 +41,9 @@ MODELS = {
     "PARLAI_FILE": "parlai train_model -m transformer/polyencoder -t selection:jsonl --selection-folder easy "
     "--variant xlm --activation gelu --embedding-size 32 --ffn-size 64 --n-layers 1 --n-heads 2 --candidates inline "
     "--batchsize 4 --max-train-steps 4 --lr-scheduler none -mf PARLAI_FILE",
+    "replies": "polyencoder index --model MODEL --candidates replies.jsonl --out replies --faiss auto",
+    "runs/pairs": "polyencoder train --backbone BACKBONE --architecture poly --train my/train.jsonl "
+    "--valid my/valid.jsonl --max-updates 2 --out runs/pairs",
 }
 
 _THINGS = [
@@ -263,7 +266,13 @@ def make_files(folder: Path) -> None:
 
 
 def models_in(text: str) -> list[str]:
-    """The models that a text names, and those that they are made of, in the order in which they can be made."""
-    named = {name for name in MODELS if re.search(rf"\b{name}\b", text)}
-    named |= {other for name in named for other in MODELS if re.search(rf"\b{other}\b", MODELS[name])}
+    """The models that a text names and does not make, and those that they are made of, in an order to make them in."""
+    named = {name for name in MODELS if _names(text, name) and f"--out {name} " not in text.replace("\n", " ")}
+    for name in reversed(MODELS):  # each is made of those before it
+        if name in named:
+            named |= {other for other in MODELS if other != name and _names(MODELS[name], other)}
     return [name for name in MODELS if name in named]
+
+
+def _names(text: str, name: str) -> bool:
+    return re.search(rf"(?<![\w./]){name}(?![\w./])", text) is not None

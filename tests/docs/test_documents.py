@@ -16,41 +16,60 @@ from tests.docs.stand_ins import MODELS, VARIABLES, make_files, models_in
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPETS = [snippet for document in DOCUMENTS for snippet in read_snippets(document)]
 RUN = [list(group) for _, group in groupby((s for s in SNIPPETS if not s.not_run), key=lambda s: s.document)]
 
 
 @pytest.fixture(scope="module")
-def put_models(tmp_path_factory):
-    """(names, folder): the folder has these models, each of which is trained once for all documents."""
-    place = tmp_path_factory.mktemp("models")
+def put(tmp_path_factory):
+    """(text, folder): the folder has the files of every document, and the models that the text names.
+
+    All are made once for all documents.
+    """
+    place = tmp_path_factory.mktemp("files") / "project"
+    place.mkdir()
     make_files(place)
+    beside = [path for path in place.parent.iterdir() if path != place]
+    files = [*place.iterdir()]
     runner, made = Runner(place, dict(VARIABLES)), set()
 
-    def put(names: list[str], folder: Path) -> None:
-        for name in names:
+    def put(text: str, folder: Path) -> None:
+        for path in files:
+            _copy(path, folder / path.name)
+        for path in beside:
+            _copy(path, folder.parent / path.name)
+        for name in models_in(text):
             if name not in made:
                 runner.prepare(Command(0, tuple(MODELS[name].split())))
                 made.add(name)
             for path in [place / name, *place.glob(f"{name}.*")]:
-                if path.is_dir():
-                    shutil.copytree(path, folder / path.name)
-                else:
-                    shutil.copy(path, folder)
+                _copy(path, folder / path.relative_to(place))
 
     return put
 
 
-@pytest.mark.parametrize("snippets", RUN, ids=lambda snippets: snippets[0].document.name)
-def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request, put_models):
+def _copy(path: Path, to: Path) -> None:
+    to.parent.mkdir(exist_ok=True)
+    if path.is_dir():
+        shutil.copytree(path, to)
+    elif not to.exists():
+        shutil.copy(path, to)
+
+
+def name_of(document: Path) -> str:
+    """Its path in docs/."""
+    return document.name if document.name == "README.md" else document.relative_to(ROOT / "docs").as_posix()
+
+
+@pytest.mark.parametrize("snippets", RUN, ids=lambda snippets: name_of(snippets[0].document))
+def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request, put):
     folder = tmp_path / "project"
     folder.mkdir()
-    make_files(folder)
+    put("".join(snippet.text for snippet in snippets), folder)
     variables = dict(VARIABLES)
     runner = Runner(folder, variables)
     request.addfinalizer(runner.close)
-    put_models(models_in("".join(snippet.text for snippet in snippets)), folder)
     failures = []
     for snippet in snippets:
         if snippet.language == "python":
@@ -61,7 +80,7 @@ def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request, pu
             try:
                 step()
             except Failure as failure:
-                failures.append(f"{snippet.document.name}:{line}: {failure}")
+                failures.append(f"{name_of(snippet.document)}:{line}: {failure}")
     if failures:
         pytest.fail("\n\n".join(failures), pytrace=False)
 

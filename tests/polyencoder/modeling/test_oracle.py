@@ -16,7 +16,7 @@ from polyencoder.text.vocabulary import train_tokenizer
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 
-TABLE = Path(__file__).parents[3] / "docs" / "training.md"
+TABLE = Path(__file__).parents[3] / "docs" / "training" / "encoders.md"
 
 SIZES = {"vocab_size": 320, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 BERT = SIZES | {"intermediate_size": 32, "max_position_embeddings": 64, "pad_token_id": 0, "initializer_range": 0.2}
