@@ -200,7 +200,7 @@ def update(*, settings: UpdateSettings) -> None:
         raise UsageError(
             "nothing to do: give --add, --update, --remove, --remove-id, --compact, --words, --faiss or --recall"
         )
-    bad, done = BadExamples(skip=settings.skip_bad_candidates), dict[str, int]()
+    bad, done, had_words = BadExamples(skip=settings.skip_bad_candidates), dict[str, int](), True
     kind, parameters = (None, {}) if faiss.faiss is None else parse_faiss(faiss.faiss)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
@@ -220,13 +220,16 @@ def update(*, settings: UpdateSettings) -> None:
             if settings.compact:
                 opened.compact()
             if settings.words:
-                opened.add_words()
+                had_words = not opened.add_words()
             if kind:
                 opened.build_faiss(kind, **parameters)
             if faiss.recall is not None:
                 opened.tune(recall=faiss.recall, contexts=contexts, source=faiss.contexts or "")
-    if changes := ", ".join(f"{count:,} {what}" for what, count in done.items()):
-        say(f"{without_password(where)}: {changes}")
+    changes = [f"{count:,} {what}" for what, count in done.items()]
+    if settings.words:
+        changes.append("words there already" if had_words else f"words of {opened.count_texts():,} texts added")
+    if changes:
+        say(f"{without_password(where)}: {', '.join(changes)}")
     _report(where, opened, bad=bad)
 
 

@@ -96,7 +96,8 @@ def test_hybrid(ask, run, ranker, folder, tmp_path, sentences):
             *("--model", tmp_path / "model", "--index", folder, "--context", "hello", flag),
         )
     update = ["update", "--model", tmp_path / "model", "--index", folder]
-    run_command(*update, "--words")
+    for said in ("words of 8 texts added", "words there already"):
+        assert run_command(*update, "--words").stdout.splitlines() == [f"{folder}: {said}", f"{folder}: 8 candidates"]
     flags = ("--context", sentences[3], "--top-k", 3)
     (record,) = ask(*flags, "--hybrid")
     hits = ranker.search(sentences[3], folder, top_k=3, hybrid=True)

@@ -14,7 +14,7 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate, How
 from polyencoder.index.entries import checked, taken
-from polyencoder.index.folder.words import TABLE, Words
+from polyencoder.index.folder.words import KEPT, TABLE, Words
 from polyencoder.index.options import Filter, checked_filter
 
 __all__ = ["Catalogue", "File"]
@@ -101,7 +101,10 @@ class Catalogue:
         )
         if (found := self._ask(others, (TABLE,)).fetchone()) is not None:
             raise self._damaged("its database has the {} {!r:.60}, which is not part of an index".format(*found))
-        for name, columns in _tables(words=self.words is not None).items():
+        tables = _tables(words=self.words is not None)
+        for name, columns in tables.items():
+            if name == KEPT and self.words is not None and not self.words.are_kept:
+                continue  # of an earlier version
             if _columns(self._ask, name) != columns:
                 raise self._damaged(f"its database has no valid table {name!r}")
 
@@ -284,14 +287,25 @@ class Catalogue:
         """Adds the full-text table; returns whether there was none. ConfigError as in `Words.create`."""
         if self.words is not None:
             return False
-        del self.words  # cached
-        Words(self._ask).create()
-        self._fill_words()
+        words = Words(self._ask)
+        try:
+            words.create()
+            self._fill(words)
+        except BaseException:
+            with suppress(sqlite3.Error):  # a full disk has undone everything
+                words.drop()  # after a rollback to a savepoint before it, SQLite would fail in the next one
+            raise
+        self.words = words
         return True
 
-    def _fill_words(self) -> None:
-        if self.words is not None:
-            self.words.fill(self._ask("SELECT row, text FROM texts WHERE row NOT IN dead ORDER BY row"))
+    def keep_words(self) -> None:
+        """Prepares the words, if any, of an earlier version for changes: adds them again, and keeps what was added."""
+        if self.words is not None and not self.words.are_kept:
+            self.words.keep()
+            self._fill(self.words)
+
+    def _fill(self, words: Words) -> None:
+        words.fill(self._ask("SELECT row, text FROM texts WHERE row NOT IN dead ORDER BY row"))
 
     def create_indexes(self) -> None:
         """Creates the indexes of a filled database."""
@@ -301,7 +315,8 @@ class Catalogue:
         """Removes the dead rows; the others keep their order."""
         for statement in _COMPACT.split(";"):  # executescript would commit the open transaction
             self._ask(statement)
-        self._fill_words()
+        if self.words is not None:
+            self._fill(self.words)
 
     def check(self) -> str | None:
         """Checks all contents: returns a description of the damage, or None."""

@@ -66,6 +66,7 @@ class Change:
             self._connection.execute("PRAGMA synchronous = FULL")  # commits survive a power failure
             self._connection.execute("BEGIN IMMEDIATE")
             self.catalogue = Catalogue(self._connection, folder)
+            self.catalogue.keep_words()
             self.meta = IndexMeta.parsed(self.catalogue.description(), folder)
             """The description, written when it is published."""
         except BaseException:
@@ -128,10 +129,11 @@ class Change:
         self.meta = replace(self.meta, faiss=None, candidates=None, version=self._version)
         self._compacted = True
 
-    def add_words(self) -> None:
-        """Adds the words of all texts, unless the index has words."""
-        if self.catalogue.add_words():
+    def add_words(self) -> bool:
+        """Adds the words of all texts, unless the index has words; returns whether it had none."""
+        if added := self.catalogue.add_words():
             self.meta = replace(self.meta, version=self._version)
+        return added
 
     def build_faiss(self, kind: str, **overrides: int | str) -> None:
         """See `polyencoder.index.faiss.file.build_faiss`."""

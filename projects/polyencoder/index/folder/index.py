@@ -259,13 +259,13 @@ class FolderIndex(Index):
         with self._step() as change, explained(self.folder):
             change.compact()
 
-    def add_words(self) -> None:
+    def add_words(self) -> bool:
         """Adds the words of all texts, for searches by words; every change then keeps them. ConfigError without FTS5.
 
-        An index that has words is unchanged.
+        Returns False for an index that has words, which is unchanged.
         """
         with self._step() as change, explained(self.folder):
-            change.add_words()
+            return change.add_words()
 
     def build_faiss(self, kind: str = "auto", **overrides: int | str) -> None:
         """Builds a FAISS index: see `polyencoder.index.faiss.file.build_faiss` for kinds and settings."""

@@ -1,6 +1,10 @@
 """The words of an index folder: a full-text table (SQLite's FTS5) in its database, ordered by BM25.
 
 It holds the living rows, and only what BM25 needs: the texts are in `texts`. Changes of both are one transaction.
+
+Such a table forgets a row's words if it is given them again. Python's Unicode version decides what they are, except of
+ASCII, so those of other texts are kept as they were added. (SQLite 3.43 can forget rows by their number,
+`contentless_delete`, but earlier versions cannot open such a table.)
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from torch import Tensor
 from polyencoder.errors import ConfigError
 from polyencoder.index.words import words_of
 
-__all__ = ["MOST_MATCHES", "TABLE", "Words"]
+__all__ = ["KEPT", "MOST_MATCHES", "TABLE", "Words"]
 
 # The words come from `words_of`, with spaces between them: with these categories SQLite splits at nothing else, also
 # where it does not know a character yet.
@@ -23,6 +27,9 @@ TABLE = (
     "CREATE VIRTUAL TABLE words USING fts5(terms, content='', "
     "tokenize=\"unicode61 remove_diacritics 0 categories 'L* M* N* P* S* C*'\")"
 )
+
+KEPT = "added_words"
+"""The table of the words of texts that are not ASCII. Indexes of earlier versions lack it until they are changed."""
 
 MOST_MATCHES = 200_000
 """Of a query's words, summed over them: BM25 takes about a microsecond for each."""
@@ -41,10 +48,18 @@ class Words:
     @property
     def exist(self) -> bool:
         """Whether the index has the table."""
-        return self._ask("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
+        return self._has("words")
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether the index has the table `KEPT`, too."""
+        return self._has(KEPT)
+
+    def _has(self, table: str) -> bool:
+        return self._ask("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
 
     def create(self) -> None:
-        """Creates the table, empty. ConfigError if this SQLite has no FTS5."""
+        """Creates the tables, empty. ConfigError if this SQLite has no FTS5."""
         try:
             self._ask(TABLE)
         except sqlite3.OperationalError as error:
@@ -55,18 +70,35 @@ class Words:
                 "Python, or an index without words",
                 argument="words",
             ) from None
+        self.keep()
+
+    def keep(self) -> None:
+        """Creates the table `KEPT`, empty; call `fill` after it."""
+        self._ask(f"CREATE TABLE {KEPT}(row INTEGER PRIMARY KEY, terms TEXT NOT NULL)")
+
+    def drop(self) -> None:
+        """Removes the tables, as far as they exist."""
+        for table in ("words", KEPT):
+            self._ask(f"DROP TABLE IF EXISTS {table}")
 
     def add(self, row: int, text: str) -> None:
         """Adds the text of a row."""
-        self._ask("INSERT INTO words(rowid, terms) VALUES (?, ?)", (row, " ".join(words_of(text))))
+        terms = " ".join(words_of(text))
+        self._ask("INSERT INTO words(rowid, terms) VALUES (?, ?)", (row, terms))
+        if not text.isascii():
+            self._ask(f"INSERT INTO {KEPT} VALUES (?, ?)", (row, terms))
 
     def remove(self, row: int, text: str) -> None:
         """Removes the text of a row, the one that was added."""
-        self._ask("INSERT INTO words(words, rowid, terms) VALUES ('delete', ?, ?)", (row, " ".join(words_of(text))))
+        kept = self._ask(f"SELECT terms FROM {KEPT} WHERE row = ?", (row,)).fetchone()
+        terms = " ".join(words_of(text)) if kept is None else kept[0]
+        self._ask("INSERT INTO words(words, rowid, terms) VALUES ('delete', ?, ?)", (row, terms))
+        self._ask(f"DELETE FROM {KEPT} WHERE row = ?", (row,))
 
     def fill(self, texts: Iterable[tuple[int, str]]) -> None:
         """Replaces everything by these rows and their texts."""
         self._ask("INSERT INTO words(words) VALUES ('delete-all')")
+        self._ask(f"DELETE FROM {KEPT}")
         for row, text in texts:
             self.add(row, text)
 

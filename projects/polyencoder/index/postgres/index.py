@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from polyencoder.data.loader import in_batches
-from polyencoder.errors import ConfigError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, How, Index, check_contexts
 from polyencoder.index.certificate import search_shortlists
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
@@ -268,6 +268,8 @@ class PostgresIndex(Index):
         self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         def find(table: Table) -> tuple[list[list[Hit]], list[list[Hit]]]:
+            if not self.meta.words:
+                raise CheckpointError(f"{self._server.where}: has no words any more; open it again")
             check_contexts(contexts, dim=self.meta.dim)
             by_words = [
                 self._by_words(table, contexts.select(place), query_words(some), options)

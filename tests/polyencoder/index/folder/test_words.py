@@ -177,16 +177,73 @@ def test_words_of_an_index_that_had_none(tmp_path, ranker, candidates, folder):
     index.remove(["3"])
     other.remove(["3"])
     files = index.state.files
-    index.add_words()
+    assert index.add_words()
     assert index.state.files == files  # nothing is encoded
     query = " ".join(text for text in index.texts())
     assert found_in(index, ranker, query) == found_in(other, ranker, query) != {}
     version = index.meta.version
-    index.add_words()
+    assert not index.add_words()
     assert index.meta.version == version
     build_index(tmp_path / "third", candidates, ranker)
     with pytest.raises(InputError, match="third: has an index without words; `polyencoder update --words` adds them"):
         build_index(tmp_path / "third", candidates, ranker, words=True)
+
+
+def of_another_unicode(text: str) -> list[str]:
+    """The words of a Unicode version to which "é" is no letter."""
+    return words_of(text.replace("é", " "))
+
+
+def test_words_of_another_unicode_version_go_with_their_text(folder, ranker, monkeypatch):
+    index = FolderIndex.open(folder, ranker)
+    with monkeypatch.context() as patch:
+        patch.setattr(words_module, "words_of", of_another_unicode)
+        index.add([Candidate("old", "un éléphant")])
+    assert [*found_in(index, ranker, "phant")] == ["un éléphant"]
+    index.update([Candidate("old", "un chat")])
+    index.add([Candidate("new", "un éléphant")])
+    assert found_in(index, ranker, "phant") == {}
+    assert found_in(index, ranker, "un elephant") == pytest.approx(bm25(index.texts(), ["un", "elephant"]))
+    verify(folder)
+
+
+def test_an_index_whose_words_were_not_kept(folder, ranker, monkeypatch):
+    """Of an earlier version: it is searched as it is, and its next change adds the words again."""
+    with monkeypatch.context() as patch:
+        patch.setattr(words_module, "words_of", of_another_unicode)
+        FolderIndex.open(folder, ranker).add([Candidate("old", "un éléphant")])
+    with closing(sqlite3.connect(folder / DATABASE)) as connection, connection:
+        connection.execute(f"DROP TABLE {words_module.KEPT}")
+    index = FolderIndex.open(folder, ranker)
+    assert [*found_in(index, ranker, "phant")] == ["un éléphant"]
+    with pytest.raises(InputError, match="no candidate has the id"):
+        change_and_fail(index)
+    index.remove(["3"])
+    assert found_in(index, ranker, "phant") == {}
+    index.remove(["old"])
+    assert found_in(index, ranker, "elephant un") == {}
+    verify(folder)
+
+
+def test_other_changes_go_on_after_words_could_not_be_added(tmp_path, ranker, candidates, monkeypatch):
+    build_index(tmp_path / "plain", candidates, ranker)
+    index = FolderIndex.open(tmp_path / "plain", ranker)
+
+    def words_or_fail(text: str) -> list[str]:
+        if text == candidates[-1].text:
+            raise MemoryError
+        return words_of(text)
+
+    with index.changing():
+        with monkeypatch.context() as patch:
+            patch.setattr(words_module, "words_of", words_or_fail)
+            with pytest.raises(MemoryError):
+                index.add_words()
+        index.add([Candidate("new", "order 4711")])
+        assert index.add_words()
+        index.remove(["0"])
+    assert [*found_in(index, ranker, "4711")] == ["order 4711"]
+    verify(tmp_path / "plain")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import open_index
 from polyencoder.index.base import Candidate
 from polyencoder.index.open import described
@@ -71,6 +72,9 @@ def test_a_table_without_words(where, ranker):
         ranker.search("4711", index, hybrid=True)
     with pytest.raises(ConfigError, match="exists, without words; give another #NAME"):
         PostgresIndex.make(where, FEW, ranker, words=True)
+    index.meta = replace(index.meta, words=True)  # as of a table with words that this one has replaced
+    with pytest.raises(CheckpointError, match="has no words any more; open it again"):
+        index.search(ranker.encode_contexts(["4711"]), texts=["4711"], hybrid=True)
     with pytest.raises(InputError, match="give their texts"):
         PostgresIndex.make(f"{where}_words", FEW, ranker, words=True).search(
             ranker.encode_contexts(["4711"]), hybrid=True
