@@ -247,12 +247,30 @@ def test_re_ranking(trained, index_of, evaluate, chat, labels):
     assert set(said) <= set(labels)
 
 
+def test_words_beside_vectors(trained, evaluate, chat, labels, tmp_path):
+    """In the order that the library has: a code that no vector knows is found by its word."""
+    path, _ = trained("biencoder")
+    ranker, folder = Ranker.from_pretrained(path, device="cpu"), str(tmp_path / "words")
+    ranker.index([*labels, "a chair 4711", "is the dog ?"], folder, words=True)
+    report = evaluate(path, index=folder, index_hybrid=True, index_top_k=8)
+    assert (report["exs"], report["R10@1"]) == (24, 1)
+    options = {"index": folder, "index_hybrid": True, "repeat_blocking_heuristic": False}
+    said = chat(path, **options, index_fusion="rrf")
+    expected = ranker.search("where is the cat ?", folder, top_k=1, hybrid=True, keep_turns=True)
+    assert said[-1] == expected[0].text
+    alone = chat(path, index=folder, index_words_only=True, repeat_blocking_heuristic=False)
+    assert alone[-1] == ranker.search("where is the cat ?", folder, top_k=1, words_only=True, keep_turns=True)[0].text
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"rerank": "model"}, "--rerank model: re-ranks results of a search, so it needs --index"),
         ({"index_effort": 64}, "--index-effort 64: is an option of searches, so it needs --index"),
         ({"index_dtype": "bfloat16"}, "--index-dtype bfloat16: is an option of searches, so it needs --index"),
+        ({"index_hybrid": True}, "--index-hybrid True: is an option of searches, so it needs --index"),
+        ({"index": "INDEX", "index_hybrid": True}, "has no words to search by"),
+        ({"index": "INDEX", "index_fusion": "rrf"}, "fusion is the order of a hybrid search: give hybrid"),
         ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
         ({"index": "INDEX", "add_label_to_fixed_cands": True}, "--add-label-to-fixed-cands cannot be used with"),

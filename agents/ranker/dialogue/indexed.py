@@ -7,7 +7,7 @@ from functools import partial
 
 from parlai.agents.ranker.dialogue.ranking import Ranked, parlai_metrics
 from parlai.agents.ranker.dialogue.sources import is_training_script
-from parlai.agents.ranker.settings import given_in
+from parlai.agents.ranker.settings import given_in, option_names
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
@@ -72,8 +72,9 @@ def check_index_options(opt: Opt) -> None:
     if not opt.get("index"):
         if opt.get("rerank"):
             raise ConfigError(f"--rerank {opt['rerank']}: re-ranks results of a search, so it needs --index")
-        for name in ("rerank_k", "index_effort", "index_list_length", "index_dtype"):
-            if opt.get(name) is not None:
+        options = option_names(SearchOptions).values()
+        for name in ("rerank_k", *(option for option in options if option != "index_top_k")):
+            if opt.get(name) not in (None, False):
                 raise ConfigError(
                     f"--{name.replace('_', '-')} {opt[name]}: is an option of searches, so it needs --index"
                 )

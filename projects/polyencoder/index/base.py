@@ -23,7 +23,7 @@ from polyencoder.ranker.protocol import Dialogue
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.diversity import pool_size
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.text.dialogue import checked_contexts
+from polyencoder.text.dialogue import turns_of
 
 
 class Candidate(NamedTuple):
@@ -197,7 +197,8 @@ class Index(ABC):
             return []
         if texts is None:
             raise InputError("a search by words reads what the contexts say: give their texts", argument="texts")
-        if len(turns := checked_contexts(texts)) != contexts:
+        turns = [turns_of(f"text {place}", said) for place, said in enumerate(texts)]
+        if len(turns) != contexts:
             raise InputError(f"{len(turns)} texts for {contexts} contexts", argument="texts")
         return turns
 

@@ -66,13 +66,13 @@ class SearchOptions:
     without the field are in no group and stay. Up to 16,384 of the best candidates are looked at for this."""
     group_size: int | None = None
     """Results for each value of `group_by` (default: 1)."""
-    hybrid: bool = False
+    hybrid: Annotated[bool, Parlai("index_hybrid")] = False
     """Also search by words (BM25), in an index that was made with words."""
-    fusion: Fusion | None = None
+    fusion: Annotated[Fusion | None, Parlai("index_fusion")] = None
     """Order of a hybrid search: rrf, by the ranks among the vectors' results and the words' (reciprocal rank fusion);
     or score, by the ranker's scores of both, where a search by vectors alone is approximate (default: rrf). What is
     reranked is the first in this order."""
-    words_only: bool = False
+    words_only: Annotated[bool, Parlai("index_words_only")] = False
     """Search by words alone, for comparison."""
     dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
     """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 from polyencoder.checks import checked_list, checked_text, is_blank, shown
 from polyencoder.errors import InputError
 
-__all__ = ["are_messages", "as_persona", "checked_context", "checked_contexts", "turns_of_messages"]
+__all__ = ["are_messages", "as_persona", "checked_context", "checked_contexts", "turns_of", "turns_of_messages"]
 
 PERSONA = "your persona: "
 SYSTEM, SPEAKERS = ("system", "developer"), ("user", "assistant")
@@ -16,15 +16,18 @@ SYSTEM, SPEAKERS = ("system", "developer"), ("user", "assistant")
 
 def checked_context(name: str, value: Any) -> list[str]:
     """The turns of a context: a text, turns or messages. InputError if all are empty."""
-    if isinstance(value, str):
-        turns = [checked_text(name, value)]
-    elif are_messages(items := checked_list(name, value, of="turns or messages, or one text")):
-        turns = turns_of_messages(items, name=name)
-    else:
-        turns = [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
-    if all(map(is_blank, turns)):
+    if all(map(is_blank, turns := turns_of(name, value))):
         raise InputError(f"{name} is empty: it has no text in any of its turns")
     return turns
+
+
+def turns_of(name: str, value: Any) -> list[str]:
+    """The turns of a context, which may be empty. InputError unless it is a text, turns or messages."""
+    if isinstance(value, str):
+        return [checked_text(name, value)]
+    if are_messages(items := checked_list(name, value, of="turns or messages, or one text")):
+        return turns_of_messages(items, name=name)
+    return [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
 
 
 def checked_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
