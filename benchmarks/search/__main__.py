@@ -62,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="all but engines",
     )
     parser.add_argument("--rows", type=int, default=MILLION, help="stored vectors, and candidates that are indexed")
+    parser.add_argument("--dim", type=int, default=384, help="of vectors that are drawn")
     parser.add_argument("--real", type=int, default=100_000, help="of the vectors, how many are of real texts")
     parser.add_argument("--contexts", type=int, default=100, help="that are answered, and over which recall is counted")
     parser.add_argument("--scanned", type=int, default=20, help="of these, how many all that is slow gets")
@@ -204,7 +205,7 @@ def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path, *, dtype: Ve
     real = _array(flags.vectors)
     if real is None and _has_encoder(flags):
         real = ranker().encode_candidates(read_candidates(flags.datapath, flags.real)).float()
-    return store(folder, drawn(flags.rows, dim=384) if real is None else grown(real, flags.rows), dtype=dtype)
+    return store(folder, drawn(flags.rows, dim=flags.dim) if real is None else grown(real, flags.rows), dtype=dtype)
 
 
 def _contexts(flags: argparse.Namespace, ranker: Lazy, vectors: Vectors, count: int) -> ContextEncoding:

@@ -3,6 +3,8 @@
 Each index is built of vectors that exist, and answers the same contexts one at a time, in each way that it can. `same`
 is the share of contexts whose ids, in order, are those of the scan, and `recall10` the share of its ids. Milvus Lite's
 file is made in the folder; PostgreSQL is a server of yours (`--postgres`), in which a table is made and left.
+`built_peak_mb` and `peak_mb` are the memory that this process, which for a folder is the only one, needs more at its
+peak while it builds the index, and while it searches.
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import Work, interleaved_ms
+from benchmarks.common import Work, interleaved_ms, peak_extra_mb
 from benchmarks.search.indexed import TOP_K, each_of
-from polyencoder.index import Candidate, Fingerprints, Index
+from polyencoder.index import Candidate, Fingerprints, Hit, Index, open_index
 from polyencoder.index.open import make_index
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
@@ -57,10 +59,13 @@ def measure(
     for engine in engines:
         for kind, where, options in _indexes(engine, folder, postgres):
             start = time.perf_counter()
-            index = make_index(_candidates(vectors), where, _BY_VECTORS, **options)
+            build = partial(_built, vectors, where, options)
+            build_peak = peak_extra_mb(build, warm_up=False)
             seconds = time.perf_counter() - start
+            index = open_index(where, _BY_VECTORS)
             for way in _WAYS:
-                found = [index.search(one, top_k=TOP_K, exactness=way)[0] for one in single]
+                found: list[list[Hit]] = []
+                peak = peak_extra_mb(partial(_all_found, found, single, index=index, way=way), warm_up=False)
                 ids = [[hit.id for hit in hits] for hits in found]
                 peers: Mapping[str, Work] = {
                     "scan": scan,
@@ -80,6 +85,8 @@ def measure(
                         "recall10": sum(len({*own} & {*best}) for own, best in zip(ids, truth, strict=True))
                         / sum(map(len, truth)),
                         "certified": sum(hits[0].found == "certified" for hits in found) / len(found),
+                        "built_peak_mb": build_peak,
+                        "peak_mb": peak,
                         "ms": times["index"] / len(single[:TIMED]),
                         "vs_scan": times["index"] / times["scan"],
                     }
@@ -105,6 +112,14 @@ def _candidates(vectors: Vectors) -> Iterator[Candidate]:
     for first in range(0, len(vectors), step):
         some = vectors.take(torch.arange(first, min(first + step, len(vectors)))).numpy()
         yield from (Candidate(str(first + i), f"candidate {first + i}", vector=row) for i, row in enumerate(some))
+
+
+def _built(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
+    make_index(_candidates(vectors), where, _BY_VECTORS, **options).close()
+
+
+def _all_found(found: list[list[Hit]], contexts: Sequence[ContextEncoding], *, index: Index, way: Any) -> None:
+    found += (index.search(one, top_k=TOP_K, exactness=way)[0] for one in contexts)
 
 
 def _searched(context: ContextEncoding, *, index: Index, way: Any) -> object:

@@ -33,8 +33,10 @@ class SearchSettings(Settings):
     """Settings of `polyencoder search`: the contexts and the search."""
 
     model: RankerSettings
-    index: Annotated[str, Parameter(alias="-i")]
-    """The index: its folder, or its address (milvus:... or postgres://...)."""
+    index: Annotated[tuple[str, ...], Parameter(alias="-i")]
+    """The index: its folder, or its address (milvus:... or postgres://...); repeat it to search several as one."""
+    partial: bool = False
+    """Search several indexes without one whose server does not answer; results say which is missing."""
     context: tuple[str, ...] = ()
     """A turn of the context; repeat it, oldest turn first."""
     contexts: Annotated[str, Without("context")] = "-"
@@ -72,7 +74,7 @@ def search(*, settings: SearchSettings) -> None:
     ranker = load(settings.model)
     searcher = Searcher(
         ranker,
-        open_index(settings.index, ranker),
+        open_index(settings.index, ranker, partial=settings.partial),
         replace(settings.options, filter=_filter(settings.filter)),
         reranker=load_reranker(settings.rerank, settings.model),
         rerank_k=settings.rerank_k,
@@ -86,6 +88,8 @@ def search(*, settings: SearchSettings) -> None:
                 say(_as_json(question, hits, improbable))
             else:
                 note = _chosen(searcher, hits[0]) if hits else _why_none(searcher, improbable)
+                missing = (hits[0].missing or ()) if hits else searcher.index.missing
+                note += "".join(f"\n  without index {number}, which does not answer" for number in missing)
                 say(_as_text(question, hits, note))
     if searcher.contexts == 0:
         where = "no context on standard input" if settings.contexts == "-" else f"{settings.contexts}: no context in it"
@@ -156,10 +160,11 @@ def _as_text(question: Question, hits: list[Hit], note: str) -> str:
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
         score = again or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
+        part = "" if hit.part is None else f"index {hit.part}  "
         words = "" if hit.word_score is None else f"  {hit.word_score:7.2f} by words"
-        rows.append(f"{place:>4}{score}{likely}{words}  {hit.found}  {hit.id}  {_one_line(hit.text)}")
+        rows.append(f"{place:>4}{score}{likely}{words}  {hit.found}  {part}{hit.id}  {_one_line(hit.text)}")
     if note:
-        rows.append(f"  {note}")
+        rows.append(f"  {note.strip()}")
     return "\n".join(rows)
 
 

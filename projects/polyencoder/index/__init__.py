@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyencoder.index.base import Candidate, Index
 from polyencoder.index.candidates import candidates_from
+from polyencoder.index.federated import FederatedIndex
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.verify import verify
@@ -16,6 +17,7 @@ from polyencoder.index.searcher import Searcher
 
 __all__ = [
     "Candidate",
+    "FederatedIndex",
     "Filter",
     "Fingerprints",
     "FolderIndex",

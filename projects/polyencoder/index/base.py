@@ -15,8 +15,9 @@ import torch
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
-from polyencoder.index.hits import Hit, diverse_hits
+from polyencoder.index.hits import Hit, HitKey, diverse_hits
 from polyencoder.index.hybrid import DEPTH, fused
+from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import TOP_K, Filter, SearchOptions, changed
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.protocol import Dialogue
@@ -120,6 +121,21 @@ class Index(ABC):
         """The address for error messages, without a password."""
 
     @property
+    def addresses(self) -> list[str]:
+        """The addresses of the indexes that are searched as this one."""
+        return [self.address]
+
+    @property
+    @abstractmethod
+    def fingerprints(self) -> Fingerprints:
+        """Those of the model that made it."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """The numbers, from 1, of the `addresses` that did not answer the last time."""
+        return ()
+
+    @property
     def approximates(self) -> bool:
         """Whether its searches by vectors may miss a candidate."""
         return True
@@ -188,7 +204,7 @@ class Index(ABC):
 
             found = grown(search, take, contexts=encoded.batch_size, k=most, most=max(most, MOST_CONSIDERED))
         if options.diversity:
-            found = diverse_hits(found, self.vectors_of, k=k, most=most, diversity=options.diversity)
+            found = diverse_hits(found, self.vectors_of_hits, k=k, most=most, diversity=options.diversity)
         return [hits[:k] for hits in found]
 
     def _turns(self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int) -> list[list[str]]:
@@ -214,8 +230,17 @@ class Index(ABC):
         return [hits[:k] for hits in by_words]
 
     @abstractmethod
-    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
-        """The best by vectors, with checked options."""
+    def _search(
+        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
+    ) -> list[list[Hit]]:
+        """The best by vectors, with checked options.
+
+        Args:
+            contexts: the encoded contexts.
+            options: of the search.
+            floors: [contexts], for certificates: scores that `top_k` candidates of other indexes reach. Below them
+                nothing needs a proof; -inf for none.
+        """
 
     def _search_both(
         self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
@@ -253,6 +278,9 @@ class Index(ABC):
             ...     index.remove(["r5"])
             ...     index.add(records)
         """
+
+    word_scoring: ClassVar[str] = "BM25"
+    """The name of the scores by words. Those of one name compare among indexes."""
 
     takes_vectors: ClassVar[bool] = False
     """Whether added candidates may have vectors."""
@@ -321,6 +349,11 @@ class Index(ABC):
     @abstractmethod
     def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
         """The vectors of the candidates with these ids, float32 [dim], for those that exist."""
+
+    def vectors_of_hits(self, hits: Iterable[Hit]) -> dict[HitKey, np.ndarray[Any, Any]]:
+        """`vectors_of` for hits, by their keys."""
+        parts = {hit.id: hit.key for hit in hits}
+        return {parts[id_]: vector for id_, vector in self.vectors_of(parts).items()}
 
     def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
         """The stored token vectors of these texts, for the late-interaction encoder that made the index."""

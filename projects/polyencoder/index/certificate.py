@@ -13,6 +13,7 @@ many (IVF) or compressed vectors (PQ) have recall instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -69,7 +70,12 @@ class ShortlistResult(NamedTuple):
 
 
 def search_shortlists(
-    engine: ShortlistSearch, *, exactness: Exactness, length: int, longest: int
+    engine: ShortlistSearch,
+    *,
+    exactness: Exactness,
+    length: int,
+    longest: int,
+    floors: Sequence[float] | None = None,
 ) -> list[ShortlistResult]:
     """The k best of each context's shortlist; lists are doubled until the result is good enough.
 
@@ -83,6 +89,7 @@ def search_shortlists(
         exactness: the least exactness of every result.
         length: of the first lists.
         longest: of the last ones.
+        floors: [contexts], scores that k candidates elsewhere reach, so that what is below needs no proof.
     """
     contexts, k = engine.contexts, engine.k
     device = contexts.vectors.device
@@ -100,7 +107,8 @@ def search_shortlists(
                 if len(rows) < k:
                     continue
                 best = search(contexts.select(i), vectors.to(device), k=k, attention=engine.attention)
-                proven = best.scores[0, -1].item() >= bound
+                floor = -math.inf if floors is None else floors[i]
+                proven = max(floor, best.scores[0, -1].item()) >= bound
                 if proven or exactness == "approximate":
                     found: Exactness = "certified" if proven else "approximate"
                     answers[i] = ShortlistResult(best.scores[0], rows.to(device)[best.indices[0]], found)

@@ -19,15 +19,15 @@ _K = 60  # k of the paper
 
 
 def fused(by_vectors: Sequence[Hit], by_words: Sequence[Hit], *, fusion: Fusion) -> list[Hit]:
-    """The hits of both lists, each best first: one for each id, in the order that `fusion` gives.
+    """The hits of both lists, each best first: one for each candidate, in the order that `fusion` gives.
 
     A hit in both is the vectors', with its `word_score`. Texts have ranks: equal ones share theirs. Of equal sums the
     higher score comes first.
     """
-    word_scores = {hit.id: hit.word_score for hit in by_words}
-    known = {hit.id for hit in by_vectors}
-    hits = [hit._replace(word_score=word_scores.get(hit.id)) for hit in by_vectors]
-    hits += [hit for hit in by_words if hit.id not in known]
+    word_scores = {hit.key: hit.word_score for hit in by_words}
+    known = {hit.key for hit in by_vectors}
+    hits = [hit._replace(word_score=word_scores.get(hit.key)) for hit in by_vectors]
+    hits += [hit for hit in by_words if hit.key not in known]
     if fusion == "score":
         return sorted(hits, key=lambda hit: -hit.score)
     sums: dict[str, float] = {}

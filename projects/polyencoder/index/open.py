@@ -16,6 +16,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, Index, Record, checked_records
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.faiss.tuning import checked_recall
+from polyencoder.index.federated import FederatedIndex
 from polyencoder.index.folder import FolderIndex, described_folder
 from polyencoder.index.folder.build import SHARD_SIZE, build_index
 from polyencoder.index.folder.shards import Share
@@ -32,23 +33,48 @@ from polyencoder.text.dialogue import checked_contexts
 
 __all__ = ["check_tuning", "described", "make_index", "open_index"]
 
+Place = str | os.PathLike[str]
+
 _ADDRESSES = ("milvus", *SCHEMES)
 
 
 def open_index(
-    where: str | os.PathLike[str], ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
+    where: Place | Sequence[Place],
+    ranker: TextRanker | Fingerprints | None = None,
+    *,
+    attention: str = "basic",
+    partial: bool = False,
 ) -> Index:
     """Opens the index at `where` (a folder, `milvus:...` or `postgres://...`) for the model that made it.
 
+    Examples:
+        >>> open_index("replies", ranker)
+        >>> open_index(["replies", "postgres://db/chat#replies"], ranker)  # searched as one
+
     Args:
-        where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`.
+        where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`; several are a `FederatedIndex`.
         ranker: the model; its fingerprints and its `attention` are enough if no texts are added; None, for any model,
             if searches are by vectors.
+        attention: a poly-encoder's `poly_attention`; a ranker knows its own.
+        partial: search several indexes without one whose server does not answer, which results then say.
 
     Raises:
         CheckpointError: there is no index, it is damaged, or another model made it.
+        ConfigError: `partial` for a single index.
         PolyencoderError: a server cannot be reached.
     """
+    if not isinstance(where, (str, os.PathLike)):
+        if len(places := list(where)) != 1:
+            for place in places:
+                check_place("the index", place, addresses=_ADDRESSES)
+
+            def open_part(place: Place, made_by: Fingerprints | None) -> Index:
+                return open_index(place, made_by if ranker is None else ranker, attention=attention)
+
+            return FederatedIndex(places, open_part, partial=partial)
+        (where,) = places
+    if partial:
+        raise ConfigError("partial is for a search of several indexes: name another, too", argument="partial")
     check_place("the index", where, addresses=_ADDRESSES)
     if str(where).startswith(MILVUS):
         return MilvusIndex.open(str(where), ranker, attention=attention)

@@ -156,7 +156,7 @@ class Searcher:
             hits = [self._probable(place, found, self.calibration, among=among) for place, found in enumerate(hits)]
         hits = [self._grouped(found) for found in hits]
         if diversity:
-            hits = diverse_hits(hits, self.index.vectors_of, k=top_k, most=most, diversity=diversity)
+            hits = diverse_hits(hits, self.index.vectors_of_hits, k=top_k, most=most, diversity=diversity)
         self.contexts += len(hits)
         return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
 
@@ -192,8 +192,8 @@ class Searcher:
             first = max(top_k, first_texts(kept, texts))
             asked_for = max(groups, first_texts(grouped, self._texts))
             count = min(len(kept), max(first, considered(kept, grouped, count=asked_for)))
-            later = {hit.id for hit in grouped}  # of the first, a re-ranker may prefer others of a group
-            of_use = [*kept[:first], *(hit for hit in kept[first:count] if hit.id in later)]
+            later = {hit.key for hit in grouped}  # of the first, a re-ranker may prefer others of a group
+            of_use = [*kept[:first], *(hit for hit in kept[first:count] if hit.key in later)]
             return [hit._replace(considered=count) for hit in of_use]
 
         return grown(

@@ -21,6 +21,11 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses reachable only from this machine."""
 
 
+def _places(index: object) -> object:
+    """A single index, or none, as the places of several."""
+    return () if index is None else (index,) if isinstance(index, str) else index
+
+
 @settings(panel="Limits of each worker")
 class Limits(Settings):
     """The limits of one worker."""
@@ -61,8 +66,11 @@ class ServerConfig(Settings):
 
     model: Annotated[str, Parameter(alias="-m")]
     """A model folder, a model file of parlai train_model, or a hub id."""
-    index: Annotated[str | None, Parameter(alias="-i")] = None
-    """The index to search: a folder, or its address, milvus:... or postgres://... (default: none, it only reranks)."""
+    index: Annotated[tuple[str, ...], BeforeValidator(_places), Parameter(alias="-i")] = ()
+    """The index to search: a folder, or its address, milvus:... or postgres://... (default: none, it only reranks).
+    Repeat it to search several as one, which cannot be changed."""
+    partial: Annotated[bool, Needs("index")] = False
+    """Search several indexes without one whose server does not answer; results say which is missing."""
     rerank: Annotated[str | None, Needs("index"), Parlai()] = None
     """A cross-encoder to rerank the first results."""
     rerank_k: Annotated[Count | None, Needs("index"), Parlai()] = None

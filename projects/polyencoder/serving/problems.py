@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -35,8 +36,12 @@ def problem(
 def for_clients(error: PolyencoderError, service: Service) -> str:
     """The message without internals of the server: the index's address and the database driver's text."""
     message, index = str(error), service.index
-    for address in (service.config.index, None if index is None else index.address):
-        message = message.removeprefix(f"{address}: ")
+    addresses = [] if index is None else index.addresses
+    for number, names in enumerate(zip_longest(service.config.index, addresses), start=1):
+        for name in names:
+            if message.startswith(f"{name}: "):
+                shown = f"index {number}: " if len(addresses) > 1 else ""
+                message = shown + message.removeprefix(f"{name}: ")
     if index is not None and index.remote and message != str(error) and not isinstance(error, InputError):
         message = re.sub(r" \(.*\)", "", message, flags=re.DOTALL)  # the driver's text contains hosts and users
     return message

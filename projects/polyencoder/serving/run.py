@@ -48,7 +48,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
         return _serve_stdio(config)
     config = replace(config, threads=config.threads or max(1, torch.get_num_threads() // config.workers))
     with TemporaryFolder() as folder:
-        if config.index is not None and config.sessions is None:
+        if config.index and config.sessions is None:
             config = replace(config, sessions=str(Path(folder) / "sessions.sqlite"))  # shared by the workers
         service = Service.load(config)
         app = create_app(service)

@@ -69,12 +69,14 @@ class SearchResult(BaseModel):
     word_score: float | None = None
     fused_score: float | None = None
     found: Found
+    part: int | None = None
 
 
 class SearchResponse(Answer):
     """Candidates in order, best first, and the milliseconds of each step."""
 
     results: list[SearchResult]
+    missing: list[int] | None = Field(None, description="Numbers of the indexes that did not answer.")
     milliseconds: dict[str, float]
 
 
@@ -106,7 +108,9 @@ async def search_fields(
         service, turns, options, min_probability=request.min_probability, keep_turns=request.keep_turns, name=name
     )
     fields = answer_fields(kind, model=service.name, tokens=tokens)
-    return hits, {**fields, "results": [hit._asdict() for hit in hits], "milliseconds": milliseconds}
+    missing = hits[0].missing if hits else () if service.index is None else service.index.missing
+    results = [hit._asdict() for hit in hits]
+    return hits, {**fields, "results": results, "missing": missing or None, "milliseconds": milliseconds}
 
 
 async def find_hits(

@@ -63,7 +63,7 @@ class Service:
         if config.rerank is not None:
             reranker = Ranker.from_pretrained(config.rerank, device=config.device, dtype=config.model_dtype)
             check_reranker(reranker, k=config.rerank_k or RERANK_K)
-        index = None if config.index is None else open_index(config.index, ranker)
+        index = open_index(config.index, ranker, partial=config.partial) if config.index else None
         return cls.of(config, ranker, index=index, reranker=reranker)
 
     @classmethod

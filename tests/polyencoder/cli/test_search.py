@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
-from polyencoder.index import Candidate, FolderIndex
+from polyencoder.index import Candidate, FolderIndex, open_index
 from tests.commands import command_fails, run_command
 
 pytestmark = pytest.mark.slow
@@ -123,6 +123,26 @@ def answers(records: list[dict]) -> list[list[str]]:
 
 
 @pytest.mark.usefixtures("forked_commands")
+def test_several_indexes_are_searched_as_one(ask, run, ranker, folder, tmp_path):
+    """The last is a server that does not exist."""
+    more = tmp_path / "more"
+    ranker.index([Candidate("id0", "i have a horse ."), Candidate("new", "i have a dog .")], more)
+    gone = "postgres://me:secret@127.0.0.1:1/none#part"
+    context = ["--context", "do you have any pets ?", "--top-k", 10]
+    (found,) = ask("--index", more, *context)
+    expected = ranker.search("do you have any pets ?", open_index([folder, more], ranker))
+    assert [(hit["part"], hit["id"]) for hit in found["hits"]] == [(hit.part, hit.id) for hit in expected]
+    assert {hit["id"] for hit in found["hits"] if hit["part"] == 2} == {"id0", "new"}
+    (found,) = ask("--index", more, "--index", gone, "--partial", *context)
+    assert {(tuple(hit["missing"]), hit["found"]) for hit in found["hits"]} == {((3,), "exact")}
+    shown = run("--index", more, "--index", gone, "--partial", *context).stdout
+    assert "  exact  index 2  new  i have a dog ." in shown
+    assert shown.endswith("  without index 3, which does not answer\n")
+    flags = ["search", "--model", tmp_path / "model", "--index", folder, *context]
+    command_fails(PolyencoderError, "postgres://me@127.0.0.1:1/none#part: no connection", *flags, "--index", gone)
+    command_fails(ConfigError, "partial is for a search of several indexes", *flags, "--partial")
+
+
 def test_the_command(ranker, folder, tmp_path):
     """The real one, in a process of its own: text for people, one context of several turns."""
     command = [sys.executable, "-m", "polyencoder.cli.main", "search", "--model", tmp_path / "model"]

@@ -89,6 +89,7 @@ class FaissSearch:
         *,
         allowed: Tensor | None = None,
         attention: str = "basic",
+        floors: Sequence[float] | None = None,
         **changes: Any,
     ) -> Results:
         """The best rows for each context; of equal scores in a list, the lowest row comes first.
@@ -104,6 +105,7 @@ class FaissSearch:
                 not bound scores: everything is scanned. Certificates hold for the others. But the weights of
                 "sqrt" are flatter and its scores lie further below the largest logit, so it needs longer lists for
                 a certificate, and for the same recall.
+            floors: as in `certificate.search_shortlists`.
             changes: fields of the options.
 
         Raises:
@@ -122,7 +124,7 @@ class FaissSearch:
         compares_all = meta.kind == "flat" and not (meta.tuned or options.exactness or options.shortlist_options)
         if few or long or compares_all or contexts.batch_size == 0:
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
-        return self.search_lists(contexts, options, allowed=allowed, attention=attention)
+        return self.search_lists(contexts, options, allowed=allowed, attention=attention, floors=floors)
 
     def search_lists(
         self,
@@ -131,6 +133,7 @@ class FaissSearch:
         *,
         allowed: Tensor | None = None,
         attention: str = "basic",
+        floors: Sequence[float] | None = None,
     ) -> Results:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
         k = options.k(_available(self.vectors, allowed))
@@ -140,6 +143,7 @@ class FaissSearch:
             exactness=options.exactness or "approximate",
             length=length,
             longest=max(length, LONGEST_LIST, 2 * k),
+            floors=floors,
         )
         scores, rows, found = zip(*answers, strict=True)
         return Results(torch.stack(scores), torch.stack(rows), list(found))

@@ -93,6 +93,10 @@ class FolderIndex(Index):
         return str(self.folder)
 
     @property
+    def fingerprints(self) -> Fingerprints:
+        return self.meta.fingerprints
+
+    @property
     def state(self) -> State:
         """The newest state. CheckpointError if it is damaged, or was replaced by an index of another model."""
         return self._read(lambda state, _: state)
@@ -175,13 +179,20 @@ class FolderIndex(Index):
 
     # Searching
 
-    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+    def _search(
+        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
+    ) -> list[list[Hit]]:
         """Searches with the FAISS index if there is one, else by scoring everything."""
 
-        return self._read(lambda state, catalogue: self._by_vectors(state, catalogue, contexts, options))
+        return self._read(lambda state, catalogue: self._by_vectors(state, catalogue, contexts, options, floors))
 
     def _by_vectors(
-        self, state: State, catalogue: Catalogue, contexts: ContextEncoding, options: SearchOptions
+        self,
+        state: State,
+        catalogue: Catalogue,
+        contexts: ContextEncoding,
+        options: SearchOptions,
+        floors: Sequence[float] | None = None,
     ) -> list[list[Hit]]:
         check_contexts(contexts, dim=state.meta.dim)
         wanted = replace(options, top_k=max(1, options.k(state.meta.entries)))
@@ -189,7 +200,7 @@ class FolderIndex(Index):
         if wanted.exactness == "exact" or state.meta.faiss is None:
             found = scan_vectors(contexts, state.vectors, wanted, allowed=allowed, attention=self.attention)
         else:
-            found = state.faiss.search(contexts, wanted, allowed=allowed, attention=self.attention)
+            found = state.faiss.search(contexts, wanted, allowed=allowed, attention=self.attention, floors=floors)
         return state.hits(catalogue, found, wanted)
 
     def _search_both(

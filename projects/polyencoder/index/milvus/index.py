@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any, TypeVar
 
@@ -48,15 +48,16 @@ class MilvusIndex(Index):
     def __init__(
         self,
         collection: MilvusCollection,
-        dim: int,
+        maker: Maker,
         ranker: TextRanker | Fingerprints | None,
         *,
         attention: str = "basic",
     ) -> None:
         self.collection = collection
-        self.dim = dim
+        self.dim = maker.dim
+        self._maker = maker
         self._ranker, self.attention = encoder_of(ranker, attention=attention)
-        attention_scale(self.attention, dim=dim)  # raises for an unknown one
+        attention_scale(self.attention, dim=self.dim)  # raises for an unknown one
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
         self._changes: ChainMap[str, Entry | None] | None = None
@@ -99,7 +100,7 @@ class MilvusIndex(Index):
             collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
         else:
             Maker.parsed(there, collection.where).check_model(maker.fingerprints, where=collection.where)
-        index = cls(collection, maker.dim, ranker)
+        index = cls(collection, maker, ranker)
         if kind is not None and index.has_exact_lists != (kind == "flat"):
             other = "flat" if index.has_exact_lists else "auto"
             raise ConfigError(
@@ -125,7 +126,7 @@ class MilvusIndex(Index):
         collection, maker = _opened(where)
         if ranker is not None:
             maker.check_model(Fingerprints.of(ranker), where=collection.where)
-        return cls(collection, maker.dim, ranker, attention=attention)
+        return cls(collection, maker, ranker, attention=attention)
 
     def close(self) -> None:
         """Closes the connection. A file of Milvus Lite stays in use until this process ends."""
@@ -134,6 +135,10 @@ class MilvusIndex(Index):
     @property
     def address(self) -> str:
         return self.collection.where
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        return self._maker.fingerprints
 
     @property
     def remote(self) -> bool:
@@ -163,7 +168,9 @@ class MilvusIndex(Index):
     # Searching
 
     @torch.no_grad()
-    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+    def _search(
+        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
+    ) -> list[list[Hit]]:
         """Milvus applies the filter; "certified" fetches everything if necessary, "exact" always.
 
         Equal scores have a fixed order. `list_length` is max(2 k, 32) unless given.
@@ -182,7 +189,7 @@ class MilvusIndex(Index):
             exact_lists=self.has_exact_lists,
         )
         length = options.list_length or max(2 * top_k, 32)
-        answers = search.best(exactness=options.exactness or "approximate", list_length=length)
+        answers = search.best(exactness=options.exactness or "approximate", list_length=length, floors=floors)
         keys = search.keys
         named = [[keys[row] for row in answer.rows.tolist()] for answer in answers]
         entries = self._entries({key for own in named for key in own})

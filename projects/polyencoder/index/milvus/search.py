@@ -61,7 +61,9 @@ class MilvusSearch:
         """The keys of the candidates, by number."""
         return list(self._numbers)
 
-    def best(self, *, exactness: Exactness, list_length: int) -> list[ShortlistResult]:
+    def best(
+        self, *, exactness: Exactness, list_length: int, floors: Sequence[float] | None = None
+    ) -> list[ShortlistResult]:
         """The result of each context, with at least this `exactness`; of equal scores the lowest key comes first.
 
         Lists are doubled if they name fewer than k, or a required proof is missing. Everything is fetched and scored if
@@ -72,7 +74,7 @@ class MilvusSearch:
             return [ShortlistResult(torch.empty(0), torch.empty(0, dtype=torch.int64), "exact")] * contexts.batch_size
         longest = max(length, min(LONGEST_LIST, _MOST_NAMED // contexts.n_codes))
         longest = min(longest, (self.available - 1) // contexts.n_codes)
-        return search_shortlists(self, exactness=exactness, length=length, longest=longest)
+        return search_shortlists(self, exactness=exactness, length=length, longest=longest, floors=floors)
 
     def scan(self, contexts: ContextEncoding) -> TopK:
         """Fetches and scores all candidates; a page, the keys and the best so far are in memory."""

@@ -48,6 +48,7 @@ class PostgresIndex(Index):
     """Candidates in a table. Any number of processes may search and change it."""
 
     takes_vectors = True
+    word_scoring = "ts_rank"
 
     def __init__(
         self,
@@ -166,6 +167,10 @@ class PostgresIndex(Index):
         return self._server.where
 
     @property
+    def fingerprints(self) -> Fingerprints:
+        return self.meta.fingerprints
+
+    @property
     def remote(self) -> bool:
         return True
 
@@ -221,11 +226,19 @@ class PostgresIndex(Index):
     # Searching
 
     @torch.no_grad()
-    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+    def _search(
+        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
+    ) -> list[list[Hit]]:
         """Searches in one transaction, with a statement per context; of equal scores the lowest key comes first."""
-        return self._read(lambda table: self._by_vectors(table, contexts, options))
+        return self._read(lambda table: self._by_vectors(table, contexts, options, floors))
 
-    def _by_vectors(self, table: Table, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+    def _by_vectors(
+        self,
+        table: Table,
+        contexts: ContextEncoding,
+        options: SearchOptions,
+        floors: Sequence[float] | None = None,
+    ) -> list[list[Hit]]:
         check_contexts(contexts, dim=self.meta.dim)
         contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
         flat, given = self.meta.kind == "flat", options.exactness
@@ -252,6 +265,7 @@ class PostgresIndex(Index):
             exactness="exact" if scans else given or "approximate",
             length=min(length, available),
             longest=max(length, LONGEST_LIST, 2 * k),
+            floors=floors,
         )
         return [
             [

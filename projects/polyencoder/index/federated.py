@@ -1,0 +1,323 @@
+"""`FederatedIndex`: several indexes, in folders, PostgreSQL and Milvus, searched as one.
+
+Each index searches its own candidates, servers at the same time; the best of all of them are the result. A certificate
+holds if it holds in every index, for candidates above the k-th best score of all: below that, nothing needs a proof.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+import torch
+
+from polyencoder.checks import without_password
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
+from polyencoder.index.base import Candidate, How, Index
+from polyencoder.index.entries import canonical
+from polyencoder.index.hits import Found, Hit, HitKey
+from polyencoder.index.meta import Fingerprints
+from polyencoder.index.options import TOP_K, Filter, SearchOptions
+from polyencoder.modeling import RankerModel
+from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.tokens import TokenVectors
+
+__all__ = ["FederatedIndex"]
+
+T = TypeVar("T")
+
+_AGAIN_SECONDS = 5.0  # after which an index that did not answer is asked again
+_WEAKEST: dict[Found, int] = {"exact": 0, "certified": 1, "approximate": 2, "words": 3}
+_log = logging.getLogger(__name__)
+
+
+class _Part:
+    """One of the indexes: opened when it is first asked, as its server may not answer yet."""
+
+    def __init__(self, number: int, where: object, open: Callable[[], Index]) -> None:
+        self.number = number
+        self.address = without_password(str(where))
+        self.again = 0.0
+        """When to ask it again, by `time.monotonic`; 0 if it answered the last time."""
+        self._open = open
+        self._lock = threading.Lock()
+        self.index: Index | None = None
+
+    def opened(self) -> Index:
+        with self._lock:
+            if self.index is None:
+                self.index = self._open()
+                self.address = self.index.address
+            return self.index
+
+    @property
+    def remote(self) -> bool:
+        return self.index is None or self.index.remote
+
+
+class FederatedIndex(Index):
+    """The candidates of several indexes of one model, to be searched but not changed.
+
+    Ids are unique in an index, not among them: `Hit.part` says which index a hit is from, counted from 1. A candidate
+    that several indexes hold alike is found once, in the first of them.
+    """
+
+    def __init__(
+        self, places: Sequence[object], open: Callable[[Any, Fingerprints | None], Index], *, partial: bool = False
+    ) -> None:
+        """Opens the indexes.
+
+        Args:
+            places: the addresses of the indexes.
+            open: opens one, for the model with these fingerprints; None for any model.
+            partial: search without an index whose server does not answer, and say so in `Hit.missing`.
+
+        Raises:
+            ConfigError: there is no index, or one is named twice.
+            CheckpointError: another model made one of them.
+            PolyencoderError: a server does not answer; with `partial`, all of them.
+        """
+        if not places:
+            raise ConfigError("no index is named: give at least one", argument="index")
+        if twice := next((place for n, place in enumerate(places) if str(place) in map(str, places[:n])), None):
+            raise ConfigError(f"{without_password(str(twice))}: is named twice; give each index once", argument="index")
+        self.partial = partial
+        self._made_by: Fingerprints | None = None
+        self._open = open
+        self._parts = [
+            _Part(n, place, lambda place=place: self._of_one_model(place))  # type: ignore[misc]
+            for n, place in enumerate(places, start=1)
+        ]
+        self._pool = ThreadPoolExecutor(len(places), thread_name_prefix="polyencoder-part")
+        try:
+            self._each(lambda _, index: index.fingerprints)
+        except BaseException:
+            self.close()
+            raise
+
+    def _of_one_model(self, place: object) -> Index:
+        index = self._open(place, self._made_by)
+        self._made_by = self._made_by or index.fingerprints
+        if not index.fingerprints.fits(self._made_by):
+            index.close()
+            raise CheckpointError(
+                f"{index.address}: made by another model (fingerprint {index.fingerprints.model}) than the other "
+                f"indexes ({self._made_by.model}); indexes that are searched together need one model"
+            )
+        return index
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        for part in self._parts:
+            if part.index is not None:
+                part.index.close()
+
+    # What it is
+
+    @property
+    def address(self) -> str:
+        return " and ".join(self.addresses)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [part.address for part in self._parts]
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        assert self._made_by is not None
+        return self._made_by
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        return tuple(part.number for part in self._parts if part.again)
+
+    @property
+    def approximates(self) -> bool:
+        return any(part.index.approximates for part in self._parts if part.index is not None)
+
+    @property
+    def has_words(self) -> bool:
+        return all(part.index.has_words for part in self._parts if part.index is not None)
+
+    @property
+    def remote(self) -> bool:
+        return any(part.remote for part in self._parts)
+
+    def count(self, filter: Filter | None = None) -> int:
+        """The sum of the indexes' candidates."""
+        return sum(found for _, found in self._each(lambda _, index: index.count(filter)))
+
+    def count_texts(self, filter: Filter | None = None) -> int:
+        """The sum of the indexes' different texts: one that several hold counts in each."""
+        return sum(found for _, found in self._each(lambda _, index: index.count_texts(filter)))
+
+    def has_field(self, key: str) -> bool:
+        return any(found for _, found in self._each(lambda _, index: index.has_field(key)))
+
+    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+        """As in `Index.texts_of`; of different candidates with one id the text in the first index."""
+        wanted = [*ids]
+        found = [texts for _, texts in self._each(lambda _, index: index.texts_of(wanted))]
+        return {id_: text for texts in reversed(found) for id_, text in texts.items()}
+
+    def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
+        """As in `Index.vectors_of`; of different candidates with one id the vector in the first index."""
+        wanted = [*ids]
+        found = [vectors for _, vectors in self._each(lambda _, index: index.vectors_of(wanted))]
+        return {id_: vector for vectors in reversed(found) for id_, vector in vectors.items()}
+
+    def vectors_of_hits(self, hits: Iterable[Hit]) -> dict[HitKey, np.ndarray[Any, Any]]:
+        keys = {hit.key for hit in hits}
+        found = self._each(lambda number, index: index.vectors_of([id_ for part, id_ in keys if part == number]))
+        return {(number, id_): vector for number, vectors in found for id_, vector in vectors.items()}
+
+    def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
+        wanted = [*texts]
+        found = self._each(lambda _, index: index.token_vectors(wanted, model))
+        return {text: vectors for _, some in found for text, vectors in some.items()}
+
+    def check_searchable(self) -> None:
+        self._each(lambda _, index: index.check_searchable())
+
+    # Searching
+
+    def check(self, options: SearchOptions) -> None:
+        """As in `Index.check`, for each of the indexes."""
+        for part in self._parts:
+            if part.index is not None:
+                part.index.check(replace(options, fusion=None))
+        kinds = {part.index.word_scoring for part in self._parts if part.index is not None}
+        if options.reads_words and len(kinds) > 1:
+            raise ConfigError(
+                f"{self.address}: {' and '.join(sorted(kinds))} do not compare: search by words in index folders "
+                "together, or in tables of PostgreSQL together",
+                argument="words_only" if options.words_only else "hybrid",
+            )
+        super().check(options)
+
+    def _search(
+        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
+    ) -> list[list[Hit]]:
+        """As in `Index._search`. For certificates a first search gives the k-th best scores that bound a second."""
+        if options.exactness != "certified":
+            return self._merged(
+                self._each(lambda _, index: index._search(contexts, options, floors=floors)), contexts, options
+            )
+        likely = replace(options, exactness="approximate")
+        first = dict(self._each(lambda _, index: index._search(contexts, likely, floors=floors)))
+        best = self._merged([*first.items()], contexts, options)
+        k = options.top_k or TOP_K
+        reached = [hits[k - 1].score if len(hits) >= k else -math.inf for hits in best]
+        floors = [*map(max, reached, floors)] if floors is not None else reached
+
+        def prove(number: int, index: Index) -> list[list[Hit]] | None:
+            if (found := first.get(number)) is None:
+                return None  # it did not answer
+            places = [place for place, hits in enumerate(found) if hits and hits[0].found == "approximate"]
+            if places:
+                some = contexts.select(torch.tensor(places, device=contexts.vectors.device))
+                proven = index._search(some, options, floors=[floors[place] for place in places])
+                found = [*found]
+                for place, hits in zip(places, proven, strict=True):
+                    found[place] = hits
+            return found
+
+        second = self._each(prove)
+        return self._merged([(n, found) for n, found in second if found is not None], contexts, options)
+
+    def _search_both(
+        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
+    ) -> tuple[list[list[Hit]], list[list[Hit]]]:
+        """As in `Index._search_both`. Each index counts its own words for the weights of words."""
+        found = self._each(lambda _, index: index._search_both(contexts, turns, options))
+        by_vectors = [(number, vectors) for number, (vectors, _) in found]
+        by_words = [(number, words) for number, (_, words) in found]
+        return self._merged(by_vectors, contexts, options), self._merged(by_words, contexts, options)
+
+    def _merged(
+        self, found: Sequence[tuple[int, list[list[Hit]]]], contexts: ContextEncoding, options: SearchOptions
+    ) -> list[list[Hit]]:
+        """The best `top_k` hits of each context, of equal ones those of the first index."""
+        answered = {number for number, _ in found}
+        missing = tuple(part.number for part in self._parts if part.number not in answered) or None
+        return [
+            _best([(number, hits[place]) for number, hits in found], missing, k=options.top_k or TOP_K)
+            for place in range(contexts.batch_size)
+        ]
+
+    def _each(self, ask: Callable[[int, Index], T]) -> list[tuple[int, T]]:
+        """What each index that answers says, by its number: servers in threads, folders one after the other here.
+
+        Raises:
+            PolyencoderError: an index does not answer; if it may be missing, no index answers.
+        """
+
+        @torch.no_grad()
+        def asked(part: _Part) -> T:
+            return ask(part.number, part.opened())
+
+        now = time.monotonic()
+        waiting = [part for part in self._parts if not self.partial or part.again <= now] or self._parts
+        threads: dict[int, Future[T]] = {}
+        if self._made_by is not None:  # else the first one that opens says which model all of them need
+            threads = {part.number: self._pool.submit(asked, part) for part in waiting if part.remote}
+        answers: list[tuple[int, T]] = []
+        lost: PolyencoderError | None = None
+        for part in waiting:
+            thread = threads.get(part.number)
+            try:
+                answers.append((part.number, asked(part) if thread is None else thread.result()))
+                part.again = 0.0
+            except PolyencoderError as error:
+                if type(error) is not PolyencoderError or not self.partial:  # a server's has no kind of its own
+                    raise
+                lost = error
+                if not part.again:
+                    _log.warning("index %d does not answer, and is left out: %s", part.number, error)
+                part.again = time.monotonic() + _AGAIN_SECONDS
+        if lost is not None and not answers:
+            raise lost
+        return answers
+
+    # Changing
+
+    def changing(self) -> AbstractContextManager[None]:
+        self._refuse()
+
+    def _enter(self, records: Iterable[Candidate], how: How) -> int:
+        self._refuse()
+
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
+        self._refuse()
+
+    def _usable(self, records: Iterable[Any]) -> Iterator[Candidate]:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigError(
+            "several indexes that are searched as one cannot be changed: change one of them", argument="index"
+        )
+
+
+def _best(parts: Sequence[tuple[int, list[Hit]]], missing: tuple[int, ...] | None, *, k: int) -> list[Hit]:
+    """The k best hits of the indexes for one context; how they were found is what holds for all of them."""
+    known: set[tuple[str, str, str | None]] = set()
+    hits = []
+    for number, found in parts:
+        for hit in found:
+            same = (hit.id, hit.text, canonical(hit.metadata))
+            if same not in known:
+                known.add(same)
+                hits.append(hit._replace(part=number, missing=missing))
+    weakest: Found = max((found[0].found for _, found in parts if found), key=_WEAKEST.__getitem__, default="exact")
+    by_words = weakest == "words"
+    hits.sort(key=lambda hit: -((hit.word_score or 0.0) if by_words else hit.score))
+    return [hit._replace(found=weakest) for hit in hits[:k]]

