@@ -30,11 +30,12 @@ from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.callbacks.checkpoints import Checkpoints
-from polyencoder.training.callbacks.record import Record
+from polyencoder.training.callbacks.tracking import recorders
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.distributed import Processes
-from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, RESUME_IGNORES, run_folder
+from polyencoder.training.folder import CHECKPOINT, CURVE, RESUME_IGNORES, run_folder
 from polyencoder.training.randomness import seed_everything
+from polyencoder.training.trackers import check_trackers
 from polyencoder.training.trainer import Trainer
 
 __all__ = ["PretrainingReport", "pretrain"]
@@ -80,6 +81,7 @@ def pretrain(settings: PretrainingSettings) -> PretrainingReport:
 
 def _pretrain(settings: PretrainingSettings, processes: Processes) -> PretrainingReport:
     is_first, out = processes.is_first, settings.data.out
+    check_trackers(settings.trackers.report_to)
     tokens, seed = settings.objective.tokens_per_batch, settings.objective.seed
     bad = BadExamples(skip=settings.data.skip_bad_examples)
     train, held_out = _corpora(settings, bad)
@@ -99,6 +101,7 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
         defaults=flat_defaults(settings),
         every_seconds=settings.evaluation.save_every_seconds,
     )
+    curve = PretrainingCurve(Path(out) / CURVE, title=Path(out).name)
     trainer: Trainer
     values = flat_values(settings)
 
@@ -125,9 +128,9 @@ def _pretrain(settings: PretrainingSettings, processes: Processes) -> Pretrainin
             log,
             evaluation,
             KeepEncoder(save),
-            *([PretrainingCurve(Path(out) / CURVE, title=Path(out).name)] if is_first else []),
+            *([curve] if is_first else []),
             checkpoints,
-            *([Record(Path(out) / RECORD, values)] if is_first else []),
+            *(recorders(settings.trackers, curve, out=Path(out), options=values) if is_first else []),
         ],
     )
     before = evaluation.measure(trainer)

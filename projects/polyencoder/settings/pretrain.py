@@ -19,6 +19,7 @@ from polyencoder.settings.training import (
     PrecisionName,
     ScheduleConfig,
     ScheduleName,
+    TrackerSettings,
     TrainingConfig,
 )
 
@@ -188,6 +189,7 @@ class PretrainingSettings(Settings):
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     evaluation: PretrainingEvaluation = field(default_factory=PretrainingEvaluation)
+    trackers: TrackerSettings = field(default_factory=TrackerSettings)
 
     def __post_init__(self) -> None:
         if bool(self.encoder.vocabulary) == bool(self.encoder.backbone):

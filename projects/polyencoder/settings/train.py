@@ -14,7 +14,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs, Numbers, Parlai, Positive, Share, Without, leaves
-from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrainingConfig
+from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
 from polyencoder.storage.checkpoint import stored_architecture
 
 __all__ = ["NEW_RANKER_FIELDS", "ConvertSettings", "DataSettings", "ModelSettings", "TrainSettings"]
@@ -203,6 +203,7 @@ class TrainSettings(Settings):
     convert: ConvertSettings = field(default_factory=ConvertSettings)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    trackers: TrackerSettings = field(default_factory=TrackerSettings)
     config: Annotated[str | None, Parameter(alias="-c")] = None
     """A YAML file of these settings, by the names of their flags; flags take precedence."""
 

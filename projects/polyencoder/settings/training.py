@@ -25,6 +25,7 @@ from polyencoder.settings.fields import (
     Positive,
     Share,
     Without,
+    commas,
 )
 
 __all__ = [
@@ -39,6 +40,8 @@ __all__ = [
     "PrecisionName",
     "ScheduleConfig",
     "ScheduleName",
+    "TrackerName",
+    "TrackerSettings",
     "TrainingConfig",
     "parse_ranks",
 ]
@@ -48,6 +51,7 @@ ScheduleName = Literal["plateau", "linear", "cosine", "invsqrt", "constant"]
 PrecisionName = Literal["float32", "bfloat16", "float16"]
 DistillationKind = Literal["kl", "margin-mse"]
 ObjectiveName = Literal["softmax", "bce", "mse", "ranknet", "listnet", "lambdaloss"]
+TrackerName = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 POINTWISE = ("bce", "mse")
 """Objectives that compare a candidate with its label alone, not with other candidates."""
 
@@ -226,6 +230,20 @@ class HardNegatives(Settings):
                 f"hard negatives: {self.count} are wanted, but the ranks {first}-{last} are fewer",
                 argument="hard_negative_ranks",
             )
+
+
+@settings(panel="Evaluation and checkpoints")
+class TrackerSettings(Settings):
+    """The experiment trackers of a run."""
+
+    report_to: Annotated[
+        tuple[TrackerName, ...],
+        BeforeValidator(commas),
+        Parameter(consume_multiple=True, negative="", allow_leading_hyphen=False),
+    ] = ()
+    """Experiment trackers to report to, several with spaces or commas: tensorboard, wandb (offline unless WANDB_MODE is
+    set), trackio, mlflow. Each needs the extra of its name; files are written to the run's folder, trackio's to its
+    own."""
 
 
 @settings(panel="Training", in_parlai=True)

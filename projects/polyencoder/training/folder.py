@@ -18,7 +18,12 @@ CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{
 REPORT = f"{FOLDER}/report.html"
 TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
-RESUME_IGNORES = {"out", "device", "config"}  # settings that may change when a run resumes, or in another process
+RESUME_IGNORES = {
+    "out",
+    "device",
+    "config",
+    "report_to",
+}  # settings that may change when a run resumes, or in another process
 
 
 @contextmanager

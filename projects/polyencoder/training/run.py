@@ -37,13 +37,14 @@ from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.log import Log
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
-from polyencoder.training.callbacks.record import Record
+from polyencoder.training.callbacks.tracking import recorders
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import Rows, RunData, open_data
 from polyencoder.training.distributed import Processes
-from polyencoder.training.folder import CHECKPOINT, CURVE, RECORD, RESUME_IGNORES, TEACHER_SCORES, run_folder
+from polyencoder.training.folder import CHECKPOINT, CURVE, RESUME_IGNORES, TEACHER_SCORES, run_folder
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.start import starting_ranker, untrained_ranker
+from polyencoder.training.trackers import check_trackers
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.verdict import why_no_better
 
@@ -83,7 +84,13 @@ class RunReport:
     """Why training may not have helped, if the model is no better than before."""
 
 
-def train_ranker(settings: TrainSettings, *, train: Rows | None = None, valid: Rows | None = None) -> RunReport:
+def train_ranker(
+    settings: TrainSettings,
+    *,
+    train: Rows | None = None,
+    valid: Rows | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> RunReport:
     """Trains a ranker and writes it, with its model card, to a folder; resumes a run that was killed.
 
     Args:
@@ -91,18 +98,27 @@ def train_ranker(settings: TrainSettings, *, train: Rows | None = None, valid: R
         train: records in memory (a `datasets.Dataset`, a list of dictionaries or of `Example`) in place of the files
             that `settings` names, which are then only names.
         valid: the same of the evaluation data.
+        callbacks: called after the run's own. The state of those that have a `name` is in the checkpoint.
 
     Raises:
-        ConfigError: settings that contradict each other.
+        ConfigError: settings that contradict each other, or a tracker whose package is not installed.
         InputError: invalid data.
         TrainingError: training diverged, the last checkpoint could not be written, or another process trains there.
         CheckpointError: the folder holds a run with other settings, or a model that was not trained there.
     """
     with run_folder(Path(settings.data.out)) as processes, logged_by_default(show=processes.is_first):
-        return _train(settings, processes, train=train, valid=valid)
+        return _train(settings, processes, train=train, valid=valid, callbacks=callbacks)
 
 
-def _train(settings: TrainSettings, processes: Processes, *, train: Rows | None, valid: Rows | None) -> RunReport:
+def _train(
+    settings: TrainSettings,
+    processes: Processes,
+    *,
+    train: Rows | None,
+    valid: Rows | None,
+    callbacks: Sequence[Callback],
+) -> RunReport:
+    check_trackers(settings.trackers.report_to)
     if train is not None and settings.data.streaming:
         raise ConfigError("streaming reads files: leave it out with training data in memory", argument="streaming")
     for files, rows in ((settings.data.train, train), (settings.data.valid, valid)):
@@ -122,6 +138,7 @@ def _train(settings: TrainSettings, processes: Processes, *, train: Rows | None,
         responses=data.responses,
         on_untrained=None if settings.convert.vocabulary else best.begin,  # a new ConveRT is random
     )
+    shown, recorded = _shown(settings, is_first=processes.is_first)
     trainer = Trainer(
         ranker,
         training_config(settings, ranker),
@@ -129,12 +146,13 @@ def _train(settings: TrainSettings, processes: Processes, *, train: Rows | None,
         sampler=data.sampler,
         callbacks=[
             *([MeasuredScaling()] if settings.model.output_scaling == "auto" else []),
-            *_shown(settings, is_first=processes.is_first),  # first: it counts a batch before the evaluation after it
+            *shown,  # first: it counts a batch before the evaluation after it
             Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluation.evaluations))),
             best,
             checkpoints,
             baselines,
-            *([Record(Path(settings.data.out) / RECORD, flat_values(settings))] if processes.is_first else []),
+            *recorded,
+            *callbacks,
         ],
     )
     if processes.is_first:
@@ -243,17 +261,19 @@ def _warn_of_a_low_scale(trainer: Trainer) -> None:
         _log.warning(reason)
 
 
-def _shown(settings: TrainSettings, *, is_first: bool) -> list[Callback]:
-    """The first process's output: a progress line in a terminal, else log lines; a curve."""
+def _shown(settings: TrainSettings, *, is_first: bool) -> tuple[list[Callback], list[Callback]]:
+    """The first process's output: a progress line in a terminal, else log lines, a curve; the record and trackers."""
     if not is_first:
-        return [Log(every_seconds=None)]
+        return [Log(every_seconds=None)], []
     out = Path(settings.data.out)
     curve = LearningCurve(
         out / CURVE, title=f"{out.name}: {settings.model.architecture} on {Path(settings.data.train).name}"
     )
+    recorded = recorders(settings.trackers, curve, out=out, options=flat_values(settings))
     if not ProgressLine.is_wanted():
-        return [Log(), curve]
-    return [Log(every_seconds=None), ProgressLine(handlers=logging.getLogger("polyencoder").handlers), curve]
+        return [Log(), curve], recorded
+    line = ProgressLine(handlers=logging.getLogger("polyencoder").handlers)
+    return [Log(every_seconds=None), line, curve], recorded
 
 
 def _write_card(

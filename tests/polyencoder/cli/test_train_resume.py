@@ -6,10 +6,12 @@ import json
 import shutil
 
 import pytest
+from tensorboard.backend.event_processing import event_accumulator
 
 from polyencoder import Ranker
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.report.record import read_run_record
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +71,7 @@ def test_an_output_scaling_that_is_measured_comes_back_with_a_checkpoint(run, ar
 
 def test_the_comparison_is_made_once(run, arguments, pairs, losses):
     """A resumed run says what the first start found, and does not take its own weights for the untrained ones."""
-    flags = ["--architecture", "bi", "--epochs", 6, "--save-every-seconds", 0]
+    flags = ["--architecture", "bi", "--epochs", 6, "--save-every-seconds", 0, "--report-to", "tensorboard"]
     losses(lambda: run(*arguments, *flags), 12)
     outputs: list[str] = []
     losses(lambda: outputs.append(run(*arguments, *flags)))
@@ -78,6 +80,12 @@ def test_the_comparison_is_made_once(run, arguments, pairs, losses):
     rows = [[row for row in output.splitlines() if row.startswith(models)] for output in outputs]
     assert rows[0] == rows[1]
     assert len(rows[0]) == 3
+    for out in ("out", "unbroken"):
+        events = event_accumulator.EventAccumulator(str(pairs / out / "training" / "tensorboard"))
+        events.Reload()
+        tracked = {one.step: one.value for one in events.Scalars("train/loss")}
+        recorded = {one["updates"]: one["loss"] for one in read_run_record(pairs / out).points["training"]}
+        assert tracked == pytest.approx(recorded), "in one run of the tracker, with the figures of the record"
 
 
 def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs):

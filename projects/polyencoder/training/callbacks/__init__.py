@@ -12,6 +12,7 @@ from polyencoder.training.callbacks.log import Log
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.record import Record
+from polyencoder.training.callbacks.tracking import Tracking
 
 __all__ = [
     "Baselines",
@@ -26,4 +27,5 @@ __all__ = [
     "ProgressLine",
     "Record",
     "Run",
+    "Tracking",
 ]

@@ -1,0 +1,99 @@
+"""Reports the figures of a run to experiment trackers, in one run of each, however often it is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from polyencoder.evaluation.names import main_measures
+from polyencoder.settings.training import TrackerName, TrackerSettings
+from polyencoder.training.callbacks.base import Callback, Run
+from polyencoder.training.callbacks.curve import LearningCurve
+from polyencoder.training.callbacks.log import AMONG
+from polyencoder.training.callbacks.record import Record
+from polyencoder.training.folder import FOLDER, RECORD
+from polyencoder.training.objective import Outcome
+from polyencoder.training.trackers import TRACKERS, Tracker
+
+__all__ = ["Tracking", "recorders"]
+
+NOT_FIGURES = ("updates", AMONG)
+
+
+def recorders(
+    trackers: TrackerSettings, curve: LearningCurve, *, out: Path, options: Mapping[str, Any]
+) -> list[Callback]:
+    """The callbacks that record a run in its folder `out`: `run.json`, and the trackers that were asked for."""
+    record = Record(out / RECORD, options)
+    if not trackers.report_to:
+        return [record]
+    name = out.resolve().name
+    return [record, Tracking(trackers.report_to, curve, folder=out / FOLDER, name=name, options=options)]
+
+
+class Tracking(Callback):
+    """Logs the points of the learning curve as `train/...` and evaluations as `valid/...`, by the number of updates.
+
+    Comes after the curve and after `Checkpoints`, which resumes the run.
+
+    Args:
+        names: of the trackers.
+        curve: whose points are logged.
+        folder: for the files of trackers.
+        name: of the run.
+        options: its settings.
+    """
+
+    name = "tracking"
+
+    def __init__(
+        self,
+        names: Sequence[TrackerName],
+        curve: LearningCurve,
+        *,
+        folder: Path,
+        name: str,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._names, self._curve, self._folder = names, curve, folder
+        self._run, self._options = name, dict(options)
+        self._ids: dict[str, str] = {}
+        self._trackers: list[Tracker] = []
+        self._logged = 0  # updates of the last point
+
+    def on_start(self, run: Run) -> None:
+        for name in dict.fromkeys(self._names):
+            made = TRACKERS[name](
+                self._folder,
+                name=self._run,
+                options=self._options,
+                id=self._ids.get(name),
+                step=run.updates.count,
+            )
+            self._ids[name] = made.id
+            self._trackers.append(made)
+
+    def after_step(self, run: Run, outcome: Outcome | None) -> None:
+        for point in self._curve.points["training"]:
+            if point["updates"] > self._logged:
+                self._log("train", point, step=int(point["updates"]))
+                self._logged = int(point["updates"])
+
+    def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
+        self._log("valid", main_measures(report) or report, step=run.updates.count)
+
+    def on_end(self, run: Run) -> None:
+        for tracker in self._trackers:
+            tracker.close()
+
+    def _log(self, part: str, figures: Mapping[str, float], *, step: int) -> None:
+        numbers = {f"{part}/{name}": float(value) for name, value in figures.items() if name not in NOT_FIGURES}
+        for tracker in self._trackers:
+            tracker.log(numbers, step=step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ids": self._ids, "logged": self._logged}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._ids, self._logged = dict(state["ids"]), state["logged"]

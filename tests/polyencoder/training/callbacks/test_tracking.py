@@ -1,0 +1,123 @@
+"""Experiment trackers, each read back by its own package: one run, though it was killed and resumed.
+
+wandb, trackio and mlflow are not in requirements.txt: `pip install wandb trackio mlflow` to run their tests.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+import sys
+
+import pytest
+
+from polyencoder.errors import ConfigError
+from polyencoder.training.callbacks.curve import LearningCurve
+from polyencoder.training.callbacks.tracking import Tracking
+from polyencoder.training.trackers import TRACKERS, check_trackers
+
+FIGURES = {"train/loss": [(n, float(n)) for n in range(1, 7)], "valid/R20@1": [(4, 0.25), (6, 0.5)]}
+
+
+def of_tensorboard(folder):
+    from tensorboard.backend.event_processing import event_accumulator
+
+    events = event_accumulator.EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    assert events.Tags()["tensors"] == ["settings/text_summary"]
+    return {name: [(one.step, one.value) for one in events.Scalars(name)] for name in FIGURES}
+
+
+def of_wandb(folder):
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    parts = sorted(folder.glob("wandb/offline-run-*"))
+    assert len({path.name.rpartition("-")[2] for path in parts}) == 1, "of one run"
+    found = {name: {} for name in FIGURES}
+    for part in parts:
+        (file,) = part.glob("*.wandb")
+        for data in records(file.read_bytes()):
+            items = Record.FromString(data).history.item
+            row = {item.key or item.nested_key[0]: float(item.value_json) for item in items}
+            for name in {*FIGURES} & {*row}:
+                found[name][int(row["_step"])] = row[name]
+    return {name: sorted(values.items()) for name, values in found.items()}
+
+
+def records(data, *, block=1 << 15, header=7):
+    """The records of a LevelDB log, which wandb writes after a header of its own."""
+    at, whole = header, b""
+    while at + header <= len(data):
+        if block - at % block < header:  # no room for another one
+            at += block - at % block
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)  # after a checksum
+        whole += data[at + header : at + header + length]
+        at += header + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield whole
+            whole = b""
+
+
+def of_trackio(folder):
+    (path,) = (folder / "trackio").rglob("polyencoder.db")
+    with sqlite3.connect(path) as database:
+        rows = [*database.execute("select run_name, step, metrics from metrics order by id")]
+    assert len({name for name, _, _ in rows}) == 1
+    values = [(step, json.loads(metrics)) for _, step, metrics in rows]
+    return {name: [*{step: row[name] for step, row in values if name in row}.items()] for name in FIGURES}
+
+
+def of_mlflow(folder):
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("polyencoder").experiment_id])
+    assert (run.data.params["seed"], run.info.status) == ("3", "FINISHED")
+    history = {name: client.get_metric_history(run.info.run_id, name.replace("@", "_at_")) for name in FIGURES}
+    return {name: [*{one.step: one.value for one in values}.items()] for name, values in history.items()}
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_resumed_run_is_one_run_of_the_tracker(tracker, run, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
+    pytest.importorskip(tracker)
+
+    def begin():
+        curve = LearningCurve(tmp_path / "curve.png", title="a run")
+        tracking = Tracking([tracker], curve, folder=tmp_path, name="my run", options={"seed": 3, "valid": None})
+        return curve, tracking
+
+    def step(parts):
+        run.step(parts[0], loss=float(run.updates.count + 1))
+        parts[1].after_step(run, None)
+
+    killed = begin()
+    killed[1].on_start(run)
+    for _ in range(4):
+        step(killed)
+    killed[1].on_evaluation(run, {"R20@1": 0.25, "hits@1": 0.25, "exs": 8})
+    states = [one.state_dict() for one in killed]
+    points = [*states[0]["points"]["training"]]
+    step(killed)  # lost: the checkpoint is older
+    if tracker != "tensorboard":
+        killed[1].on_end(run)  # else a process of its own would end it
+
+    resumed = begin()
+    states[0]["points"]["training"] = points[:4]
+    for one, state in zip(resumed, states, strict=True):
+        one.load_state_dict(state)
+    run.updates.count = 4
+    resumed[1].on_start(run)
+    step(resumed)
+    step(resumed)
+    resumed[1].on_evaluation(run, {"R20@1": 0.5, "hits@1": 0.5})
+    resumed[1].on_end(run)
+    assert globals()[f"of_{tracker}"](tmp_path) == FIGURES
+
+
+def test_a_tracker_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"pip install 'parlai-polyencoder\[wandb\]'"):
+        check_trackers(["wandb"])
