@@ -10,6 +10,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may fetch anything; read when huggingface_hub is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only wait for each other
 
+import gc
 import importlib.util
 import json
 import random
@@ -47,6 +48,16 @@ N_POSITIONS = 64
 # How long an example takes says nothing here: machines are shared
 hypothesis_settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("untimed")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported stays: the garbage collector need not go through it again and again."""
+    gc.disable()
+    found = yield
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import, an environment that modules read when they are imported, or memory, star
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-__all__ = ["Forked", "begin", "forkserver"]
+__all__ = ["Forked", "begin", "forgetting", "forkserver"]
 
 # What commands import when they need it: a second or more of processor time in each of them.
 PRELOADED = [
@@ -42,6 +43,15 @@ def forkserver() -> Any:
     return context
 
 
+def forgetting(*packages: str) -> str:
+    """Code before that of a command, for which these packages are not imported yet."""
+    return f"""import sys
+for name in list(sys.modules):
+    if name.split(".")[0] in {packages!r}:
+        del sys.modules[name]
+"""
+
+
 def begin(folder: str | os.PathLike[str], environment: Mapping[str, str]) -> None:
     """Makes this process one that a shell has started in `folder`: not even random numbers are those of others.
 
@@ -49,6 +59,7 @@ def begin(folder: str | os.PathLike[str], environment: Mapping[str, str]) -> Non
     """
     global _is_forked
     _is_forked = True
+    gc.freeze()  # it need not go through what was imported, nor write to memory that is shared
     subprocess.Popen = subprocess_handler.Popen = Forked  # type: ignore[misc]
     os.setsid()
     os.environ.clear()

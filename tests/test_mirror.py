@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import forgetting
+
 ROOT = Path(__file__).parents[1]
 LIBRARY, TESTS = ROOT / "projects" / "polyencoder", ROOT / "tests" / "polyencoder"
 
@@ -74,12 +76,9 @@ def test_the_librarys_tests_are_collected_without_parlai():
 
     The files are imported as pytest does that; making tests of their functions would take as long again.
     """
-    code = """if True:
-        import sys, pytest
+    code = f"""{forgetting("parlai", "polyencoder", "tests")}if True:
+        import pytest
 
-        for name in list(sys.modules):  # the process is forked from one that has imported them
-            if name.split(".")[0] in ("parlai", "polyencoder", "tests"):
-                del sys.modules[name]
         sys.modules["parlai"] = None
 
         class Files:

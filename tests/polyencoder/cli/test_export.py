@@ -14,6 +14,7 @@ import torch
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.ranker.ranker import Ranker
 from tests.commands import command_fails, run_command
+from tests.forked import forgetting
 
 pytestmark = pytest.mark.slow
 
@@ -98,8 +99,10 @@ def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
     assert "bfloat16" not in again.partition("## Training")[0]
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_the_command_needs_no_parlai(model_file, tmp_path):
-    code = "import sys; from polyencoder.cli.main import main\ntry: main()\nfinally: "
+    code = forgetting("parlai", "polyencoder") + "from polyencoder.cli.main import main\n"
+    code += "try: main()\nfinally: "
     code += "assert not any(name.startswith('parlai') for name in sys.modules)"
     command = [sys.executable, "-c", code, "export", str(model_file), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

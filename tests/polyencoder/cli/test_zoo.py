@@ -12,6 +12,7 @@ import pytest
 from polyencoder.errors import ConfigError
 from polyencoder.hub.zoo import zoo_model, zoo_models
 from tests.commands import run_command
+from tests.forked import forgetting
 
 NAMES = [f"{data}_{kind}" for data in ("reddit", "wikito") for kind in ("bi", "poly", "cross")]
 NAMES += ["convai2_bi", "convai2_poly", "bert_base", "minilm"]
@@ -80,8 +81,10 @@ def test_the_facts():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_commands")
 def test_an_error_is_one_line_and_parlai_is_not_imported():
-    code = "import sys; from polyencoder.cli.main import main; sys.argv = ['polyencoder', 'zoo', 'x']\n"
+    code = forgetting("parlai", "polyencoder")
+    code += "from polyencoder.cli.main import main; sys.argv = ['polyencoder', 'zoo', 'x']\n"
     code += "try: main()\nfinally: assert not any(name.startswith('parlai') for name in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 1

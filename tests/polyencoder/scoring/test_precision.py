@@ -62,6 +62,7 @@ def test_the_last_of_several_threads_restores_it():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_commands")
 @pytest.mark.parametrize(
     "setting",
     [

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from polyencoder.serving.metrics import Metrics
 
 _WORKERS = """
@@ -25,6 +27,7 @@ print("--", metrics.exposition().decode(), flush=True)
 """
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_a_worker_that_died_has_nothing_under_way_and_its_answers_still_count(tmp_path):
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}  # as the library reads it when imported
     told = subprocess.run([sys.executable, "-c", _WORKERS], env=environment, capture_output=True, text=True, check=True)

@@ -23,6 +23,7 @@ from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_commands")
 def test_the_same_texts_give_the_same_vocabulary_in_every_process(tokenizer, sentences):
     code = (
         "import sys; from polyencoder.text import train_tokenizer; "
