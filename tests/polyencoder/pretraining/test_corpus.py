@@ -116,21 +116,23 @@ def test_bad_lines(files):
 
 
 @pytest.mark.slow
-def test_a_corpus_of_200_mb_takes_no_more_memory_than_one_of_60(tmp_path):
+@pytest.mark.usefixtures("forked_commands")
+def test_a_corpus_of_50_mb_takes_no_more_memory_than_one_of_10(tmp_path):
     """The peak of a process that reads an epoch of the one, and then of the other: of both a small part is held."""
     line = json.dumps({"turns": ["word" * 1_000 + str(n) for n in range(5)]}) + "\n"
-    for megabytes in (60, 200):
+    for megabytes in (10, 50):
         (tmp_path / f"{megabytes}.jsonl").write_text(line * (megabytes * 1_000_000 // len(line)))
     code = """if True:
         import re, sys
         from polyencoder.data.seeded_random import SeededRandom
-        from polyencoder.pretraining.corpus import Corpus
+        from polyencoder.pretraining import corpus
+        corpus.WINDOW = 100
         for file in sys.argv[1:]:
-            count = sum(1 for _ in Corpus([file], buffer=100).items(SeededRandom("k")))
+            count = sum(1 for _ in corpus.Corpus([file], buffer=100).items(SeededRandom("k")))
             print(count, re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
     """
-    files = [str(tmp_path / f"{megabytes}.jsonl") for megabytes in (60, 200)]
+    files = [str(tmp_path / f"{megabytes}.jsonl") for megabytes in (10, 50)]
     done = subprocess.run([sys.executable, "-c", code, *files], capture_output=True, text=True, check=True)
     small, large = (tuple(map(int, row.split())) for row in done.stdout.splitlines())
-    assert large[0] == 4 * (200_000_000 // len(line))
+    assert large[0] == 4 * (50_000_000 // len(line))
     assert large[1] - small[1] < 10_000, "kB"

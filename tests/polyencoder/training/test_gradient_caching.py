@@ -60,7 +60,7 @@ def test_pieces_give_the_gradients_of_the_whole(kind, own_candidates, make_model
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     budget=st.integers(1, 300),
     lengths=st.lists(st.integers(3, 40), min_size=1, max_size=9),

@@ -15,19 +15,16 @@ from polyencoder.training.trainer import Trainer
 pytestmark = pytest.mark.slow
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
-KINDS = ["today", "great", "fine", "high", "two", "one"]
+KINDS = ["today", "great", "fine"]
 KILLS = 2
 
 MINED = {"hard_negatives": 2, "hard_negatives_every": 4}
 QUANTIZED = {"quantization_aware": True, "quantization_update": 3, "dropout": 0.1}
 RUNS = {
-    "plain": {"architecture": "bi"},
     "plateau, gradients of two batches": {"schedule": "plateau", "accumulate": 2, "save_every_seconds": 0.0},
     "sampled negatives": {"candidates": "inline", "num_negatives": 3},
     "cross-encoder": {"architecture": "cross", "num_negatives": 3, "pair_tokens": 128},
-    "gradient cache": {"grad_cache": 3},
     "adapters": {"lora": 2, "lora_dropout": 0.1, "fine_tuned": "all_encoder_layers", **MINED},
-    "hard negatives": MINED,
     "hard negatives of a bi-encoder in a stream": {"architecture": "bi", "streaming": True, **MINED},
     "hard negatives, gradient cache and gradients of two batches, in a stream": {
         "streaming": True,
@@ -39,8 +36,7 @@ RUNS = {
     },
     "hard negatives below the label": {"hard_negative_margin": 0.0, "hard_negative_ranks": "2-20", **MINED},
     "measured scaling": {"output_scaling": "auto", "candidates": "batch-all-cands", "num_negatives": 2},
-    "ConveRT": {"architecture": "convert", "extra_contexts": 2},
-    "quantized ConveRT": {"architecture": "convert", **QUANTIZED},
+    "quantized ConveRT": {"architecture": "convert", "extra_contexts": 2, **QUANTIZED},
     "ConveRT with hard negatives": {"architecture": "convert", **MINED},
 }
 CONVERT = {
@@ -54,7 +50,7 @@ CONVERT = {
 
 @pytest.fixture
 def make_settings(tmp_path, backbone_folder, vocabulary):
-    """(out, **settings) -> those of a run of 24 batches over files that this writes."""
+    """(out, **settings) -> those of a run of 12 batches over files that this writes."""
     records = [
         {"context": ["hello !", f"do you like {thing} {kind} ?"], "response": f"my {thing} is {kind} ."}
         for thing in THINGS
@@ -121,7 +117,7 @@ def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, 
     whole, killed = make_settings("whole", **RUNS[kind]), make_settings("killed", **RUNS[kind])
     train_ranker(whole)
     draws = random.Random(kind)
-    kill(killed, [draws.randrange(7, 11), *(draws.randrange(1, 7) for _ in range(KILLS - 1))])
+    kill(killed, [draws.randrange(4, 7), *(draws.randrange(1, 4) for _ in range(KILLS - 1))])
     assert_same_end(whole, killed)
 
 
@@ -132,5 +128,5 @@ def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, ki
     taught = {"teacher": make_settings("teacher").data.out, "distillation_candidates": 3, "batch_size": 6, **candidates}
     whole, killed = make_settings("whole", **taught), make_settings("killed", **taught)
     train_ranker(whole)
-    kill(killed, [8, 5])
+    kill(killed, [4, 3])
     assert_same_end(whole, killed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 
@@ -77,9 +78,13 @@ def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, rea
 
 
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX") or "g++") is None, reason="no C++ compiler")
-def test_what_was_trained_compiled_is_there_without(train, evaluate, losses, tmp_path):
-    """The same losses as without, and a model that evaluates, where nothing is compiled, to what its training says."""
+def test_what_was_trained_compiled_is_there_without(train, evaluate, losses, tmp_path, monkeypatch):
+    """The same losses as without, and a model that evaluates, where nothing is compiled, to what its training says.
+
+    Its graphs are captured and differentiated; tests/polyencoder/modeling/test_compiling.py makes machine code of them.
+    """
     torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
     options = {"max_train_steps": 6, "num_epochs": -1, "validation_every_n_epochs": -1, "warmup_updates": -1}
     report = train("polyencoder", tmp_path / "compiled", compile=True, **options)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
