@@ -33,6 +33,7 @@ class PretrainingObjective:
 
     def __init__(self, model: PretrainingModel) -> None:
         self.model = model
+        self.skipped = self.skipped_examples = 0
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
         if batch is None:

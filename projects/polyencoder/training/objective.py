@@ -46,7 +46,14 @@ class Outcome:
 
 
 class Objective(Protocol):
-    """The objective that a `Trainer` minimises; returns None if no process has an example."""
+    """The objective that a `Trainer` minimises; returns None if no process has an example.
+
+    skipped: batches of this process skipped because no example had a wrong candidate. skipped_examples: such examples,
+    in these batches and in others.
+    """
+
+    skipped: int
+    skipped_examples: int
 
     def __call__(self, batch: Batch | None) -> Outcome | None: ...
 
@@ -120,10 +127,6 @@ class RankingObjective:
         grad_cache: contexts of maximum length per chunk of gradient caching; 0: no limit.
         pair_tokens: a cross-encoder's tokens per chunk of gradient caching; 0: no limit.
         dims: the loss is summed over these numbers of first dimensions of the vectors, too.
-
-    Attributes:
-        skipped: batches of this process skipped because no example had a wrong candidate. skipped_examples: such
-            examples, in these batches and in others.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from polyencoder.training.building import build_objective, build_updates, mined_
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.distributed import Processes, broadcast_weights, gather_objects
 from polyencoder.training.finite import DIVERGED
-from polyencoder.training.objective import Objective, Outcome, RankingObjective
+from polyencoder.training.objective import Objective, Outcome
 from polyencoder.training.progress import Goal, Progress
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
 from polyencoder.training.skipped import SkippedBatches
@@ -239,12 +239,12 @@ class Trainer:
     @property
     def skipped(self) -> int:
         """Batches skipped because no example had a wrong candidate."""
-        return self.objective.skipped if isinstance(self.objective, RankingObjective) else 0
+        return self.objective.skipped
 
     @property
     def skipped_examples(self) -> int:
         """Examples skipped, in these batches and in others."""
-        return self.objective.skipped_examples if isinstance(self.objective, RankingObjective) else 0
+        return self.objective.skipped_examples
 
     @property
     def stopped(self) -> str | None:
@@ -296,8 +296,7 @@ class Trainer:
         self.progress, self._why = Progress(**state["progress"]), state["stopped"]
         self.is_over = self.goal.is_reached(self.progress)
         self._skipped.has_trained = self.progress.updates > 0
-        if isinstance(self.objective, RankingObjective):
-            self.objective.skipped, self.objective.skipped_examples = state["skipped"], state["skipped_examples"]
+        self.objective.skipped, self.objective.skipped_examples = state["skipped"], state["skipped_examples"]
         states = state["callbacks"]
         if isinstance(states, list):  # of all processes
             states = states[min(self.processes.rank, len(states) - 1)]

@@ -3,9 +3,6 @@
 A *row* is a distinct text, and the place of its vector: 0, 1, 2, ... without gaps. An *entry* is a candidate: an id, a
 row and metadata. Several entries may share a row. A row without entries is *dead*; its vector stays in its file until
 the index is compacted. An index with words also has a full-text table of the living rows, see `words`.
-
-A filter is a condition in SQL: a field of the metadata equals a value if they are equal in JSON; text, number and
-boolean are never equal.
 """
 
 from __future__ import annotations
@@ -26,8 +23,9 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.base import Candidate, How
 from polyencoder.index.entries import checked, taken
+from polyencoder.index.folder.conditions import condition_of, path_of
 from polyencoder.index.folder.words import KEPT, TABLE, Words
-from polyencoder.index.options import Filter, checked_filter
+from polyencoder.index.options import Filter
 
 __all__ = ["Catalogue", "File"]
 
@@ -354,49 +352,3 @@ def _columns(ask: Callable[[str], sqlite3.Cursor], table: str) -> list[Any]:
 def digest_of(text: str) -> bytes:
     """The digest by which equal texts are found."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
-    """A filter in SQL, and the values of its question marks, whose number SQLite limits."""
-    conditions: list[str] = []
-    values: list[Any] = []
-    for key, options in checked_filter(filter).items():
-        path, some = path_of(key), ["FALSE"]
-        if others := [written for option in options if not _is_number(option) for written in _written(option)]:
-            # With one path SQLite converts values: true to 1, a list to text, a text cut at NUL, a long number rounded.
-            # With two paths it returns a list of unchanged values. A missing field equals null.
-            some.append("json_extract(COALESCE(metadata, '{}'), ?, ?) IN (SELECT value FROM json_each(?))")
-            values += [path, path, json.dumps([f"[{other},{other}]" for other in others])]
-        if numbers := [option for option in options if _is_number(option)]:
-            some.append(
-                "json_type(metadata, ?) IN ('integer', 'real') AND json_extract(metadata, ?) IN "
-                "(SELECT value FROM json_each(?))"
-            )
-            values += [path, path, json.dumps(numbers)]
-        conditions.append(" OR ".join(some))
-    return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
-
-
-def path_of(key: str) -> str:
-    """The JSON path of a metadata field. InputError for one without a path in SQLite."""
-    if '"' in key:
-        raise InputError(
-            f"cannot filter by {key!r:.60}: an index folder cannot filter by a name with a quotation mark",
-            argument="filter",
-        )
-    return f'$."{json.dumps(key, ensure_ascii=False)[1:-1]}"'
-
-
-def _is_number(value: Any) -> bool:
-    """Whether SQLite compares the number exactly with any other of 64 bits."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1 << 63
-
-
-def _written(value: Any) -> list[str]:
-    """The JSON of a value, and that of the equal integer or float."""
-    equal = [value]
-    if isinstance(value, float):
-        equal.append(int(value))
-    elif type(value) is int and value.bit_length() < 1024 and float(value) == value:
-        equal.append(float(value))
-    return [json.dumps(one, ensure_ascii=False) for one in equal]

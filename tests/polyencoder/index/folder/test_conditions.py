@@ -1,0 +1,42 @@
+"""Filters as conditions in SQL: SQLite selects the metadata that equal the values in JSON."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyencoder.errors import InputError
+from polyencoder.index.folder.conditions import condition_of, path_of
+
+NUMBERS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 1.0, -1, 2**53, 2**53 + 1, float(2**53), 0.5])
+VALUES = st.none() | st.booleans() | st.text('a1\0"é', max_size=2) | NUMBERS
+
+
+def equal(one, other) -> bool:
+    """In JSON: true is not 1, and 1.0 is."""
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+@given(st.lists(st.none() | st.dictionaries(st.sampled_from(["k", "a b"]), VALUES), max_size=5), VALUES)
+def test_the_fields_that_equal_a_value(found, value):
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE entries(number INTEGER PRIMARY KEY, metadata TEXT)")
+    written = [(None if one is None else json.dumps(one, ensure_ascii=False),) for one in found]
+    database.executemany("INSERT INTO entries(metadata) VALUES (?)", written)
+    condition, values = condition_of({"k": value})
+    rows = database.execute(f"SELECT number - 1 FROM entries WHERE {condition}", values)
+    expected = [number for number, one in enumerate(found) if equal((one or {}).get("k"), value)]
+    assert [number for (number,) in rows] == expected
+
+
+def test_no_filter_selects_all():
+    assert condition_of(None) == ("TRUE", [])
+
+
+def test_a_name_without_a_path():
+    with pytest.raises(InputError, match="a name with a quotation mark"):
+        path_of('a"b')
