@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from parlai.agents.ranker import flags
-from parlai.agents.ranker.dialogue.sources import is_training_script
+from parlai.agents.ranker.dialogue.choice import is_training_script
 from parlai.agents.ranker.model.source import LoadedModel
 from parlai.core.opt import Opt
 

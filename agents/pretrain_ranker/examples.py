@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parlai.agents.ranker.dialogue.history import EARLIER
+from parlai.agents.ranker.dialogue.listed import InBatchSource
 from parlai.core.message import Message
 
 from polyencoder.data.example import Example
@@ -15,7 +16,14 @@ from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.pretraining.corpus import WINDOW, PairExample, other_response
 from polyencoder.training.callbacks import Callback
 
-__all__ = ["EpisodeExample", "ResponseBuffer", "beginning_of"]
+__all__ = ["EpisodeExample", "ResponseBuffer", "ResponseSource", "beginning_of"]
+
+
+class ResponseSource(InBatchSource):
+    """The responses of the examples."""
+
+    def problem(self, obs: Message) -> str | None:
+        return "has no label, which is the response that pre-training needs" if "label_choice" not in obs else None
 
 
 @dataclass(frozen=True, slots=True)

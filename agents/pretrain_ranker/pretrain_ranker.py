@@ -11,7 +11,7 @@ import numpy as np
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.pretrain_ranker.args import settle_schedule
-from parlai.agents.pretrain_ranker.examples import EpisodeExample, ResponseBuffer, beginning_of
+from parlai.agents.pretrain_ranker.examples import EpisodeExample, ResponseBuffer, ResponseSource, beginning_of
 from parlai.agents.pretrain_ranker.flags import UNSUPPORTED
 from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
 from parlai.agents.pretrain_ranker.report import TrainedWordsReport, example_metrics, main_measures, render_prediction
@@ -56,7 +56,6 @@ class PretrainRankerAgent(RankerModelAgent):
     """Pre-trains on contexts and labels, in alternating batches of masked words and next utterances."""
 
     architecture = "cross"
-    ranks = False
     family = PretrainingFamily()
 
     @staticmethod
@@ -76,7 +75,7 @@ class PretrainRankerAgent(RankerModelAgent):
         if not shared:
             settle_schedule(opt)
         super().__init__(opt, shared)
-        self._examples = Examples(opt, self.global_metrics)
+        self._examples, self._source = Examples(opt, self.global_metrics), ResponseSource("batch", opt)
 
     def share(self) -> dict[str, Any]:
         return {**super().share(), "cross": self._cross}
@@ -192,7 +191,7 @@ class PretrainRankerAgent(RankerModelAgent):
     def is_valid(self, obs: Message) -> bool:
         if obs.is_padding() or obs.get("turns") is None:
             return False
-        return self._examples.is_usable(obs, "response")
+        return self._examples.is_usable(obs, self._source)
 
     def batchify(self, obs_batch: list[Message], sort: bool = False) -> Batch:
         """Makes a batch of the valid examples, as text; the training step masks words."""

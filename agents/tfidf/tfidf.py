@@ -17,11 +17,9 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.args import fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
+from parlai.agents.ranker.dialogue.choice import check_sources, source_of
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
-from parlai.agents.ranker.dialogue.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.dialogue.history import RankerHistory
-from parlai.agents.ranker.dialogue.ranking import best_of_pool, pool_metrics
-from parlai.agents.ranker.dialogue.sources import check_sources
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.core.agents import Agent
@@ -30,11 +28,11 @@ from parlai.core.metrics import Metric, Metrics
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.teachers import create_task_agent_from_taskname
+from parlai.core.torch_agent import Batch
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool
-from polyencoder.errors import ConfigError, InputError
-from polyencoder.evaluation.names import parse_hits_at
+from polyencoder.errors import ConfigError
 from polyencoder.evaluation.tfidf import Tfidf
 
 
@@ -71,19 +69,18 @@ class TfidfAgent(Agent):
         self.id = "Tfidf"
         self.random = random.Random(42)
         self.history = RankerHistory(self.opt)
-        self.hits_at = parse_hits_at(self.opt.get("hits_at", "1,5,10"))
         check_sources(self.opt, in_loop=False)  # batches train nothing
-        self.source = "fixed" if self.opt.get("interactive_mode") else self.opt["eval_candidates"]
         self.global_metrics = Metrics(shared=shared and shared["metrics"])
         if shared:
-            self.tfidf, self.fixed = shared["tfidf"], shared["fixed"]
+            self.tfidf, self.source = shared["tfidf"], shared["source"]
         else:
-            self.fixed = _fixed_candidates(self.opt) if self.source == "fixed" else None
+            name = "fixed" if self.opt.get("interactive_mode") else self.opt["eval_candidates"]
+            self.source = source_of(name, self.opt)
             self.tfidf = _fitted(self.opt)
-        self._examples = Examples(self.opt, self.global_metrics, fixed=self.fixed)
+        self._examples = Examples(self.opt, self.global_metrics)
 
     def share(self) -> dict[str, Any]:
-        own = {"tfidf": self.tfidf, "fixed": self.fixed, "metrics": self.global_metrics.share()}
+        own = {"tfidf": self.tfidf, "source": self.source, "metrics": self.global_metrics.share()}
         return super().share() | own
 
     def save(self, path: str | None = None) -> None:
@@ -111,7 +108,7 @@ class TfidfAgent(Agent):
         self.history.update_history(obs)
         if obs.get("text") is not None:
             obs.force_set("full_text", self.history.get_history_str())
-        label = label_of(obs, self.random, among=self.fixed.place if self.fixed else None)
+        label = label_of(obs, self.random, among=self.source.among)
         if label is not None:
             obs.force_set("label_choice", label)
         return obs
@@ -154,19 +151,23 @@ class TfidfAgent(Agent):
 
     def _answers(self, examples: list[Message]) -> list[dict[str, Any]]:
         labels = [obs.get("label_choice") for obs in examples]
-        candidates = [obs.get("label_candidates") or () for obs in examples]
-        pool = self._examples.exam(self.source, labels=None if None in labels else labels, candidates=candidates)
-        if pool is None:
+        batch = Batch(
+            labels=None if None in labels else labels,
+            candidates=[self.source.own(obs) for obs in examples],
+            right=None,
+            contexts=[self._context(obs) for obs in examples],
+        )
+        ranked = self.source.ranked(batch, self._scores, most=self.opt["cap_num_predictions"])
+        self._examples.check_exam(batch.labels, self.source.name, is_ranked=ranked is not None)
+        if ranked is None:
             return [{} for _ in examples]
-        scores = self._scores([self._context(obs) for obs in examples], pool)
         answers: list[dict[str, Any]] = []
-        for found in best_of_pool(scores, pool, most=self.opt["cap_num_predictions"]):
+        for found in ranked.found:
             answers.append({"text": found[0][0], "text_candidates": [text for text, _ in found]})
             if self.opt["return_cand_scores"]:
                 answers[-1]["sorted_scores"] = [score for _, score in found]
-        if (metrics := pool_metrics(scores, pool, self.source, hits_at=self.hits_at)) is not None:
-            for answer, own in zip(answers, metrics, strict=True):
-                answer["metrics"] = own
+        for answer, metrics in zip(answers, ranked.metrics or (), strict=False):
+            answer["metrics"] = metrics
         return answers
 
     def _context(self, obs: Message) -> str:
@@ -176,12 +177,10 @@ class TfidfAgent(Agent):
             return text
         return next((line for line in reversed(text.split("\n")) if line.strip()), "")
 
-    def _scores(self, contexts: list[str], pool: CandidatePool) -> Tensor:
-        """Cosines [batch, n] of each example's candidates, -inf at padding."""
-        scores = torch.from_numpy(self.tfidf.cosines(contexts, pool.texts))
-        if pool.index is not None:
-            scores = scores.gather(1, pool.index.clamp(min=0))
-        return pool.masked(scores)
+    def _scores(self, batch: Batch, pool: CandidatePool) -> Tensor:
+        """Cosines [batch, n] of each example's candidates; undefined at padding."""
+        scores = torch.from_numpy(self.tfidf.cosines(batch.contexts, pool.texts))
+        return scores if pool.index is None else scores.gather(1, pool.index.clamp(min=0))
 
 
 def _check_numbers(opt: Opt) -> None:
@@ -224,10 +223,3 @@ def training_responses(opt: Opt) -> Iterator[str]:
             yield from teacher.act().get("labels") or ()
     finally:
         teacher.shutdown()
-
-
-def _fixed_candidates(opt: Opt) -> FixedCandidates:
-    path = opt.get("fixed_candidates_path")
-    if not path:
-        raise InputError("fixed candidates need a file of them: give --fixed-candidates-path")
-    return FixedCandidates(read_candidates(path), place=None)

@@ -12,7 +12,6 @@ from typing import Any
 from parlai.agents.ranker.console import explain_errors
 from parlai.agents.ranker.dialogue.examples import GRADES
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, MESSAGE_TURNS
-from parlai.agents.ranker.dialogue.sources import evaluation_source
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
@@ -92,8 +91,9 @@ class SelectionTeacher(FixedDialogTeacher):
         if opt.get("metrics", "default") == "default":  # with --metrics they are ParlAI's
             self.metrics = RankingMetrics("default", shared=shared and shared["metrics"])
         super().__init__(opt, shared)
-        source = opt.get("candidates") if self.training else evaluation_source(opt)
-        self.wants_candidates = source in OWN_CANDIDATES
+        source = opt.get("candidates" if self.training else "eval_candidates")
+        searches = bool(opt.get("index")) and not self.training
+        self.wants_candidates = source in OWN_CANDIDATES and not searches
         self.gives_candidates = not self.training or source is None or self.wants_candidates
         self._queue: deque[Message] = deque()
         self._tells_epoch = self.training and "num_epochs" in opt  # a training script

@@ -1,19 +1,25 @@
-"""Candidates' vectors for the current model: a cache for recent batches, an index for fixed candidates."""
+"""The source `fixed`: a list of candidates for all examples, and the index of their vectors."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import parlai.utils.logging as logging
 import torch
+from parlai.agents.ranker.dialogue.listed import CAPACITY, ListedSource
+from parlai.agents.ranker.dialogue.sources import flag_of
+from parlai.core.message import Message
 from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch
+from parlai.scripts.build_candidates import build_cands
 from parlai.utils.distributed import is_primary_worker
 from torch import Tensor
 
+from polyencoder.data.pool import CandidatePool, fixed_pool
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.folder import remove_index
@@ -21,9 +27,8 @@ from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
 from polyencoder.text import TokenBatch
-from polyencoder.text.memory import TextMemory
 
-__all__ = ["FixedCandidates", "IndexPlace", "VectorCache", "index_place", "read_candidates"]
+__all__ = ["FixedSource", "IndexPlace", "index_place", "read_candidates"]
 
 
 def read_candidates(path: str) -> list[str]:
@@ -39,6 +44,19 @@ def read_candidates(path: str) -> list[str]:
     if not texts:
         raise InputError(f"{flag} {path}: is empty; give a text file with one candidate a line")
     return texts
+
+
+def _task_candidates(opt: Opt) -> str:
+    """The path of a file with all candidates of the task, which is written beside the model."""
+    if not opt.get("model_file"):
+        raise InputError("fixed candidates need a file: give --fixed-candidates-path")
+    path = f"{opt['model_file']}.cands-{opt['task']}.cands"
+    if not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse":
+        logging.warning(f"collecting the candidates of {opt['task']} in {path}")
+        own = {"outfile": path, "datatype": "train:evalmode", "interactive_task": False, "batchsize": 1}
+        # the negative value left by training would make ParlAI log a line for each example
+        build_cands(Opt({**opt, **own, "log_every_n_secs": 10.0}))
+    return path
 
 
 @dataclass(frozen=True)
@@ -62,24 +80,67 @@ def index_place(opt: Opt, candidates_path: str) -> IndexPlace | None:
     return IndexPlace(folder, is_named=False, reuse=setting == "reuse")
 
 
-class FixedCandidates:
-    """The candidates of `--candidates fixed`, with their vectors.
+class FixedSource(ListedSource):
+    """The same candidates for all examples (`fixed`): the lines of a file, or the labels of a task.
 
-    The vectors are stored on disk, in a memory-mapped index of the library, which records its model, tokenizer and
+    Their vectors are stored on disk, in a memory-mapped index of the library, which records its model, tokenizer and
     candidates. Beside the model, an index of another model or of other candidates is rebuilt; in a folder named by the
     user, it is an error.
     """
 
-    def __init__(self, texts: list[str], *, place: IndexPlace | None) -> None:
-        self.texts = texts
-        self.place = {text: i for i, text in enumerate(texts)}
-        self._index_place = place
-        self._vectors: list[Tensor] | None = None
-        self._scorer: Callable[[TokenBatch], Tensor] | None = None
+    has_n = True
+    _all_vectors: list[Tensor] | None = None
+    _scorer: Callable[[TokenBatch], Tensor] | None = None
+
+    def __init__(self, name: str, opt: Opt) -> None:
+        super().__init__(name, opt)
+        path = opt.get("fixed_candidates_path") or _task_candidates(opt)
+        self.texts, self._place = read_candidates(path), index_place(opt, path)
+        self.among = self.rows = {text: row for row, text in enumerate(self.texts)}
+        self.blocks_repeats = bool(opt.get("repeat_blocking_heuristic"))
+        self._adds_label = bool(opt.get("add_label_to_fixed_cands"))
+
+    def problem(self, obs: Message) -> str | None:
+        label = obs.get("label_choice")
+        if label is not None and len(self.texts) == 1:
+            return (
+                f"cannot be ranked: with {flag_of(obs)} fixed and one candidate there is nothing to choose; give "
+                "more in --fixed-candidates-path"
+            )
+        if label is None or self._adds_label or label in self.rows:
+            return None
+        return (
+            "has a label that is not among the fixed candidates (--add-label-to-fixed-cands true makes it a candidate "
+            "of this example)"
+        )
+
+    def pool(self, batch: Batch) -> CandidatePool:
+        return fixed_pool(self.texts, self.rows, batch.labels, add=self._adds_label)
+
+    def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
+        super().open(ranker, autocast=autocast, learns=learns)
+        if self.opt.get("interactive_mode"):  # encoded before the first prompt
+            with torch.no_grad():
+                own = ranker()
+                own.model.eval()
+                (self.scorer if own.model.reads_pairs else self.vectors)(own)
+
+    def _scored(self, contexts: TokenBatch, pool: CandidatePool, ranker: Ranker) -> Tensor:
+        added, model = pool.texts[len(self.texts) :], ranker.model
+        if model.reads_pairs:
+            scores = [self.scorer(ranker)(contexts)]
+            if added:
+                scores.append(model(contexts, ranker.text.candidates(added).to(ranker.device)))
+        else:
+            encoded = model.encode_context(contexts)
+            vectors = [*self.vectors(ranker), *([self._vectors(added, ranker)] if added else [])]
+            scores = [model.score(encoded, part) for part in vectors]
+        return torch.cat(scores, dim=1)
 
     def clear(self) -> None:
         """Drops the vectors after the model has changed; the index on disk is unchanged."""
-        self._vectors = self._scorer = None
+        super().clear()
+        self._all_vectors = self._scorer = None
 
     def scorer(self, ranker: Ranker) -> Callable[[TokenBatch], Tensor]:
         """A cached function that scores contexts with all candidates, for a model that reads pairs."""
@@ -88,19 +149,17 @@ class FixedCandidates:
             self._scorer = ranker.model.scorer(tokens, max_bytes=CAPACITY)
         return self._scorer
 
-    def vectors(self, ranker: Ranker, *, encode: Callable[[list[str]], Tensor], on_disk: bool) -> list[Tensor]:
-        """Vectors of all candidates, in pieces [n, dim]: cached, else from the index, else made by `encode`.
-
-        `on_disk`: whether to store them.
-        """
-        if self._vectors is None:
-            index = self._index(ranker, self._index_place) if self._index_place and on_disk else None
+    def vectors(self, ranker: Ranker) -> list[Tensor]:
+        """Vectors of all candidates, in pieces [n, dim]: cached, else from the index, else encoded."""
+        if self._all_vectors is None:
+            stores = self.opt["encode_candidate_vecs"] and not self._learns
+            index = self._index(ranker, self._place) if self._place and stores else None
             if index is None:
-                self._vectors = [encode(self.texts)]
+                self._all_vectors = [self._encode(self.texts, ranker)]
             else:
                 like = next(ranker.model.parameters())
-                self._vectors = [_numbers(chunk).to(like) for chunk in index.vectors.chunks(SHARD_SIZE)]
-        return self._vectors
+                self._all_vectors = [_numbers(chunk).to(like) for chunk in index.vectors.chunks(SHARD_SIZE)]
+        return self._all_vectors
 
     def _index(self, ranker: Ranker, place: IndexPlace) -> FolderIndex | None:
         """The index on disk, built if necessary; None in a process that waits for another to build it, or if it
@@ -151,38 +210,3 @@ def _numbers(chunk: Chunk) -> Tensor:
 
 def _has_content(path: str) -> bool:
     return os.path.exists(path) and not (os.path.isdir(path) and not os.listdir(path))
-
-
-Encode = Callable[[Sequence[str]], Tensor]
-
-CAPACITY = 512 << 20  # bytes of vectors and texts: some 200,000 candidates at 384 dimensions
-OF_A_TENSOR = 700  # overhead of a tensor, in bytes
-
-
-class VectorCache:
-    """Vectors of the candidates of recent evaluation batches, so that a repeated candidate is encoded once."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Clears the cache after the model has changed."""
-        self._memory: TextMemory[Tensor] = TextMemory(_size, limit=CAPACITY)
-
-    def get(self, texts: Sequence[str], encode: Encode) -> Tensor:
-        """Vectors [len(texts), dim] of distinct texts; unknown ones are encoded."""
-        known = {text: self._memory.get(text) for text in texts}
-        missing = [text for text, vector in known.items() if vector is None]
-        if len(missing) == len(texts):
-            vectors = encode(texts)
-            self._memory.update({text: vector.clone() for text, vector in zip(texts, vectors, strict=True)})
-            return vectors
-        if missing:
-            new = {text: vector.clone() for text, vector in zip(missing, encode(missing), strict=True)}
-            self._memory.update(new)
-            known |= new
-        return torch.stack([vector for vector in known.values() if vector is not None])
-
-
-def _size(vector: Tensor) -> int:
-    return vector.numel() * vector.element_size() + OF_A_TENSOR

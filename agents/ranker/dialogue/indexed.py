@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import torch
 from parlai.agents.ranker.dialogue.ranking import Ranked, parlai_metrics
-from parlai.agents.ranker.dialogue.sources import is_training_script
-from parlai.agents.ranker.settings import given_in, option_names
+from parlai.agents.ranker.dialogue.sources import Source, contexts_of
+from parlai.agents.ranker.settings import given_in
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
-from polyencoder.checks import without_password
+from polyencoder.calibration import Calibration
+from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import of_search
 from polyencoder.index import Hit
@@ -19,42 +21,54 @@ from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.scoring.context import ContextEncoding
 
 STEPS = ("search", "rerank")
 
 
-class IndexSearch:
-    """The index of the options, opened for the model that made it.
+class IndexSource(Source):
+    """The candidates of `--index`, opened for the model that made it."""
 
-    Args:
-        opt: of the agent.
-        ranker: the agent's model; calibrated if answers need probabilities.
-    """
+    reads_turns = True
 
-    def __init__(self, opt: Opt, ranker: Ranker) -> None:
-        index = open_index(opt["index"], ranker)
-        rerank = opt.get("rerank")
+    def __init__(self, name: str, opt: Opt) -> None:
+        super().__init__(name, opt)
+        self.blocks_repeats = bool(opt.get("repeat_blocking_heuristic"))
+        self._searchers: tuple[Searcher, Searcher] | None = None
+        """Of exams, which rank a label, and of answers."""
+
+    def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
+        self._ranker, opt, model = ranker, self.opt, ranker()
+        if opt.get("min_probability") is not None:
+            model.calibration = super()._calibration()
+        index, rerank = open_index(opt["index"], model), opt.get("rerank")
         searcher = partial(
             Searcher,
-            ranker,
+            model,
             index,
             **given_in(opt, SearchOptions),
-            reranker=Ranker.from_pretrained(rerank, device=ranker.device) if rerank else None,
+            reranker=Ranker.from_pretrained(rerank, device=model.device) if rerank else None,
             rerank_k=opt.get("rerank_k"),
         )
-        self._exam = searcher(keep_turns=True)
-        self._answers = searcher(keep_turns=False) if opt["repeat_blocking_heuristic"] else self._exam
-        self.calibration = self._exam.calibration
+        exam = searcher(keep_turns=True)
+        self._searchers = exam, searcher(keep_turns=False) if self.blocks_repeats else exam
+        super().open(ranker, autocast=autocast, learns=learns)
 
-    def rank(
-        self, contexts: ContextEncoding, batch: Batch, *, least: float, hits_at: Sequence[int]
-    ) -> tuple[Ranked, dict[str, float]]:
-        """Ranks candidates with a minimum probability, with the labels' metrics; and the milliseconds of each step.
+    def _calibration(self) -> Calibration | None:
+        return self._searchers[0].calibration if self._searchers else None
 
-        In an exam, which ranks a label, candidates that repeat a turn are kept, as among fixed candidates.
+    def pool(self, batch: Batch) -> CandidatePool:
+        raise ConfigError("--index was made by the model before this training: leave it out in training")
+
+    def answer(self, batch: Batch, *, most: int) -> Ranked:
+        """Ranks what searches find: `--index-top-k` candidates, with a minimum probability, if there is one.
+
+        In an exam, candidates that repeat a turn are kept, as among fixed candidates.
         """
-        searcher = self._answers if batch.labels is None else self._exam
+        if self._searchers is None:
+            raise ConfigError("--index was made by the model before it was loaded anew: make the agent anew, too")
+        searcher = self._searchers[batch.labels is None]
+        with self._autocast():
+            contexts = self._ranker().model.encode_context(contexts_of(batch))
         before = dict(searcher.seconds)
         hits = searcher.find(contexts, batch.turns)
         costs = {f"{step}_ms": 1000 * (searcher.seconds[step] - before[step]) for step in STEPS if step in before}
@@ -63,30 +77,13 @@ class IndexSearch:
             n, k = len(searcher.index), searcher.top_k
             found = zip(batch.labels, map(distinct, hits), strict=True)
             places = [place_of(label.strip(), pairs) for label, pairs in found]
-            metrics = [parlai_metrics(of_search(place, n, top_k=k, hits_at=hits_at)) for place in places]
-        return ([distinct(some, least=least) for some in hits], metrics), costs
+            metrics = [parlai_metrics(of_search(place, n, top_k=k, hits_at=self._hits_at)) for place in places]
+        least = 0.0 if self.confidence is None else self.confidence.least
+        return Ranked([distinct(some, least=least) for some in hits], metrics, costs)
 
-
-def check_index_options(opt: Opt) -> None:
-    """Raises ConfigError for options that need an index, or contradict one."""
-    if not opt.get("index"):
-        if opt.get("rerank"):
-            raise ConfigError(f"--rerank {opt['rerank']}: re-ranks results of a search, so it needs --index")
-        options = option_names(SearchOptions).values()
-        for name in ("rerank_k", *(option for option in options if option != "index_top_k")):
-            if opt.get(name) not in (None, False):
-                raise ConfigError(
-                    f"--{name.replace('_', '-')} {opt[name]}: is an option of searches, so it needs --index"
-                )
-        return
-    if is_training_script(opt):
-        raise ConfigError(
-            f"--index {without_password(opt['index'])}: was built by the model before this training; leave it out here"
-        )
-    if opt.get("index_top_k", 1) < 1:
-        raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")
-    if opt.get("add_label_to_fixed_cands"):
-        raise ConfigError("--add-label-to-fixed-cands cannot be used with --index: add the labels to the index")
+    def clear(self) -> None:
+        """Closes the index, which another model has made."""
+        self._searchers = None
 
 
 def distinct(hits: Sequence[Hit], *, least: float = 0.0) -> list[tuple[str, float]]:

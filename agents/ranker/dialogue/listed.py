@@ -1,75 +1,157 @@
-"""Scores of listed candidates, each of which is encoded once, until the model changes."""
+"""Sources that list the candidates of a batch: `batch`, `inline` and `batch-all-cands`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 import torch
-from parlai.agents.ranker.dialogue.fixed import FixedCandidates, VectorCache
+from parlai.agents.ranker.dialogue.examples import right_of
+from parlai.agents.ranker.dialogue.ranking import Ranked, best_of_pool, pool_metrics
+from parlai.agents.ranker.dialogue.sources import Source, contexts_of, flag_of
+from parlai.core.message import Message
 from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch
 from torch import Tensor
 
-from polyencoder.data.pool import CandidatePool
+from polyencoder.calibration import DEPTH
+from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TokenBatch
+from polyencoder.text.memory import TextMemory
 
-__all__ = ["ListedCandidates"]
+__all__ = ["CAPACITY", "InBatchSource", "ListedSource", "OwnSource", "VectorCache"]
+
+IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI with a `-t selection:NAME`
 
 
-class ListedCandidates:
-    """Scores the candidates of a batch with the agent's model.
+class ListedSource(Source):
+    """Base of the sources that list candidates, each of which the model encodes once, until it changes."""
 
-    Args:
-        opt: of the agent.
-        ranker: returns the agent's model.
-        fixed: the fixed candidates, if answers are among them: pools then begin with these.
-        on_disk: whether to store the vectors of fixed candidates.
-    """
-
-    def __init__(self, opt: Opt, ranker: Callable[[], Ranker], *, fixed: FixedCandidates | None, on_disk: bool) -> None:
-        self._batch_size = opt.get("encode_candidate_vecs_batchsize", 256)
-        self._ranker, self._fixed, self._on_disk = ranker, fixed, on_disk
+    def __init__(self, name: str, opt: Opt) -> None:
+        super().__init__(name, opt)
         self._cache = VectorCache()
 
-    def clear(self) -> None:
-        """Drops the vectors after the model has changed."""
-        self._cache.clear()
-        if self._fixed is not None:
-            self._fixed.clear()
+    def pool(self, batch: Batch) -> CandidatePool:
+        return batch_pool(self.name, labels=batch.labels, candidates=batch.candidates, relevance=batch.right)
 
-    @torch.no_grad()
-    def prepare(self) -> None:
-        """Encodes the fixed candidates before the first prompt."""
-        if self._fixed is not None:
-            ranker = self._ranker()
-            ranker.model.eval()
-            if ranker.model.reads_pairs:
-                self._fixed.scorer(ranker)
-            else:
-                self._vectors_of(self._fixed, ranker)
+    def answer(self, batch: Batch, *, most: int) -> Ranked | None:
+        return self.ranked(batch, self._scores, most=most)
 
-    def scores(self, contexts: TokenBatch, pool: CandidatePool) -> Tensor:
-        """Scores [batch, n] of each example's candidates; undefined at padding."""
-        ranker = self._ranker()
+    def ranked(self, batch: Batch, scorer: Callable[[Batch, CandidatePool], Tensor], *, most: int) -> Ranked | None:
+        """`answer` by any scorer: a function of a batch and its pool, to scores [batch, n], undefined at padding."""
+        pool = self.pool(batch)
+        if batch.labels is not None and not pool.has_negatives:
+            return None
+        scores = scorer(batch, pool)
+        pool = pool.to(scores.device)
+        scores = pool.masked(scores)
+        found = best_of_pool(scores, pool, most=most if self.confidence is None else max(most, DEPTH))
+        if self.confidence is not None:
+            counted = zip(found, pool.counts(len(found)), strict=True)
+            found = [self.confidence.answers(pairs, among=n) for pairs, n in counted]
+        return Ranked(found, pool_metrics(scores, pool, has_n=self.has_n, hits_at=self._hits_at))
+
+    def _scores(self, batch: Batch, pool: CandidatePool) -> Tensor:
+        with self._autocast():
+            return self._scored(contexts_of(batch), pool.to(batch.text_vec.device), self._ranker())
+
+    def _scored(self, contexts: TokenBatch, pool: CandidatePool, ranker: Ranker) -> Tensor:
         model = ranker.model
-        fixed = self._fixed if pool.index is None else None
-        texts = pool.texts if fixed is None else pool.texts[len(fixed.texts) :]
         if model.reads_pairs:
-            scores = [] if fixed is None else [fixed.scorer(ranker)(contexts)]
-            if texts:
-                scores.append(model(contexts, ranker.text.candidates(texts).to(ranker.device), pool.index))
-        else:
-            encoded = model.encode_context(contexts)
-            vectors = [] if fixed is None else self._vectors_of(fixed, ranker)
-            if texts:
-                own = self._cache.get(texts, lambda new: self._encode(ranker, new))
-                vectors = [*vectors, own if pool.index is None else own[pool.index]]
-            scores = [model.score(encoded, part) for part in vectors]
-        return torch.cat(scores, dim=1)
+            return model(contexts, ranker.text.candidates(pool.texts).to(ranker.device), pool.index)
+        vectors = self._vectors(pool.texts, ranker)
+        return model.score(model.encode_context(contexts), vectors if pool.index is None else vectors[pool.index])
 
-    def _vectors_of(self, fixed: FixedCandidates, ranker: Ranker) -> list[Tensor]:
-        return fixed.vectors(ranker, encode=lambda texts: self._encode(ranker, texts), on_disk=self._on_disk)
+    def _vectors(self, texts: Sequence[str], ranker: Ranker) -> Tensor:
+        return self._cache.get(texts, lambda new: self._encode(new, ranker))
 
-    def _encode(self, ranker: Ranker, texts: Sequence[str]) -> Tensor:
-        return encode_candidates(ranker.model, ranker.text, texts, batch_size=self._batch_size)
+    def _encode(self, texts: Sequence[str], ranker: Ranker) -> Tensor:
+        size = self.opt.get("encode_candidate_vecs_batchsize", 256)
+        return encode_candidates(ranker.model, ranker.text, texts, batch_size=size)
+
+    def clear(self) -> None:
+        self._cache.clear()
+
+
+class InBatchSource(ListedSource):
+    """The labels of the batch (`batch`)."""
+
+    def problem(self, obs: Message) -> str | None:
+        if obs.get("label_choice") is None:
+            return f"has no label, which {flag_of(obs)} batch takes as a candidate; use inline or fixed"
+        return None
+
+    def right(self, obs: Message) -> dict[str, float] | None:
+        return right_of(obs)
+
+
+class OwnSource(ListedSource):
+    """The candidates of the examples: its own for each (`inline`), or those of all (`batch-all-cands`)."""
+
+    def __init__(self, name: str, opt: Opt) -> None:
+        super().__init__(name, opt)
+        self.has_n = name == "inline"
+
+    def own(self, obs: Message) -> Sequence[str]:
+        return obs.get("label_candidates") or ()
+
+    def problem(self, obs: Message) -> str | None:
+        candidates, label, flag = self.own(obs), obs.get("label_choice"), flag_of(obs)
+        if not candidates:
+            return (
+                f"has no candidates of its own, which {flag} {self.name} needs; use {flag} fixed with "
+                f"--fixed-candidates-path FILE, or {flag} batch with batches of 2 or more{_drawing_task(obs)}"
+            )
+        if label is not None and label not in candidates:
+            return f"has a label that is not among its {len(candidates)} candidates"
+        if self.has_n and label is not None and len(set(candidates)) == 1:
+            return f"has one candidate, its label: with {flag} inline there are no negatives"
+        return None
+
+    def right(self, obs: Message) -> dict[str, float] | None:
+        return right_of(obs, among=self.own(obs))
+
+
+def _drawing_task(obs: Message) -> str:
+    """Names our task that samples the candidates which this one (mostly a ParlAI task) lacks."""
+    task = str(obs.get("id", "")).partition(":")[0]
+    if task == "selection":
+        return ""
+    name = f"selection:{task}" if task in IN_SELECTION else "selection:jsonl, for a file of pairs"
+    return f", or -t {name}, which draws them"
+
+
+Encode = Callable[[Sequence[str]], Tensor]
+
+CAPACITY = 512 << 20  # bytes of vectors and texts: some 200,000 candidates at 384 dimensions
+OF_A_TENSOR = 700  # overhead of a tensor, in bytes
+
+
+class VectorCache:
+    """Vectors of the candidates of recent evaluation batches, so that a repeated candidate is encoded once."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Clears the cache after the model has changed."""
+        self._memory: TextMemory[Tensor] = TextMemory(_size, limit=CAPACITY)
+
+    def get(self, texts: Sequence[str], encode: Encode) -> Tensor:
+        """Vectors [len(texts), dim] of distinct texts; unknown ones are encoded."""
+        known = {text: self._memory.get(text) for text in texts}
+        missing = [text for text, vector in known.items() if vector is None]
+        if len(missing) == len(texts):
+            vectors = encode(texts)
+            self._memory.update({text: vector.clone() for text, vector in zip(texts, vectors, strict=True)})
+            return vectors
+        if missing:
+            new = {text: vector.clone() for text, vector in zip(missing, encode(missing), strict=True)}
+            self._memory.update(new)
+            known |= new
+        return torch.stack([vector for vector in known.values() if vector is not None])
+
+
+def _size(vector: Tensor) -> int:
+    return vector.numel() * vector.element_size() + OF_A_TENSOR

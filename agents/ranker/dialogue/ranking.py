@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from parlai.core.metrics import AverageMetric, Metric
-from parlai.core.opt import Opt
 from torch import Tensor
 
-from polyencoder.calibration import CalibratedRanker, Calibration, least_probability
+from polyencoder.calibration import Calibration
 from polyencoder.data.pool import CandidatePool
-from polyencoder.errors import ConfigError
 from polyencoder.evaluation import of_pool
 from polyencoder.scoring import best
 
@@ -22,15 +20,21 @@ __all__ = [
     "Scored",
     "answer_metrics",
     "best_of_pool",
-    "confidence",
     "parlai_metrics",
     "pool_metrics",
 ]
 
 Scored = list[tuple[str, float]]
 """The best candidates of an example with their scores, best first."""
-Ranked = tuple[list[Scored], list[dict[str, Metric]] | None]
-"""The rankings of a batch, and the metrics of each label, if any."""
+
+
+class Ranked(NamedTuple):
+    """The rankings of a batch, the metrics of each label, if any, and the milliseconds of each step of a search."""
+
+    found: list[Scored]
+    metrics: list[dict[str, Metric]] | None
+    costs: Mapping[str, float] = {}
+
 
 # ParlAI's teachers compute these from the reply's text_candidates; the agent adds other requested ones
 TEACHER_HITS = tuple(f"hits@{k}" for k in (1, 5, 10, 100))
@@ -42,12 +46,12 @@ def parlai_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
 
 
 def pool_metrics(
-    scores: Tensor, pool: CandidatePool, source: str, *, hits_at: Sequence[int]
+    scores: Tensor, pool: CandidatePool, *, has_n: bool, hits_at: Sequence[int]
 ) -> list[dict[str, Metric]] | None:
-    """ParlAI's metrics of each label, from the scores [batch, n] of a source's candidates; None without labels."""
+    """ParlAI's metrics of each label, from scores [batch, n]; None without labels. `has_n` as in `of_pool`."""
     if pool.labels is None:
         return None
-    found = of_pool(scores, pool, has_n=source in ("inline", "fixed"), hits_at=hits_at)
+    found = of_pool(scores, pool, has_n=has_n, hits_at=hits_at)
     return [parlai_metrics(one) for one in found]
 
 
@@ -74,23 +78,6 @@ class Confidence:
         texts, scores = [text for text, _ in pairs], [score for _, score in pairs]
         values = self.calibration.of_ranking(texts, scores, among=among)
         return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.least]
-
-
-def confidence(
-    opt: Opt, calibration: Callable[[], Calibration | None], *, of: Callable[[], CalibratedRanker], learns: bool
-) -> Confidence | None:
-    """The threshold of `--min-probability`; None if it is not given.
-
-    Raises ConfigError if the model is not calibrated, or is about to change.
-    """
-    wanted = opt.get("min_probability")
-    if wanted is None:
-        return None
-    if learns:
-        raise ConfigError("--min-probability is for a trained model: leave it out in training")
-    found = calibration()
-    least = least_probability(found, wanted, of=of())
-    return None if found is None or least is None else Confidence(found, least)
 
 
 def answer_metrics(answers: Sequence[Sequence[tuple[str, float]]], labels: Sequence[str]) -> list[dict[str, Metric]]:

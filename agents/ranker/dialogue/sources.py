@@ -1,76 +1,104 @@
-"""Candidate sources: `--candidates` and `--eval-candidates`, settled before anything is built."""
+"""`Source`: the contract of a source of candidates, for training and for answers."""
 
 from __future__ import annotations
 
-import parlai.utils.logging as logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Container, Sequence
+
+import torch
+from parlai.agents.ranker.dialogue.ranking import Confidence, Ranked
+from parlai.core.message import Message
 from parlai.core.opt import Opt
-from parlai.utils.distributed import num_workers
+from parlai.core.torch_agent import Batch
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.calibration import Calibration, least_probability, read_calibration
+from polyencoder.data.pool import CandidatePool
+from polyencoder.errors import ConfigError
+from polyencoder.evaluation.names import parse_hits_at
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.text import TokenBatch
 
-INDEX = "index"
-"""The value of `eval_candidates` with `--index`, which replaces fixed candidates."""
-DRAWN = ("inline", "batch-all-cands")  # sources for which a task samples missing candidates
-WITHOUT_NEGATIVES = "without_negatives"
-"""The metric that counts skipped examples, whose label is the only candidate of their batch."""
-_ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 leaves none: give {flag} 2 or more"
-
-
-def is_training_script(opt: Opt) -> bool:
-    """Whether these are options of ParlAI's training script (including its evaluations), by an option of its own."""
-    return opt.get("load_from_checkpoint") is not None and "train" in (opt.get("datatype") or "")
+__all__ = ["Source", "contexts_of", "flag_of"]
 
 
-def evaluation_source(opt: Opt) -> str | None:
-    """The source of an evaluation's candidates by these options; None if unspecified."""
-    return INDEX if opt.get("index") else opt.get("eval_candidates")
+class Source(ABC):
+    """A source of candidates, made before the model is built; `open` prepares it for answers.
 
-
-def check_sources(opt: Opt, *, in_loop: bool) -> None:
-    """Sets the candidate sources in the options; ConfigError for sources without negatives, or a flag without effect.
-
-    `--eval-candidates batch` in training applies to its validations. Later evaluations of the model use inline
-    candidates unless it is given again. `in_loop`: training begins with these options.
+    Args:
+        name: the value of `--candidates` or `--eval-candidates` that chooses it.
+        opt: of the agent.
     """
-    for name in ("eval_candidates", "interactive_candidates"):
-        if opt.get(name) == "vocab":
-            raise ConfigError(
-                f"--{name.replace('_', '-')} vocab: words of a vocabulary are not replies; use inline, batch or fixed"
-            )
-    given = opt.get("override") or {}
-    if opt.get("index"):
-        if given.get("eval_candidates", "fixed") != "fixed":
-            raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {given['eval_candidates']}")
-        opt.update(candidates=INDEX, eval_candidates=INDEX, interactive_candidates=INDEX)
-    in_script = is_training_script(opt)
-    evaluates = not (in_script or opt.get("interactive_mode"))
-    if evaluates and opt["eval_candidates"] == "batch" and "eval_candidates" not in given:
-        logging.info("inline candidates: --eval-candidates batch of the training applies only if given again")
-        opt["eval_candidates"] = "inline"
-    if in_loop:
-        _check_batch_size(opt)
-    sources = {"candidates": opt["candidates"]} if in_script else {}
-    sources["eval_candidates"] = opt["eval_candidates"]
-    if given.get("num_negatives") is not None and not {*sources.values()} & {*DRAWN}:
-        flags = " and ".join(
-            "--index" if source == INDEX else f"--{name.replace('_', '-')} {source}" for name, source in sources.items()
-        )
-        raise ConfigError(f"--num-negatives {given['num_negatives']} has no effect with {flags}; use inline candidates")
+
+    has_n = False
+    """Whether the number of an example's candidates is the task's, and names its metrics: R20@1."""
+    among: Container[str] | None = None
+    """The texts that labels are preferably chosen from; None for the example's own candidates."""
+    blocks_repeats = False
+    """Whether a reply may not repeat an earlier line."""
+    reads_turns = False
+    """Whether answers need the contexts as text."""
+    confidence: Confidence | None = None
+    """The minimum probability of replies, if any."""
+
+    def __init__(self, name: str, opt: Opt) -> None:
+        self.name, self.opt = name, opt
+        self._hits_at = parse_hits_at(opt.get("hits_at") or "1,5,10")
+
+    # ---- examples
+
+    def own(self, obs: Message) -> Sequence[str]:
+        """The candidates that an example must bring."""
+        return ()
+
+    def problem(self, obs: Message) -> str | None:
+        """Why an example, whose label is `label_choice`, has no usable candidates; None if it has."""
+        return None
+
+    def right(self, obs: Message) -> dict[str, float] | None:
+        """The right candidates of an example with their grades, if these are not the label alone."""
+        return None
+
+    # ---- training
+
+    @abstractmethod
+    def pool(self, batch: Batch) -> CandidatePool:
+        """The candidates of a batch, from its `labels`, `candidates` and `right`."""
+
+    # ---- answers
+
+    def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
+        """Prepares answers by the model that `ranker` returns, in the precision of `autocast`.
+
+        `learns`: whether the model will be trained. Raises ConfigError for a minimum probability (`--min-probability`)
+        if it will, or if it is not calibrated.
+        """
+        self._ranker, self._autocast, self._learns = ranker, autocast, learns
+        if (wanted := self.opt.get("min_probability")) is None:
+            return
+        if learns:
+            raise ConfigError("--min-probability is for a trained model: leave it out in training")
+        calibration = self._calibration()
+        least = least_probability(calibration, wanted, of=ranker())
+        self.confidence = None if calibration is None or least is None else Confidence(calibration, least)
+
+    def _calibration(self) -> Calibration | None:
+        path = self.opt.get("model_file")
+        return read_calibration(path, self._ranker()) if path else None
+
+    @abstractmethod
+    def answer(self, batch: Batch, *, most: int) -> Ranked | None:
+        """The `most` best candidates of each example, and its metrics; None if each label is the only candidate."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Drops cached vectors after the model has changed."""
 
 
-def _check_batch_size(opt: Opt) -> None:
-    size, eval_size = opt.get("batchsize") or 1, opt.get("eval_batchsize")
-    joined = num_workers() > 1 and opt.get("gather_negatives")
-    if opt["candidates"] == "batch" and size == 1 and not joined and not opt.get("hard_negatives"):
-        raise ConfigError(f"--candidates batch {_ALONE.format(flag='--batchsize')}, or --candidates inline")
-    if opt["eval_candidates"] == "batch" and (eval_size or size) == 1:
-        flag = "--eval-batchsize" if eval_size else "--batchsize"
-        raise ConfigError(f"--eval-candidates batch {_ALONE.format(flag=flag)}, or --eval-candidates inline")
+def flag_of(obs: Message) -> str:
+    """The flag that chooses the source of an example's candidates."""
+    return "--candidates" if "labels" in obs else "--eval-candidates"
 
 
-def no_negatives_error(source: str) -> InputError:
-    """The error of an evaluation whose first batch has one example, so that its label is the only candidate."""
-    return InputError(
-        f"--eval-candidates {source}: a batch of one example has one candidate, its own label, and nothing to choose; "
-        "give --eval-candidates fixed and --fixed-candidates-path FILE or, in eval_model, --batchsize 2 or more"
-    )
+def contexts_of(batch: Batch) -> TokenBatch:
+    """The contexts of a batch as the model's input."""
+    return TokenBatch(batch.text_vec, batch.text_mask)

@@ -14,6 +14,7 @@ import torch
 from parlai.agents.ranker.args import fill_in_defaults, flag_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES
+from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.flags import check_special_tokens, given_flags
 from parlai.agents.ranker.model.adapters import adapters_state, restore_adapters
@@ -67,8 +68,6 @@ class RankerModelAgent(TorchRankerAgent):
 
     architecture: ClassVar[Architecture]
     family: ClassVar[ModelFamily] = ModelFamily()
-    ranks: ClassVar[bool] = True
-    """Whether the agent ranks candidates; pre-training does not."""
     trainer: Trainer | None = None
     updates: OptimizerUpdates
     """Set in training agents."""
@@ -106,9 +105,9 @@ class RankerModelAgent(TorchRankerAgent):
         self._checkpoint: tuple[RankerConfig, dict[str, Any]] | None = None
         self._is_finetune = False
         self.output_scaling_pending = False
-        self._run = TrainLoopState(opt, shared=bool(shared), ranks=self.ranks)
+        self._run = TrainLoopState(opt, shared=bool(shared))
         if not shared:
-            self.settle_candidates(opt)
+            self._run.prepare(self.settle_candidates(opt))
         self._saving = Saving(opt.get("model_file"))
         self._restored: dict[str, Any] | None = None  # until the first batch
         self._epochs: dict[str, int] = {}  # examples in an epoch of each task, once known
@@ -125,8 +124,12 @@ class RankerModelAgent(TorchRankerAgent):
             self.trainer = self.build_trainer(self._restored)
             self._number_training_updates = self.updates.count
 
-    def settle_candidates(self, opt: Opt) -> None:
-        """Sets the sources of candidates in the options, before ParlAI reads them."""
+    def settle_candidates(self, opt: Opt) -> Source | None:
+        """Chooses the sources of candidates, and sets them in the options before ParlAI reads them.
+
+        Returns that of evaluations; None if the agent ranks no candidates.
+        """
+        return None
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
         """Builds the trainer; `restored` is the run's state from a checkpoint, if any."""

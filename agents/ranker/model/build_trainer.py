@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.dialogue.sources import WITHOUT_NEGATIVES
+from parlai.agents.ranker.dialogue.examples import WITHOUT_NEGATIVES
 from parlai.agents.ranker.model.loop import TrainLoopState
 from parlai.agents.ranker.settings import given_in
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric

@@ -11,6 +11,7 @@ from traceback import walk_stack
 from typing import Any
 
 import parlai.utils.logging as logging
+from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.model.checkpoints import restore_counters
 from parlai.agents.ranker.model.open_data import check_evaluation_data, check_metric, planned_updates
 from parlai.agents.ranker.model.optimization import check_optimizer, check_schedule, limit_warmup
@@ -49,15 +50,11 @@ def own_checkpoint(opt: Opt) -> str:
 
 
 class TrainLoopState:
-    """The state of a training loop beyond the weights and ParlAI's own states.
-
-    Created before the model: locks the model file, opens the run's data, and seeds the random generators. In agents
-    that do not train it is empty.
+    """The state of a training loop beyond the weights and ParlAI's own states. In agents that do not train it is empty.
 
     Args:
         opt: the agent's options; the warm-up of a short run is shortened in them.
         shared: whether the agent is a clone, which is not trained.
-        ranks: whether the agent ranks candidates, so that its evaluations can be rehearsed.
 
     Attributes:
         is_in_loop: whether ParlAI's training loop creates the agent for training.
@@ -67,7 +64,7 @@ class TrainLoopState:
         has_ended: whether the agent was shut down.
     """
 
-    def __init__(self, opt: Opt, *, shared: bool = False, ranks: bool = True) -> None:
+    def __init__(self, opt: Opt, *, shared: bool = False) -> None:
         self._opt = opt
         self.trains = not shared and trains(opt)
         loop = current_loop() if self.trains else None
@@ -77,7 +74,14 @@ class TrainLoopState:
         self.resumed_at: int | None = None
         self.has_ended = False
         self._measures: dict[str, float] = {}  # of the loaded model's validation
-        self._lock = None
+        self._lock: TrainingLock | None = None
+
+    def prepare(self, source: Source | None) -> None:
+        """Locks the model file, opens the run's data, and seeds the random generators, before the model is built.
+
+        `source`: of the candidates of evaluations; None for an agent that ranks none.
+        """
+        opt = self._opt
         if not self.trains:
             return
         check_optimizer(opt)
@@ -91,7 +95,7 @@ class TrainLoopState:
             self._lock = _locked_model(opt["model_file"])
         if self.is_in_loop:
             _check_checkpoint(opt)
-            check_evaluation_data(opt, rehearse=ranks)
+            check_evaluation_data(opt, source=source)
             self.planned_updates = planned_updates(opt)
             limit_warmup(opt, updates=self.planned_updates)
         if opt.get("seed") is not None:

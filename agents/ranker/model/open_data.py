@@ -12,13 +12,14 @@ from random import Random
 from typing import Any
 
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
-from parlai.agents.ranker.dialogue.fixed import FixedCandidates, read_candidates
 from parlai.agents.ranker.dialogue.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.model.optimization import needs_length
 from parlai.core.agents import Agent
 from parlai.core.message import Message
 from parlai.core.metrics import Metrics
 from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch
 from parlai.core.worlds import World, create_task
 from parlai.utils.distributed import num_workers
 
@@ -38,41 +39,37 @@ OF_EVERY_AGENT = ("lr", "total_train_updates", "gpu_mem", "exps", "ups", "tpb", 
 class Rehearsal(Agent):
     """Stands in for a ranker in a rehearsed evaluation: finds unusable candidates and the names of metrics."""
 
-    def __init__(self, opt: Opt) -> None:
+    def __init__(self, opt: Opt, source: Source) -> None:
         super().__init__(opt)
+        self._source, self._examples = source, Examples(opt, Metrics())
         self._hits_at = parse_hits_at(opt.get("hits_at") or "1,5,10")
-        self._source = opt["eval_candidates"]
-        path = opt.get("fixed_candidates_path") if self._source == "fixed" else None
-        self._fixed = FixedCandidates(read_candidates(path), place=None) if path else None
-        self._examples = Examples(opt, Metrics(), fixed=self._fixed)
 
     def act(self) -> Message:
         """Replies with the label, and the metrics of a ranker that ranks it first."""
         obs, reply = Message(self.observation), Message({"id": "rehearsal", "episode_done": False})
-        label = label_of(obs, Random(0), among=self._fixed.place if self._fixed else None)
+        label = label_of(obs, Random(0), among=self._source.among)
         obs.force_set("label_choice", label)
         if label is None or not self._examples.is_usable(obs, self._source):
             return reply
-        n = None
-        if self._source == "inline":
-            n = len(obs["label_candidates"])
-        elif self._fixed is not None:
-            n = len({*self._fixed.place, label})
+        batch = Batch(labels=[label], candidates=[self._source.own(obs)], right=None)
+        n = self._source.pool(batch).counts(1)[0] if self._source.has_n else None
         metrics = parlai_metrics(of_example(1, 0.0, n, hits_at=self._hits_at))
         reply.update({"text": label, "text_candidates": [label], "metrics": metrics})
         return reply
 
 
-def check_evaluation_data(opt: Opt, *, rehearse: bool) -> None:
+def check_evaluation_data(opt: Opt, *, source: Source | None) -> None:
     """Opens the validation and test data like the training loop, and rehearses a ranker's evaluation of them.
+
+    `source`: of the candidates; None for an agent that ranks none.
 
     Raises:
         InputError: data is missing or unreadable, or one of the first examples has unusable candidates.
         ConfigError: validations will lack the metric `--validation-metric`.
     """
     for fold in ("valid", "test"):
-        with _opened(opt, fold, Rehearsal(opt) if rehearse else Agent(opt)) as world:
-            if not rehearse:
+        with _opened(opt, fold, Agent(opt) if source is None else Rehearsal(opt, source)) as world:
+            if source is None:
                 continue
             for one in getattr(world, "worlds", [world]):  # of several tasks each
                 for _ in range(REHEARSED):
@@ -80,9 +77,7 @@ def check_evaluation_data(opt: Opt, *, rehearse: bool) -> None:
                     if one.epoch_done():
                         break
             report = world.report()
-            # if ParlAI collects the fixed candidates from the task later, their number, the N of RN@k, is unknown
-            knows_n = opt["eval_candidates"] != "fixed" or opt.get("fixed_candidates_path")
-            if fold == "valid" and knows_n and report.get("exs"):  # of several processes one may have no example
+            if fold == "valid" and report.get("exs"):  # of several processes one may have no example
                 check_metric(opt, {**report, **dict.fromkeys(OF_EVERY_AGENT)})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,13 +14,6 @@ from polyencoder.errors import InputError
 
 Relevance: TypeAlias = Sequence[Mapping[str, float] | None]
 """The right texts of each example with their labels, numbers above 0; None for one right text with the label 1."""
-
-
-class CandidateList(Protocol):
-    """The fixed candidates of all examples: texts, and the row of each."""
-
-    texts: Sequence[str]
-    place: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -221,13 +214,11 @@ def batch_pool(
     *,
     labels: Sequence[str] | None,
     candidates: Sequence[Sequence[str]] | None,
-    fixed: CandidateList | None = None,
-    add_label: bool = False,
     relevance: Relevance | None = None,
 ) -> CandidatePool:
-    """The pool of a batch from one source: "batch", "batch-all-cands", "inline" or "fixed".
+    """The pool of a batch from one source: "batch", "batch-all-cands" or "inline".
 
-    `relevance` are the examples' right texts, None for the labels alone; fixed candidates have no others.
+    `relevance` are the examples' right texts, None for the labels alone.
     """
     if relevance is not None and all(numbers is None for numbers in relevance):
         relevance = None
@@ -239,6 +230,4 @@ def batch_pool(
         return shared_pool(list(chain.from_iterable(candidates)), labels, relevance)
     if source == "inline" and candidates is not None:
         return inline_pool(candidates, labels, relevance)
-    if source == "fixed" and fixed is not None:
-        return fixed_pool(fixed.texts, fixed.place, labels, add=add_label)
-    raise InputError(f"candidates from {source!r} are not supported; use batch, inline, fixed or batch-all-cands")
+    raise InputError(f"candidates from {source!r} are not supported; use batch, inline or batch-all-cands")

@@ -64,19 +64,19 @@ class Fixed:
 
 
 def test_the_pool_of_each_source():
-    given = {"labels": ["b", "a"], "candidates": [["b", "c"], ["a", "b", "a"]], "fixed": Fixed(), "add_label": True}
+    given = {"labels": ["b", "a"], "candidates": [["b", "c"], ["a", "b", "a"]]}
     assert list(batch_pool("batch", **given).texts) == ["b", "a"]
     assert list(batch_pool("batch-all-cands", **given).texts) == ["b", "c", "a"]
     inline = batch_pool("inline", **given)
     assert [inline.candidates(row) for row in (0, 1)] == [["b", "c"], ["a", "b"]]
     assert inline.counts(2) == [2, 3]  # as the data says it: one twice
-    fixed = batch_pool("fixed", **given)
+    fixed = fixed_pool(Fixed.texts, Fixed.place, given["labels"], add=True)
     assert list(fixed.texts) == ["x", "y", "b", "a"]
     assert fixed.mask.tolist() == [[True, True, True, False], [True, True, False, True]]
     assert fixed.counts(2) == [3, 3]
     assert batch_pool("batch-all-cands", **given).counts(2) == [3, 3]
-    nothing = {"labels": None, "candidates": None, "fixed": None, "add_label": False}
-    for source in ("batch", "batch-all-cands", "inline", "fixed"):
+    nothing = {"labels": None, "candidates": None}
+    for source in ("batch", "batch-all-cands", "inline"):
         with pytest.raises(InputError, match=f"candidates from '{source}' are not supported"):
             batch_pool(source, **nothing)
     with pytest.raises(InputError, match="candidates from 'index' are not supported"):

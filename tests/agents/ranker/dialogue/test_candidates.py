@@ -1,77 +1,19 @@
-"""The pool of a batch: each text once, equal labels never each other's negative, padding never a candidate."""
+"""Candidates of a batch, through the agents: equal labels never each other's negative, every source in each use."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 from parlai.core.message import Message
 from parlai.scripts.display_model import DisplayModel
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
-from polyencoder.data.pool import CandidatePool, batch_pool, fixed_pool, inline_pool, shared_pool
 from polyencoder.errors import ConfigError, InputError
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
-TEXTS = st.sampled_from("abcdef")
-BATCHES = st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=5)
-
-
-def offered(pool: CandidatePool, row: int) -> list[str]:
-    """What this example may choose, found through the tensors alone."""
-    columns = range(len(pool.texts)) if pool.index is None else range(pool.index.size(1))
-    allowed = [c for c in columns if pool.mask is None or pool.mask[row, c]]
-    return [pool.texts[c if pool.index is None else int(pool.index[row, c])] for c in allowed]
-
-
-@given(BATCHES)
-def test_inline_candidates_stay_with_their_example(candidates):
-    labels = [texts[-1] for texts in candidates]
-    pool = inline_pool(candidates, labels)
-    assert len(set(pool.texts)) == len(pool.texts)
-    assert set(pool.texts) == {text for texts in candidates for text in texts}
-    counts = pool.counts(len(candidates))
-    for row, (texts, label) in enumerate(zip(candidates, labels, strict=True)):
-        assert offered(pool, row) == list(dict.fromkeys(texts)) == list(pool.candidates(row))
-        assert pool.candidates(row)[pool.labels[row]] == label
-        assert counts[row] == len(texts)  # the N of R{N}@k: as many as the task says that it gives
-    scores = pool.masked(torch.zeros(pool.index.shape))
-    assert [int(torch.isfinite(row).sum()) for row in scores] == [len(set(texts)) for texts in candidates]
-
-
-@given(st.lists(TEXTS, min_size=1, max_size=8))
-def test_labels_of_a_batch_are_each_one_candidate(labels):
-    pool = shared_pool(labels, labels)
-    assert pool.texts == list(dict.fromkeys(labels))
-    assert [pool.texts[column] for column in pool.labels.tolist()] == labels
-    assert pool.counts(len(labels)) == [len(set(labels))] * len(labels)
-
-
-@given(st.lists(TEXTS, min_size=1, max_size=5, unique=True), st.lists(TEXTS, min_size=1, max_size=6))
-def test_a_label_beside_the_fixed_candidates(fixed, labels):
-    pool = fixed_pool(fixed, {text: i for i, text in enumerate(fixed)}, labels, add=True)
-    for row, label in enumerate(labels):
-        assert offered(pool, row) == fixed + ([] if label in fixed else [label])
-        assert pool.candidates(row)[pool.labels[row]] == label
-    assert pool.counts(len(labels)) == [len(offered(pool, row)) for row in range(len(labels))]
-
-
-def test_sources_of_candidates():
-    given_ = {"labels": ["b", "a"], "candidates": [["a", "b"], ["a", "c"]], "fixed": None, "add_label": False}
-    assert batch_pool("batch", **given_).texts == ["b", "a"]
-    assert batch_pool("inline", **given_).counts(2) == [2, 2]
-    everything = batch_pool("batch-all-cands", **given_)
-    assert everything.texts == ["a", "b", "c"]
-    assert everything.labels.tolist() == [1, 0]
-    with pytest.raises(InputError, match="'vocab' are not supported; use batch, inline, fixed or batch-all-cands"):
-        batch_pool("vocab", **given_)
-
-
-# ---- through the agents
 
 
 def batch_loss(agent, respond, pairs: list[tuple[str, str]]) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from contextlib import nullcontext
 
 import pytest
-import torch
 from parlai.agents.ranker.dialogue import fixed
-from parlai.agents.ranker.dialogue.fixed import FixedCandidates, IndexPlace, read_candidates
+from parlai.agents.ranker.dialogue.fixed import FixedSource, read_candidates
+from parlai.core.opt import Opt
 
 from polyencoder import Ranker
 from polyencoder.errors import InputError
@@ -231,11 +232,13 @@ def test_without_encode_candidate_vecs_nothing_is_written(copy_of, trained, eval
 
 def test_only_one_process_of_many_writes_the_index(monkeypatch, make_ranker, tmp_path):
     monkeypatch.setattr(fixed, "is_primary_worker", lambda: False)
-    candidates = FixedCandidates(["a", "b"], place=IndexPlace(str(tmp_path / "index"), is_named=False))
-    ones = torch.ones(2, 3)
-    (vectors,) = candidates.vectors(make_ranker("bi"), encode=lambda texts: ones, on_disk=True)
-    assert vectors is ones
-    assert os.listdir(tmp_path) == []
+    (tmp_path / "candidates.txt").write_text("a\nb\n")
+    options = {"fixed_candidates_path": str(tmp_path / "candidates.txt"), "model_file": str(tmp_path / "model")}
+    source, ranker = FixedSource("fixed", Opt({**options, "encode_candidate_vecs": True})), make_ranker("bi")
+    source.open(lambda: ranker, autocast=nullcontext, learns=False)
+    (vectors,) = source.vectors(ranker)
+    assert len(vectors) == 2
+    assert os.listdir(tmp_path) == ["candidates.txt"]
 
 
 # ---- the file of candidates

@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.agents.ranker.dialogue import fixed as vectors
-from parlai.agents.ranker.dialogue.fixed import VectorCache
+from parlai.agents.ranker.dialogue import listed as vectors
+from parlai.agents.ranker.dialogue.listed import VectorCache
 
 SEPARABLE = ["biencoder", "polyencoder"]
 

@@ -74,7 +74,7 @@ def test_a_file_that_is_broken(pairs, train_on, nothing_is_trained):
         ({"validation_metric": "acuracy"}, r"--validation-metric acuracy: .*did you mean accuracy\?"),
         ({"validation_metric": "R10@1"}, r"--validation-metric R10@1: .*there are .*R6@1"),
         (
-            {"eval_candidates": "fixed", "fixed_candidates_path": "FILE"},
+            {"eval_candidates": "fixed", "fixed_candidates_path": "FILE", "candidates": "inline"},
             "a label that is not among the fixed candidates",
         ),
         ({"num_negatives": 19}, "num_negatives is 19, but .* has only 7 labels"),

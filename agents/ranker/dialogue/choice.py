@@ -1,0 +1,91 @@
+"""Chooses the sources of candidates from the options: `--candidates`, `--eval-candidates`, `--index`."""
+
+from __future__ import annotations
+
+import parlai.utils.logging as logging
+from parlai.agents.ranker.dialogue.fixed import FixedSource
+from parlai.agents.ranker.dialogue.indexed import IndexSource
+from parlai.agents.ranker.dialogue.listed import InBatchSource, OwnSource
+from parlai.agents.ranker.dialogue.sources import Source
+from parlai.agents.ranker.settings import flag, option_names
+from parlai.core.opt import Opt
+from parlai.utils.distributed import num_workers
+
+from polyencoder.checks import without_password
+from polyencoder.data.collator import OWN_CANDIDATES
+from polyencoder.errors import ConfigError
+from polyencoder.index.options import SearchOptions
+
+INDEX = "index"
+"""The value of `eval_candidates` with `--index`, which replaces fixed candidates."""
+_ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 leaves none: give {flag} 2 or more"
+
+
+def is_training_script(opt: Opt) -> bool:
+    """Whether these are options of ParlAI's training script (including its evaluations), by an option of its own."""
+    return opt.get("load_from_checkpoint") is not None and "train" in (opt.get("datatype") or "")
+
+
+def check_index_options(opt: Opt) -> None:
+    """Raises ConfigError for options that need an index, or contradict one."""
+    if not opt.get("index"):
+        if opt.get("rerank"):
+            raise ConfigError(f"--rerank {opt['rerank']}: re-ranks results of a search, so it needs --index")
+        options = option_names(SearchOptions).values()
+        for name in ("rerank_k", *(option for option in options if option != "index_top_k")):
+            if opt.get(name) not in (None, False):
+                raise ConfigError(f"{flag(name)} {opt[name]}: is an option of searches, so it needs --index")
+        return
+    if is_training_script(opt):
+        raise ConfigError(
+            f"--index {without_password(opt['index'])}: was built by the model before this training; leave it out here"
+        )
+    if opt.get("index_top_k", 1) < 1:
+        raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")
+    if opt.get("add_label_to_fixed_cands"):
+        raise ConfigError("--add-label-to-fixed-cands cannot be used with --index: add the labels to the index")
+
+
+def check_sources(opt: Opt, *, in_loop: bool) -> None:
+    """Sets the candidate sources in the options; ConfigError for sources without negatives, or a flag without effect.
+
+    `--eval-candidates batch` in training applies to its validations. Later evaluations of the model use inline
+    candidates unless it is given again. `in_loop`: training begins with these options.
+    """
+    given = opt.get("override") or {}
+    if opt.get("index"):
+        if given.get("eval_candidates", "fixed") != "fixed":
+            raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {given['eval_candidates']}")
+        opt.update(candidates=INDEX, eval_candidates=INDEX, interactive_candidates=INDEX)
+    in_script = is_training_script(opt)
+    evaluates = not (in_script or opt.get("interactive_mode"))
+    if evaluates and opt["eval_candidates"] == "batch" and "eval_candidates" not in given:
+        logging.info("inline candidates: --eval-candidates batch of the training applies only if given again")
+        opt["eval_candidates"] = "inline"
+    if in_loop:
+        _check_batch_size(opt)
+    sources = {"candidates": opt["candidates"]} if in_script else {}
+    sources["eval_candidates"] = opt["eval_candidates"]
+    if given.get("num_negatives") is not None and not {*sources.values()} & {*OWN_CANDIDATES}:
+        flags = " and ".join(
+            "--index" if source == INDEX else f"{flag(name)} {source}" for name, source in sources.items()
+        )
+        raise ConfigError(f"--num-negatives {given['num_negatives']} has no effect with {flags}; use inline candidates")
+
+
+def _check_batch_size(opt: Opt) -> None:
+    size, eval_size = opt.get("batchsize") or 1, opt.get("eval_batchsize")
+    joined = num_workers() > 1 and opt.get("gather_negatives")
+    if opt["candidates"] == "batch" and size == 1 and not joined and not opt.get("hard_negatives"):
+        raise ConfigError(f"--candidates batch {_ALONE.format(flag='--batchsize')}, or --candidates inline")
+    if opt["eval_candidates"] == "batch" and (eval_size or size) == 1:
+        given = "--eval-batchsize" if eval_size else "--batchsize"
+        raise ConfigError(f"--eval-candidates batch {_ALONE.format(flag=given)}, or --eval-candidates inline")
+
+
+SOURCES = {"fixed": FixedSource, INDEX: IndexSource, **dict.fromkeys(OWN_CANDIDATES, OwnSource)}
+
+
+def source_of(name: str, opt: Opt) -> Source:
+    """The source that an option names. Fixed candidates are read."""
+    return SOURCES.get(name, InBatchSource)(name, opt)

@@ -1,0 +1,98 @@
+"""Sources of candidates: chosen by the options, one contract for training and answers, without a model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from parlai.agents.ranker.dialogue.choice import INDEX, source_of
+from parlai.agents.ranker.dialogue.sources import Source
+from parlai.core.message import Message
+from parlai.core.opt import Opt
+from parlai.core.torch_agent import Batch
+
+from polyencoder.errors import ConfigError, InputError
+
+TEXTS = st.sampled_from("abcdef")
+BATCHES = st.lists(st.lists(TEXTS, min_size=1, max_size=6), min_size=1, max_size=5)
+FIXED = ["c", "a", "z"]
+
+
+def source(name: str, **options) -> Source:
+    return source_of(name, Opt(options))
+
+
+@pytest.fixture(scope="module")
+def fixed_options(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fixed") / "fixed.txt"
+    path.write_text("\n".join(FIXED), encoding="utf-8")
+    return {"fixed_candidates_path": str(path), "add_label_to_fixed_cands": True, "encode_candidate_vecs": True}
+
+
+@pytest.mark.parametrize("name", ["batch", "inline", "batch-all-cands", "fixed"])
+@given(own=BATCHES)
+def test_candidates_of_a_batch_are_ranked_by_score(name, own, fixed_options):
+    """Against sets and sorts: the candidates of each example, the rank of its label, and the N of its metrics."""
+    labels = [texts[-1] for texts in own]
+    wanted = {
+        "batch": [set(labels)] * len(own),
+        "inline": [set(texts) for texts in own],
+        "batch-all-cands": [{text for texts in own for text in texts}] * len(own),
+        "fixed": [{*FIXED, label} for label in labels],
+    }[name]
+    its = source(name, **fixed_options)
+
+    def scorer(batch: Batch, pool) -> torch.Tensor:
+        """The earlier letter has the higher score."""
+        numbers = torch.tensor([-float(ord(text)) for text in pool.texts])
+        return numbers.expand(len(own), -1) if pool.index is None else numbers[pool.index]
+
+    batch = Batch(labels=labels, candidates=own, right=None)
+    ranked = its.ranked(batch, scorer, most=100)
+    if all(len(texts) == 1 for texts in wanted):
+        assert ranked is None
+        return
+    for found, metrics, texts, label, given_ in zip(ranked.found, ranked.metrics, wanted, labels, own, strict=True):
+        assert [text for text, _ in found] == sorted(texts)
+        assert metrics["rank"].value() == 1 + sorted(texts).index(label)
+        n = {"inline": len(given_), "fixed": len(texts)}.get(name)
+        assert (f"R{n}@1" in metrics) == (n is not None and n > 1)
+
+
+def test_fixed_candidates_are_those_of_the_file(fixed_options):
+    its = source("fixed", repeat_blocking_heuristic=True, **fixed_options)
+    assert (its.among, its.blocks_repeats) == ({"c": 0, "a": 1, "z": 2}, True)
+    assert not source("batch", repeat_blocking_heuristic=True).blocks_repeats
+
+
+def test_an_index_lists_nothing_for_training():
+    with pytest.raises(ConfigError, match="leave it out in training"):
+        source(INDEX).pool(Batch(labels=["a"], candidates=None, right=None))
+
+
+def test_fixed_candidates_need_a_file_or_a_model_beside_which_to_write_one():
+    with pytest.raises(InputError, match="give --fixed-candidates-path"):
+        source("fixed")
+
+
+def test_an_unknown_source_is_named():
+    with pytest.raises(InputError, match="'vocab' are not supported; use batch, inline or batch-all-cands"):
+        source("vocab").pool(Batch(labels=["a"], candidates=None, right=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "example", "problem"),
+    [
+        ("batch", {}, "has no label, which --eval-candidates batch takes"),
+        ("inline", {}, "has no candidates of its own, which --eval-candidates inline needs"),
+        ("inline", {"label_choice": "a", "label_candidates": ["b"]}, "not among its 1 candidates"),
+        ("inline", {"label_choice": "a", "label_candidates": ["a"]}, "there are no negatives"),
+        ("batch-all-cands", {"label_choice": "a", "label_candidates": ["a"]}, None),
+        ("fixed", {"label_choice": "unknown"}, "not among the fixed candidates"),
+        ("fixed", {"label_choice": "a"}, None),
+    ],
+)
+def test_examples_that_a_source_cannot_use(name, example, problem, fixed_options):
+    found = source(name, **{**fixed_options, "add_label_to_fixed_cands": False}).problem(Message(example))
+    assert found is None if problem is None else problem in found
