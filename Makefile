@@ -5,6 +5,9 @@ PYTHON ?= python3
 # Each begins with a part of its own, so what the tests of a folder share is made once.
 PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist worksteal
 
+# Modules are compiled once, whatever the environment says: it takes longer than importing torch, in every process.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check

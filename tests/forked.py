@@ -28,6 +28,7 @@ __all__ = ["Forked", "begin", "forgetting", "forkserver"]
 PRELOADED = [
     *("pytest", "transformers.models.bert.modeling_bert", "sklearn.feature_extraction.text", "sklearn.metrics"),
     *("matplotlib.pyplot", "mpl_toolkits.mplot3d", "parlai.scripts.train_model", "parlai.scripts.eval_model"),
+    *("parlai.agents.ranker.model.agent", "parlai.tasks.selection.agents", "PIL.GifImagePlugin", "PIL.PpmImagePlugin"),
     *("parlai.agents.ranker.launch", "polyencoder.cli.train", "polyencoder.cli.search", "polyencoder.training.run"),
     *("torch.distributed.run", "sentence_transformers"),
 ]

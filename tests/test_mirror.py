@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-import os
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
-
-from tests.forked import forgetting
 
 ROOT = Path(__file__).parents[1]
 LIBRARY, TESTS = ROOT / "projects" / "polyencoder", ROOT / "tests" / "polyencoder"
@@ -69,34 +62,39 @@ def test_the_files_are_there():
     assert [file for file in TESTED_BY.values() if not (TESTS / file).exists()] == []
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("forked_commands")
-def test_the_librarys_tests_are_collected_without_parlai():
-    """As on a machine that has the library alone; what compares with ParlAI's own code skips.
+@functools.cache
+def needs_parlai(path: Path) -> bool | None:
+    """Whether importing a test file imports ParlAI; None if it is skipped where there is none.
 
-    The files are imported as pytest does that; making tests of their functions would take as long again.
+    Counts imports outside of functions, and those of the tests' own modules that it imports.
     """
-    code = f"""{forgetting("parlai", "polyencoder", "tests")}if True:
-        import pytest
+    todo = list(ast.parse(path.read_text(encoding="utf-8")).body)
+    while todo:
+        node = todo.pop(0)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.Call) and ast.unparse(node).startswith("pytest.importorskip('parlai'"):
+            return None
+        names = [f"{node.module}.{one.name}" for one in node.names] if isinstance(node, ast.ImportFrom) else []
+        names += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "parlai":
+                return True
+            files = [ROOT.joinpath(*parts[:end]).with_suffix(".py") for end in (len(parts), len(parts) - 1)]
+            if parts[0] == "tests" and any(needs_parlai(file) for file in files if file.exists()):
+                return True
+        todo[:0] = ast.iter_child_nodes(node)
+    return False
 
-        sys.modules["parlai"] = None
 
-        class Files:
-            def pytest_pycollect_makeitem(self):
-                return []
-
-            def pytest_collectreport(self, report):
-                print(report.outcome, report.nodeid)
-
-        sys.exit(pytest.main(sys.argv[1:], plugins=[Files()]))
-    """
-    words = ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(TESTS)]
-    plain = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=ROOT, env=plain, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout[-3000:]
-    found = {path: outcome for outcome, _, path in (line.partition(" ") for line in done.stdout.splitlines())}
-    assert found["tests/polyencoder/training/test_trainer.py"] == "passed"
-    assert found["tests/polyencoder/importing/test_parlai_scores.py"] == "skipped"
-    assert found.keys() >= {path.relative_to(ROOT).as_posix() for path in TESTS.rglob("test_*.py")}
+def test_the_librarys_tests_need_no_parlai():
+    """As on a machine that has the library alone; what compares with ParlAI's own code skips."""
+    files = [ROOT / "tests" / "conftest.py", *TESTS.rglob("test_*.py"), *TESTS.rglob("conftest.py")]
+    found = {path.relative_to(ROOT / "tests").as_posix(): needs_parlai(path) for path in files}
+    assert [name for name, needs in found.items() if needs] == []
+    compared = ("dictionary", "scores", "weights")
+    assert {name for name, needs in found.items() if needs is None} == {
+        f"polyencoder/importing/test_parlai_{what}.py" for what in compared
+    }
+    assert needs_parlai(TESTS / "importing" / "parlai_rankers.py")

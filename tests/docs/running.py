@@ -23,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from polyencoder.training.callbacks.curve import LearningCurve
 from tests.docs.snippets import Command
 from tests.forked import begin, forkserver
 
@@ -38,6 +39,7 @@ LIMITS = {
     "polyencoder train": "--max-updates 5",
 }
 FROM_SCRATCH = "--embedding-size 32 --ffn-size 32 --n-layers 1 --n-heads 2"
+CONVERT_FROM_SCRATCH = "--head-sizes 64"
 INSTEAD = {"--nproc-per-node": "2"}
 SERVE = ("polyencoder", "serve")
 PORT = ":8000"  # of the server in documents; here it has one that is free
@@ -65,6 +67,7 @@ class Runner:
         self.environment["PARLAI_DATAPATH"] = str(folder / "DATA")
         self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self._server: Any = None
+        self._has_trained = False
         self._port = PORT
 
     def close(self) -> None:
@@ -120,7 +123,10 @@ class Runner:
 
     def _start(self, program: Callable[[list[str]], object], command: Command, log: Path) -> Any:
         arguments = [argument.replace(PORT, self._port) for argument in command.arguments]
-        process = forkserver().Process(target=_child, args=(program, arguments, self.folder, self.environment, log))
+        trains = not {"train", "train_model"}.isdisjoint(arguments)
+        draws, self._has_trained = not (trains and self._has_trained), self._has_trained or trains
+        place = self.folder, self.environment, log
+        process = forkserver().Process(target=_child, args=(program, arguments, *place), kwargs={"draws": draws})
         process.start()
         return process
 
@@ -149,9 +155,17 @@ class Runner:
 
 
 def _child(
-    program: Callable[[list[str]], object], arguments: list[str], folder: Path, environment: Any, log: Path
+    program: Callable[[list[str]], object],
+    arguments: list[str],
+    folder: Path,
+    environment: Any,
+    log: Path,
+    *,
+    draws: bool,
 ) -> None:
     begin(folder, environment)
+    if not draws:  # of the runs of a document the first one draws its curve, in half a second
+        LearningCurve.draw = lambda _: None  # type: ignore[method-assign]
     with open(log, "wb") as file, open(folder / ".typed", "w+") as typed:
         typed.write(TYPED)
         typed.seek(0)
@@ -219,6 +233,8 @@ def _limited(command: Command) -> Command:
     for name, limits in LIMITS.items():
         if f" {name} " in f" {command} ":
             words += limits.split()
+    if "convert" in words and {"train", "train_model"} & set(words) and not {"--init", "--init-model"} & set(words):
+        words += CONVERT_FROM_SCRATCH.split()
     if "train_model" in words and not {"--backbone", "--init-model", "convert", "tfidf"} & set(words):
         words += FROM_SCRATCH.split()
     return replace(command, arguments=tuple(words))

@@ -110,9 +110,10 @@ def place(make_ranker, tmp_path, monkeypatch, forked_commands):
 
 
 @contextlib.contextmanager
-def started(*options: str):
-    """A process of `polyencoder serve` with its URL, once it is ready."""
-    command = [sys.executable, "-m", "polyencoder.cli.main", "serve", "-m", "model", "--port", "0", *options]
+def started(*options: str, before: str = ""):
+    """A process of `polyencoder serve` with its URL, once it is ready; `before` is code that it runs first."""
+    code = f"{before}\nfrom polyencoder.cli.main import main\nmain()"
+    command = [sys.executable, "-c", code, "serve", "-m", "model", "--port", "0", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:

@@ -112,7 +112,8 @@ def test_int8_graphs_are_served_as_they_were_exported(place, make_ranker, monkey
 
 
 def test_workers_end_with_the_process_that_started_them(place):
-    with started("--workers", "2") as (process, url):
+    forked = "import multiprocessing, uvicorn._subprocess as own; own.spawn = multiprocessing.get_context('fork')"
+    with started("--workers", "2", before=forked) as (process, url):  # spawned, each would import torch
         process.kill()
         process.wait(SECONDS)
         until = time.monotonic() + SECONDS

@@ -66,9 +66,8 @@ def test_graphs_give_the_scores_of_torch(ranker, sentences, tmp_path):
     assert (small.score(CONTEXTS, sentences) - ranker.score(CONTEXTS, sentences)).abs().max() < 0.3
 
 
-@pytest.mark.parametrize("extra_contexts", [0, 2])
-def test_by_the_current_exporter(make_convert_ranker, sentences, tmp_path, by_current_exporter, extra_contexts):
-    ranker = make_convert_ranker(**({"extra_contexts": extra_contexts} if extra_contexts else {}))
+def test_by_the_current_exporter(make_convert_ranker, sentences, tmp_path, by_current_exporter):
+    ranker = make_convert_ranker(extra_contexts=2)
     export_onnx(ranker, tmp_path)
     check_graphs(ranker, tmp_path, sentences)
     quantize_int8(tmp_path)

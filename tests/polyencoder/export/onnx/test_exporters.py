@@ -84,12 +84,17 @@ def write(backbone: Backbone, path) -> None:
     write_graph(exporters.for_graphs(Outputs(backbone)), (tokens.ids, tokens.mask), path)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"xlm-roberta", "camembert"}))  # whose code is roberta's
 def test_families(family, tmp_path, by_current_exporter, caplog):
     backbone = encoder(family)
     write(backbone, tmp_path / "graph.onnx")
     check_graph(backbone, tmp_path / "graph.onnx")
     assert not said(caplog)  # none of them is traced instead
+    graph = onnx.load(tmp_path / "graph.onnx").graph
+    for one in graph.input:
+        assert [axis.dim_param for axis in one.type.tensor_type.shape.dim] == ["batch", "length"]
+    assert not any(node.metadata_props for node in graph.node)
+    assert b"/projects/" not in (tmp_path / "graph.onnx").read_bytes()  # nothing of this machine
 
 
 @pytest.mark.parametrize("implementation", [None, "eager"])
@@ -98,15 +103,6 @@ def test_families_traced(family, implementation, tmp_path):
     backbone = encoder(family, implementation)
     write(backbone, tmp_path / "graph.onnx")
     check_graph(backbone, tmp_path / "graph.onnx")
-
-
-def test_a_graph_names_its_axes_and_says_nothing_of_this_machine(tmp_path, by_current_exporter):
-    write(encoder("bert"), tmp_path / "graph.onnx")
-    graph = onnx.load(tmp_path / "graph.onnx").graph
-    for one in graph.input:
-        assert [axis.dim_param for axis in one.type.tensor_type.shape.dim] == ["batch", "length"]
-    assert not any(node.metadata_props for node in graph.node)
-    assert b"/projects/" not in (tmp_path / "graph.onnx").read_bytes()
 
 
 def test_attention_is_few_operators_and_the_model_keeps_its_own(tmp_path):
