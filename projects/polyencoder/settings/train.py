@@ -12,8 +12,9 @@ from pydantic import Field
 from polyencoder.config import Architecture, Attention, ContextVectors, Reduction, TurnSeparator
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
-from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.base import Settings, flat_values, settings
 from polyencoder.settings.fields import Count, Needs, Numbers, Parlai, Positive, Share, Without, leaves
+from polyencoder.settings.presets import OF_ANY, PRESETS, PresetName
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
 from polyencoder.storage.checkpoint import stored_architecture
 
@@ -204,21 +205,35 @@ class TrainSettings(Settings):
     training: TrainingConfig = field(default_factory=TrainingConfig)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     trackers: TrackerSettings = field(default_factory=TrackerSettings)
+    preset: Annotated[PresetName | None, AROUND_BACKBONE, _NEW] = None
+    """Settings to start with: fast, balanced or accurate. Flags and --config take precedence; the log says what it
+    sets."""
     config: Annotated[str | None, Parameter(alias="-c")] = None
     """A YAML file of these settings, by the names of their flags; flags take precedence."""
 
     @classmethod
     def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The architecture's defaults; without one, those of the architecture of `init`."""
+        """The architecture's defaults; without one, those of the architecture of `init`; and those of the preset."""
         init = given.get("init")
-        architecture = given.get("architecture") or (stored_architecture(init) if init else None) or "poly"
+        preset = PRESETS.get(str(given.get("preset")), {})
+        architecture = given.get("architecture") or (stored_architecture(init) if init else None)
+        architecture = architecture or preset.get("architecture", "poly")
         own = family(architecture)
         usual = {"architecture": architecture, **own.preset(fine_tuning=bool(init))}
         if not own.model.has_vectors:
             usual |= {"batch_size": 8, "candidates": "inline"}
         if given.get("objective", "softmax") != "softmax":
             usual |= {"label_smoothing": 0.0}
+        fitting = preset if own.model.has_vectors else {name: preset[name] for name in preset if name in OF_ANY}
+        usual |= {**fitting, "architecture": architecture}
         return {**usual, **TrainingConfig.presets({**usual, **given})}
+
+    @property
+    def preset_values(self) -> dict[str, Any]:
+        """The settings that the preset has set: those of it that were not given."""
+        values = flat_values(self)
+        known = PRESETS.get(str(self.preset), {})
+        return {name: values[name] for name in known if name not in self.given and values[name] == known[name]}
 
     def __post_init__(self) -> None:
         model, vocabulary = self.model, self.convert.vocabulary

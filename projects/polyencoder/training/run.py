@@ -124,6 +124,8 @@ def _train(
     for files, rows in ((settings.data.train, train), (settings.data.valid, valid)):
         if files and rows is None:
             data_files(files)  # missing files are an error before the model is loaded
+    if settings.preset is not None and processes.is_first:
+        _log.info("preset %s: %s", settings.preset, ", ".join(f"{k} {v}" for k, v in settings.preset_values.items()))
     seed_everything(settings.training.seed)
     ranker = starting_ranker(settings)
     if settings.data.candidates_of:
