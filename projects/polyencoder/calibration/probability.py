@@ -82,6 +82,8 @@ class Calibration:
     threshold: float | None = None
     """The probability above which that share of the answers was right; None if it was not reached."""
     fitted_on: FittedOn | None = None
+    vector_weight: float | None = None
+    """The weight of vectors beside words in a hybrid search (`SearchOptions.vector_weight`), 0 to 1, if fitted."""
     index: Calibration | None = None
     """A separate calibration for searches of an index, if fitted."""
 
@@ -89,6 +91,8 @@ class Calibration:
         check_fields(self)
         if not self.temperature > 0:
             raise ValueError(f"the temperature is {self.temperature}")
+        if self.vector_weight is not None and not 0 <= self.vector_weight <= 1:
+            raise ValueError(f"the weight of vectors is {self.vector_weight}")
 
     @property
     def for_search(self) -> Calibration:

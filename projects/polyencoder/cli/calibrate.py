@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Annotated
 
@@ -11,14 +12,17 @@ from cyclopts import Parameter
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
 from polyencoder.calibration.fitting import Fit, Reliability, fit
 from polyencoder.calibration.observations import observe, observe_search
+from polyencoder.calibration.weight import WeightFit, fit_weight, observe_hybrid
 from polyencoder.cli.shared.loading import left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
+from polyencoder.index.hybrid import Scaled
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
+from polyencoder.ranker.protocol import Context
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
@@ -51,6 +55,9 @@ class CalibrateSettings(Settings):
     """FILE to sample them from (default: the responses of --data)."""
     seed: Annotated[int, Without("index")] = 0
     """Seed of sampled candidates."""
+    hybrid: Annotated[bool, Needs("index"), Without("rerank")] = False
+    """With --index: also fit the weight of vectors beside words, for polyencoder search --hybrid --fusion weight, in
+    an index with words."""
     unanswerable: float = 0.5
     """Expected share of contexts that no candidate answers."""
     precision: float | None = None
@@ -62,7 +69,7 @@ def calibrate(settings: CalibrateSettings) -> None:
 
     Writes calibration.json into the model folder, or beside the model file. Ranker, search and the agents find it there
     until the model is trained again. One for an index and one for ranking are kept side by side; int8 graphs have their
-    own: --backend onnx-int8.
+    own: --backend onnx-int8. With --hybrid, the file also has the weight of vectors beside words.
     """
     data, index, unanswerable = settings.data, settings.index, settings.unanswerable
     calibrated = settings.rerank or settings.model.model
@@ -77,15 +84,22 @@ def calibrate(settings: CalibrateSettings) -> None:
         negatives=settings.negatives,
         seed=settings.seed,
     )
-    ranker, searcher = load(settings.model), None
+    ranker, searcher, weight = load(settings.model), None, None
     reranker = load_reranker(settings.rerank, settings.model)
     if index is None:
         observations = observe(ranker, examples)
     else:
         enough = DEPTH + max(len(example.right) for example in examples)
+        opened = open_index(index, ranker)
+        if settings.hybrid:
+
+            def both(contexts: Sequence[Context]) -> list[list[Scaled]]:
+                return opened.scaled(ranker.encode_contexts(contexts), texts=contexts)
+
+            weight = fit_weight(observe_hybrid(both, examples))
         searcher = Searcher(
             ranker,
-            open_index(index, ranker),
+            opened,
             top_k=enough,
             texts=enough,
             reranker=reranker,
@@ -103,9 +117,15 @@ def calibrate(settings: CalibrateSettings) -> None:
     among = round(observations.among.double().mean().item())
     today = datetime.date.today().isoformat()
     own = replace(fitted.calibration, fitted_on=FittedOn(data, len(examples), among, today, index))
+    if weight is not None:
+        own = replace(own, vector_weight=weight.weight)
+    elif index is not None and ordering.calibration is not None:
+        own = replace(own, vector_weight=ordering.calibration.for_search.vector_weight)
     kept = own.beside(ordering.calibration)
     kept.save(calibrated, of=ordering)
     say(_report(fitted, examples, unanswerable=unanswerable))
+    if weight is not None:
+        say(_weight_report(weight))
     if drawn:
         say(f"{drawn:,} of the examples had no candidates: other responses of {settings.negatives or data} were drawn")
     if searcher is not None and (said := left_out(searcher)):
@@ -113,6 +133,24 @@ def calibrate(settings: CalibrateSettings) -> None:
     say(f"{calibration_file(calibrated, of=ordering)}: written, for {_use(own)}")
     if beside := next((one for one in (kept, kept.index) if one is not None and one.fitted_on != own.fitted_on), None):
         say(f"the one for {_use(beside)} is kept beside it")
+
+
+def _weight_report(fitted: WeightFit) -> str:
+    """The weight, nDCG@10 of each order, and what to make of it."""
+    orders = {"vectors": fitted.vectors, "words": fitted.words, "rrf": fitted.rrf}
+    best = max(orders, key=orders.__getitem__)
+    if not fitted.matters:
+        note = "every weight is as good on these examples"
+    elif fitted.weighted > orders[best]:
+        note = f"--hybrid --fusion weight is better by {fitted.weighted - orders[best]:.4f} than {best} alone"
+    else:
+        flags = {"vectors": "search without --hybrid", "words": "search with --words-only", "rrf": "--fusion rrf"}
+        note = f"the weight is no better than {best} on these examples: {flags[best]}"
+    measured = ", ".join(f"{name} {value:.4f}" for name, value in orders.items())
+    return (
+        f"weight of the vectors {fitted.weight:.2f}, of the words {1 - fitted.weight:.2f}\n"
+        f"nDCG@10: {measured}, weight {fitted.weighted:.4f} (out of fold)\n{note}"
+    )
 
 
 def _use(calibration: Calibration) -> str:

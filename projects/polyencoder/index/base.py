@@ -16,7 +16,7 @@ from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
 from polyencoder.index.hits import Hit, HitKey, diverse_hits
-from polyencoder.index.hybrid import DEPTH, fused
+from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import TOP_K, Filter, SearchOptions, changed
 from polyencoder.modeling import RankerModel
@@ -225,9 +225,20 @@ class Index(ABC):
         k = options.top_k or TOP_K
         by_vectors, by_words = self._search_both(contexts, turns, replace(options, top_k=max(k, DEPTH)))
         if not options.words_only:
-            fusion = options.fusion or "rrf"
-            by_words = [fused(*lists, fusion=fusion) for lists in zip(by_vectors, by_words, strict=True)]
+            order = partial(fused, fusion=options.fusion or "rrf", weight=options.vector_weight)
+            by_words = [order(*lists) for lists in zip(by_vectors, by_words, strict=True)]
         return [hits[:k] for hits in by_words]
+
+    def scaled(self, contexts: ContextEncoding, *, texts: Sequence[Dialogue]) -> list[list[Scaled]]:
+        """What a search with the fusion "weight" adds, for each context and hit: its scores, scaled to be comparable.
+
+        Raises:
+            ConfigError: the index has no words.
+        """
+        options = SearchOptions(hybrid=True, fusion="weight", vector_weight=1.0, top_k=DEPTH)
+        self.check(options)
+        turns = self._turns(texts, options, contexts=contexts.batch_size)
+        return [scaled(*lists) for lists in zip(*self._search_both(contexts, turns, options), strict=True)]
 
     @abstractmethod
     def _search(
@@ -259,6 +270,12 @@ class Index(ABC):
                 f"{self.address}: has no words to search by; an index folder has them with `polyencoder index --words` "
                 "or after `polyencoder update --words`, a table in PostgreSQL with the former",
                 argument="words_only" if options.words_only else "hybrid",
+            )
+        if options.fusion == "weight" and options.vector_weight is None:
+            raise ConfigError(
+                "fusion is 'weight', and no weight was fitted for this model: fit one on examples with `polyencoder "
+                "calibrate --hybrid`, or give vector_weight, 0 to 1",
+                argument="fusion",
             )
         if options.fusion == "score" and (options.exactness in ("exact", "certified") or not self.approximates):
             raise ConfigError(

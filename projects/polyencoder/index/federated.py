@@ -193,7 +193,7 @@ class FederatedIndex(Index):
         """As in `Index.check`, for each of the indexes."""
         for part in self._parts:
             if part.index is not None:
-                part.index.check(replace(options, fusion=None))
+                part.index.check(replace(options, fusion=None, vector_weight=None))
         kinds = {part.index.word_scoring for part in self._parts if part.index is not None}
         if options.reads_words and len(kinds) > 1:
             raise ConfigError(

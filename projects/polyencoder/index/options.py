@@ -23,8 +23,8 @@ Exactness = Literal["exact", "certified", "approximate"]
 Filter = Mapping[str, Any]
 """Metadata fields and the value that each must have; a list of values means any of them."""
 
-Fusion = Literal["rrf", "score"]
-"""The order of a hybrid search: reciprocal rank fusion, or the ranker's scores."""
+Fusion = Literal["rrf", "score", "weight"]
+"""The order of a hybrid search: reciprocal rank fusion, the ranker's scores, or a weighted sum of scores."""
 
 ScanDtype = Literal["float32", "bfloat16"]
 """The precision of a scan: bfloat16 may be faster on processors that support it, and may miss a candidate."""
@@ -70,8 +70,11 @@ class SearchOptions:
     """Also search by words (BM25), in an index that was made with words."""
     fusion: Annotated[Fusion | None, Parlai("index_fusion")] = None
     """Order of a hybrid search: rrf, by the ranks among the vectors' results and the words' (reciprocal rank fusion);
-    or score, by the ranker's scores of both, where a search by vectors alone is approximate (default: rrf). What is
-    reranked is the first in this order."""
+    score, by the ranker's scores of both, where a search by vectors alone is approximate; or weight, by a weighted sum
+    of both scores (default: rrf). What is reranked is the first in this order."""
+    vector_weight: Annotated[float | None, Parlai("index_vector_weight")] = None
+    """Share of the vectors' scores in fusion weight, 0 (words) to 1 (vectors); the rest is the words' (default: what
+    polyencoder calibrate --hybrid fitted)."""
     words_only: Annotated[bool, Parlai("index_words_only")] = False
     """Search by words alone, for comparison."""
     dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
@@ -121,6 +124,11 @@ class SearchOptions:
             )
         if self.fusion is not None and not self.hybrid:
             raise ConfigError("fusion is the order of a hybrid search: give hybrid, too", argument="fusion")
+        if (weight := self.vector_weight) is not None:
+            if self.fusion != "weight":
+                raise ConfigError("vector_weight is read only with fusion 'weight'", argument="vector_weight")
+            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
+                raise ConfigError(f"vector_weight is {weight!r:.60}; it must be 0 to 1", argument="vector_weight")
         if self.words_only:
             of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
             of_vectors |= {**self.shortlist_options, "dtype": self.dtype != "float32"}

@@ -47,6 +47,7 @@ class SearchParameters(KnownFields, Body):
     group_size: Count | None = Field(None, description="Results for each value (1).")
     hybrid: bool = Field(False, description="Also search by words, in an index that has them.")
     fusion: Fusion | None = None
+    vector_weight: Share | None = Field(None, description="Of the vectors in the fusion weight (the fitted one).")
     words_only: bool = False
     min_probability: Share | Literal["auto"] | None = None
     keep_turns: bool = False
@@ -102,6 +103,7 @@ async def search_fields(
         group_size=request.group_size,
         hybrid=request.hybrid,
         fusion=request.fusion,
+        vector_weight=request.vector_weight,
         words_only=request.words_only,
     )
     hits, tokens, milliseconds = await find_hits(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,28 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
     )
     with pytest.raises(InputError, match="has no 'context'; it has 'q', 'a', 'c'. Name the column with the context"):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
+
+
+def test_words_beside_vectors_get_a_weight(ranker, texts, tmp_path):
+    model, index, data = tmp_path / "model", tmp_path / "index", tmp_path / "examples.jsonl"
+    ranker.save_pretrained(model)
+    made = ranker.index([*texts, *(f"number {n}" for n in range(30))], index, words=True)
+    contexts = [f"what is {n} , {texts[n]} ?" for n in range(30)]
+    right = [hits[0].text for hits in ranker.search_many(contexts, made, top_k=1)]
+    rows = [{"context": asked, "response": f"number {n}" if n % 2 else right[n]} for n, asked in enumerate(contexts)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ("--model", model, "--index", index)
+    said = call("calibrate", *flags, "--data", data, "--hybrid")
+    (weight,) = re.findall(r"weight of the vectors (0\.\d\d), of the words 0\.\d\d\n", said)
+    assert re.search(r"\nnDCG@10: vectors 0\.5\d+, words 0\.\d+, rrf 0\.\d+, weight 0\.\d+ \(out of fold\)\n", said)
+    assert Ranker.from_pretrained(model, device="cpu").calibration.vector_weight == float(weight)
+    search = ("search", *flags, "--context", contexts[1], "--hybrid", "--json", "--fusion", "weight")
+    assert call(*search) == call(*search, "--vector-weight", weight) != call(*search, "--vector-weight", 1)
+    call("calibrate", *flags, "--data", data)  # the weight stays
+    assert Ranker.from_pretrained(model, device="cpu").calibration.vector_weight == float(weight)
+    ranker.index(texts, tmp_path / "plain")
+    with pytest.raises(ConfigError, match="plain: has no words to search by"):
+        call("calibrate", "--model", model, "--index", tmp_path / "plain", "--data", data, "--hybrid")
 
 
 @pytest.mark.slow
