@@ -17,10 +17,12 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder.calibration import Calibration
 from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.open import open_index
+from polyencoder.storage.checkpoint import model_fingerprint
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"
@@ -247,9 +249,9 @@ def test_re_ranking(trained, index_of, evaluate, chat, labels):
     assert set(said) <= set(labels)
 
 
-def test_words_beside_vectors(trained, evaluate, chat, labels, tmp_path):
-    """In the order that the library has: a code that no vector knows is found by its word."""
-    path, _ = trained("biencoder")
+def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
+    """In the order that the library has, with its weight."""
+    path = copy_of("biencoder")
     ranker, folder = Ranker.from_pretrained(path, device="cpu"), str(tmp_path / "words")
     ranker.index([*labels, "a chair 4711", "is the dog ?"], folder, words=True)
     report = evaluate(path, index=folder, index_hybrid=True, index_top_k=8)
@@ -258,6 +260,11 @@ def test_words_beside_vectors(trained, evaluate, chat, labels, tmp_path):
     said = chat(path, **options, index_fusion="rrf")
     expected = ranker.search("where is the cat ?", folder, top_k=1, hybrid=True, keep_turns=True)
     assert said[-1] == expected[0].text
+    weighted = {**options, "index_fusion": "weight"}
+    with pytest.raises(ConfigError, match="no weight was fitted for this model"):
+        chat(path, **weighted)
+    Calibration(1.0, 0.0, model_fingerprint(ranker.model, ranker.text), vector_weight=0.1).save(path)
+    assert chat(path, **weighted) == chat(path, **weighted, index_vector_weight=0.1)
     alone = chat(path, index=folder, index_words_only=True, repeat_blocking_heuristic=False)
     assert alone[-1] == ranker.search("where is the cat ?", folder, top_k=1, words_only=True, keep_turns=True)[0].text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -41,11 +42,14 @@ class IndexSource(Source):
         if opt.get("min_probability") is not None:
             model.calibration = super()._calibration()
         index, rerank = open_index(opt["index"], model), opt.get("rerank")
+        options = SearchOptions(**given_in(opt, SearchOptions))
+        if options.fusion == "weight" and options.vector_weight is None and (fitted := super()._calibration()):
+            options = replace(options, vector_weight=fitted.for_search.vector_weight)
         searcher = partial(
             Searcher,
             model,
             index,
-            **given_in(opt, SearchOptions),
+            options,
             reranker=Ranker.from_pretrained(rerank, device=model.device) if rerank else None,
             rerank_k=opt.get("rerank_k"),
         )

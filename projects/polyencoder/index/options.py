@@ -74,7 +74,7 @@ class SearchOptions:
     of both scores (default: rrf). What is reranked is the first in this order."""
     vector_weight: Annotated[float | None, Parlai("index_vector_weight")] = None
     """Share of the vectors' scores in fusion weight, 0 (words) to 1 (vectors); the rest is the words' (default: what
-    polyencoder calibrate --hybrid fitted)."""
+    `polyencoder calibrate --hybrid` fitted)."""
     words_only: Annotated[bool, Parlai("index_words_only")] = False
     """Search by words alone, for comparison."""
     dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
