@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
 from polyencoder.calibration import Calibration
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import main_measures
 from polyencoder.html import page, table
-from polyencoder.packages import require
+from polyencoder.report.pictures import curve_svg, reliability_svg
 from polyencoder.report.record import RunRecord
 from polyencoder.report.validation import Validation
-from polyencoder.training.callbacks.curve import LearningCurve, Points, curve_figure
 from polyencoder.training.folder import CHECKPOINT
 
 __all__ = ["report_page"]
+
+T = TypeVar("T")
 
 
 def report_page(run: RunRecord, *, calibration: Calibration | None = None, validation: Validation | None = None) -> str:
@@ -36,7 +36,7 @@ def report_page(run: RunRecord, *, calibration: Calibration | None = None, valid
         "<h2>Measures</h2>",
         *_measures(run),
         "<h2>Curve</h2>",
-        _curve(run.points) if any(run.points.values()) else _without_checkpoint("the curve"),
+        _drawn("the curve", curve_svg, run.points) if any(run.points.values()) else _without_checkpoint("the curve"),
         "<h2>Settings</h2>",
         *_settings(run),
         "<h2>Calibration</h2>",
@@ -73,16 +73,11 @@ def _measures_table(reports: Mapping[str, Mapping[str, float]]) -> str:
     return table(["", *names], rows)
 
 
-def _curve(points: Points) -> str:
+def _drawn(what: str, draw: Callable[[T], str], data: T) -> str:
     try:
-        figure = curve_figure(points, LearningCurve.panels)
-        with require("matplotlib", extra="plot").rc_context({"svg.hashsalt": "report"}):  # the same ids each time
-            drawn = io.StringIO()
-            figure.savefig(drawn, format="svg", metadata={"Date": None})
+        return draw(data)
     except ConfigError as error:
-        return _paragraph(f"Missing: the curve is not drawn: {error}.")
-    svg = drawn.getvalue()
-    return svg[svg.index("<svg") :]  # without XML's first lines
+        return _paragraph(f"Missing: {what} is not drawn: {error}.")
 
 
 def _settings(run: RunRecord) -> Iterator[str]:
@@ -110,6 +105,7 @@ def _calibration(found: Calibration | None, validation: Validation | None) -> It
         f"Probabilities of the first candidates of {validation.data}, each example once with its right response and "
         f"once without it: calibration error {_number(measured.error)}, Brier score {_number(measured.brier)}."
     )
+    yield _drawn("their diagram", reliability_svg, measured)
     yield table(
         ["share", "probability", "right"],
         (f"{_cell(one.share)}{_cell(one.probability)}{_cell(one.right)}" for one in measured.bins),

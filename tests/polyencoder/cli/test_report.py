@@ -132,6 +132,7 @@ def test_probabilities_of_a_calibrated_model_are_shown(made):
     run_command("calibrate", "-m", "run", "-d", "held.jsonl", "--device", "cpu")
     calibration = json.loads((made / "run" / "calibration.json").read_text())
     page = report("--data", "held.jsonl")
+    assert [tag for tag, _ in page.tags].count("svg") == 2  # the curve, and how reliable the probabilities are
     facts = {name: value for table in page.tables for name, value in (row for row in table if len(row) == 2)}
     assert facts["temperature"] == f"{calibration['temperature']:.4g}"
     assert facts["none"] == f"{calibration['none']:.4g}"

@@ -1,0 +1,31 @@
+"""The figures of a report."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from polyencoder.calibration.fitting import Bin, Reliability
+from polyencoder.report.pictures import reliability_svg
+
+pytest.importorskip("matplotlib", reason="no pictures: pip install matplotlib")
+
+
+def points(*bins: tuple[float, float]) -> list[tuple[float, float]]:
+    """Where the bins are drawn, from the picture's corner; by the lowest point of their circles, which are all alike."""
+    drawn = reliability_svg(Reliability([Bin(*one, 1 / len(bins)) for one in bins], error=0.0, brier=0.0))
+    bubbles = drawn[drawn.index("PathCollection") :].split("</g>")[0]
+    return [(float(x), float(y)) for x, y in re.findall(r'<path d="M ([\d.]+) ([\d.]+)', bubbles)]
+
+
+def test_probabilities_that_are_reached_are_on_the_diagonal_and_too_high_ones_below_it():
+    (x1, y1), (x2, y2), (x3, y3) = points((0.2, 0.2), (0.6, 0.6), (0.9, 0.5))
+    assert x2 - x1 == pytest.approx(y1 - y2, rel=1e-4)  # equal units on both axes
+    assert x3 - x1 == pytest.approx((x2 - x1) * 7 / 4, rel=1e-4)
+    assert y1 - y3 == pytest.approx((y1 - y2) * 3 / 4, rel=1e-4)
+
+
+def test_equal_numbers_give_equal_pictures():
+    measured = Reliability([Bin(0.3, 0.25, 1.0)], error=0.05, brier=0.2)
+    assert reliability_svg(measured) == reliability_svg(measured)
