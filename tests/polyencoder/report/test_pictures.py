@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib", reason="no pictures: pip install matplotlib")
 
 
 def points(*bins: tuple[float, float]) -> list[tuple[float, float]]:
-    """Where the bins are drawn, from the picture's corner; by the lowest point of their circles, which are all alike."""
+    """The lowest point of each circle, from the corner of the picture; all circles are equally large."""
     drawn = reliability_svg(Reliability([Bin(*one, 1 / len(bins)) for one in bins], error=0.0, brier=0.0))
     bubbles = drawn[drawn.index("PathCollection") :].split("</g>")[0]
     return [(float(x), float(y)) for x, y in re.findall(r'<path d="M ([\d.]+) ([\d.]+)', bubbles)]
