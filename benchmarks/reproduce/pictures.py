@@ -72,7 +72,7 @@ def _paper(table: Table) -> dict[tuple[str, str], Value]:
         (row.name, column.title): value
         for row in table.rows
         for column, value in zip(table.columns, row.paper, strict=True)
-        if value and not value.inferred
+        if value
     }
 
 
@@ -97,7 +97,7 @@ def _points(table: Table, rows: Sequence[Row], values: Mapping[tuple[str, str], 
         for column in table.columns:
             value = values.get((row.name, column.title))
             place = _place(table, row, column, times)
-            if value is not None and place is not None:
+            if value is not None and place is not None and not value.inferred:
                 points.append((row.title, place, value))
     return points
 
@@ -105,8 +105,10 @@ def _points(table: Table, rows: Sequence[Row], values: Mapping[tuple[str, str], 
 def _place(table: Table, row: Row, column: Column, times: Times) -> float | None:
     kind = table.picture.kind if table.picture else ""
     if kind == "latency":
-        count, _, machine = column.title.partition(", ")
-        return float(count.replace(",", "")) if machine == "CPU" else None
+        for count in (column.title.removesuffix(", CPU"), column.title.removeprefix("ms, ")):
+            if count != column.title:
+                return float(count.replace(",", ""))
+        return None
     if column != table.columns[0]:
         return None
     if kind == "line":
