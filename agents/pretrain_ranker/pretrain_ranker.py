@@ -21,7 +21,7 @@ from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.flags import given_flags
 from parlai.agents.ranker.model.agent import RankerModelAgent
 from parlai.agents.ranker.model.build_trainer import trainer_of
-from parlai.agents.ranker.settings import OTHER_NAMES
+from parlai.agents.ranker.settings import OTHER_NAMES, flag
 from parlai.core.message import Message
 from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
@@ -248,9 +248,7 @@ class PretrainRankerAgent(RankerModelAgent):
     def what_next(self) -> list[str]:
         path, options = f"{self.opt.get('model_file')}.encoder", ranker_options(self.pretrained)
         agent = "biencoder" if options.pop("architecture", None) else "polyencoder"
-        flags = [
-            f"--{OTHER_NAMES.get(name, name).replace('_', '-')} {str(value).lower()}" for name, value in options.items()
-        ]
+        flags = [f"{flag(OTHER_NAMES.get(name, name))} {str(value).lower()}" for name, value in options.items()]
         words = [f"-m {agent}", f"--backbone {quote(path)}", *flags]
         return [f"make a ranker of it: parlai train_model {' '.join(words)} -t TASK -mf FILE"]
 

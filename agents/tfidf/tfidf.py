@@ -21,6 +21,7 @@ from parlai.agents.ranker.dialogue.choice import check_sources, source_of
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
 from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.options import check_option_files
+from parlai.agents.ranker.settings import flag
 from parlai.agents.tfidf.args import add_tfidf_args
 from parlai.core.agents import Agent
 from parlai.core.message import Message
@@ -186,7 +187,7 @@ class TfidfAgent(Agent):
 def _check_numbers(opt: Opt) -> None:
     for name in ("tfidf_ngrams", "tfidf_max_examples", "cap_num_predictions"):
         if opt[name] < 1:
-            raise ConfigError(f"--{name.replace('_', '-')} {opt[name]}: give a whole number from 1 up")
+            raise ConfigError(f"{flag(name)} {opt[name]}: give a whole number from 1 up")
 
 
 def _fitted(opt: Opt) -> Tfidf:

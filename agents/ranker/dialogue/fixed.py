@@ -11,7 +11,7 @@ from pathlib import Path
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.dialogue.listed import CAPACITY, ListedSource
-from parlai.agents.ranker.dialogue.sources import flag_of
+from parlai.agents.ranker.dialogue.sources import source_flag
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
@@ -48,7 +48,7 @@ def read_candidates(path: str) -> list[str]:
 
 def _task_candidates(opt: Opt) -> str:
     """The path of a file with all candidates of the task, which is written beside the model."""
-    if not opt.get("model_file"):
+    if not opt.get("model_file") or opt.get("task") in (None, "", "interactive"):
         raise InputError("fixed candidates need a file: give --fixed-candidates-path")
     path = f"{opt['model_file']}.cands-{opt['task']}.cands"
     if not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse":
@@ -104,7 +104,7 @@ class FixedSource(ListedSource):
         label = obs.get("label_choice")
         if label is not None and len(self.texts) == 1:
             return (
-                f"cannot be ranked: with {flag_of(obs)} fixed and one candidate there is nothing to choose; give "
+                f"cannot be ranked: with {source_flag(obs)} fixed and one candidate there is nothing to choose; give "
                 "more in --fixed-candidates-path"
             )
         if label is None or self._adds_label or label in self.rows:

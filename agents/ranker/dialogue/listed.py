@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from parlai.agents.ranker.dialogue.examples import right_of
 from parlai.agents.ranker.dialogue.ranking import Ranked, best_of_pool, pool_metrics
-from parlai.agents.ranker.dialogue.sources import Source, contexts_of, flag_of
+from parlai.agents.ranker.dialogue.sources import Source, contexts_of, source_flag
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
@@ -79,7 +79,7 @@ class InBatchSource(ListedSource):
 
     def problem(self, obs: Message) -> str | None:
         if obs.get("label_choice") is None:
-            return f"has no label, which {flag_of(obs)} batch takes as a candidate; use inline or fixed"
+            return f"has no label, which {source_flag(obs)} batch takes as a candidate; use inline or fixed"
         return None
 
     def right(self, obs: Message) -> dict[str, float] | None:
@@ -97,7 +97,7 @@ class OwnSource(ListedSource):
         return obs.get("label_candidates") or ()
 
     def problem(self, obs: Message) -> str | None:
-        candidates, label, flag = self.own(obs), obs.get("label_choice"), flag_of(obs)
+        candidates, label, flag = self.own(obs), obs.get("label_choice"), source_flag(obs)
         if not candidates:
             return (
                 f"has no candidates of its own, which {flag} {self.name} needs; use {flag} fixed with "

@@ -18,7 +18,7 @@ from polyencoder.evaluation.names import parse_hits_at
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TokenBatch
 
-__all__ = ["Source", "contexts_of", "flag_of"]
+__all__ = ["Source", "contexts_of", "source_flag"]
 
 
 class Source(ABC):
@@ -94,7 +94,7 @@ class Source(ABC):
         """Drops cached vectors after the model has changed."""
 
 
-def flag_of(obs: Message) -> str:
+def source_flag(obs: Message) -> str:
     """The flag that chooses the source of an example's candidates."""
     return "--candidates" if "labels" in obs else "--eval-candidates"
 

@@ -71,9 +71,10 @@ def test_an_index_lists_nothing_for_training():
         source(INDEX).pool(Batch(labels=["a"], candidates=None, right=None))
 
 
-def test_fixed_candidates_need_a_file_or_a_model_beside_which_to_write_one():
+@pytest.mark.parametrize("options", [{"task": "selection:sample"}, {"model_file": "model", "task": "interactive"}])
+def test_fixed_candidates_need_a_file_or_a_task_and_a_model_beside_which_to_write_one(options):
     with pytest.raises(InputError, match="give --fixed-candidates-path"):
-        source("fixed")
+        source("fixed", **options)
 
 
 def test_an_unknown_source_is_named():
