@@ -17,7 +17,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import pytest
 import torch
-from parlai.agents.ranker.dialogue import listed
+from parlai.agents.ranker.dialogue import fixed
 from parlai.agents.ranker.launch import launch
 from parlai.core.agents import create_agent
 from parlai.core.message import Message
@@ -27,6 +27,7 @@ from parlai.scripts.train_model import TrainLoop, TrainModel
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.folder import encoding
+from polyencoder.ranker import reading
 from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.randomness import seed_everything
 
@@ -262,14 +263,20 @@ def encoded(monkeypatch: pytest.MonkeyPatch, trained: Callable[[str], Any]) -> l
     for model in ("biencoder", "polyencoder"):
         trained(model)
     calls: list[list[str]] = []
-    encode = listed.encode_candidates
+    encode, read = fixed.encode_candidates, reading.read_candidates
 
     def record(model: Any, text: Any, candidates: Any, **others: Any) -> Any:
         calls.append(list(candidates))
         return encode(model, text, candidates, **others)
 
-    for module in (listed, encoding):
+    def record_read(model: Any, text: Any, ids: Any, **others: Any) -> Any:
+        if ids:
+            calls.append([text.tokenizer.decode(list(row)).strip() for row in ids])
+        return read(model, text, ids, **others)
+
+    for module in (fixed, encoding):
         monkeypatch.setattr(module, "encode_candidates", record)
+    monkeypatch.setattr(reading, "read_candidates", record_read)
     return calls
 
 

@@ -24,6 +24,7 @@ from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
+from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
 from polyencoder.text import TokenBatch
@@ -155,7 +156,8 @@ class FixedSource(ListedSource):
             stores = self.opt["encode_candidate_vecs"] and not self._learns
             index = self._index(ranker, self._place) if self._place and stores else None
             if index is None:
-                self._all_vectors = [self._encode(self.texts, ranker)]
+                size = self.opt.get("encode_candidate_vecs_batchsize", 256)
+                self._all_vectors = [encode_candidates(ranker.model, ranker.text, self.texts, batch_size=size)]
             else:
                 like = next(ranker.model.parameters())
                 self._all_vectors = [_numbers(chunk).to(like) for chunk in index.vectors.chunks(SHARD_SIZE)]

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from polyencoder.calibration import DEPTH
 from polyencoder.data.pool import CandidatePool, batch_pool
-from polyencoder.ranker.encoding import encode_candidates
+from polyencoder.ranker.encoding import candidate_ids
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker.reading import CandidateReader
 from polyencoder.text import TokenBatch
-from polyencoder.text.memory import TextMemory
 
-__all__ = ["CAPACITY", "InBatchSource", "ListedSource", "OwnSource", "VectorCache"]
+__all__ = ["CAPACITY", "InBatchSource", "ListedSource", "OwnSource"]
 
+CAPACITY = 512 << 20  # bytes of cached vectors: some 200,000 candidates at 384 dimensions
 IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI with a `-t selection:NAME`
 
 
@@ -30,7 +31,7 @@ class ListedSource(Source):
 
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)
-        self._cache = VectorCache()
+        self._reader = CandidateReader(max_bytes=CAPACITY)
 
     def pool(self, batch: Batch) -> CandidatePool:
         return batch_pool(self.name, labels=batch.labels, candidates=batch.candidates, relevance=batch.right)
@@ -64,14 +65,12 @@ class ListedSource(Source):
         return model.score(model.encode_context(contexts), vectors if pool.index is None else vectors[pool.index])
 
     def _vectors(self, texts: Sequence[str], ranker: Ranker) -> Tensor:
-        return self._cache.get(texts, lambda new: self._encode(new, ranker))
-
-    def _encode(self, texts: Sequence[str], ranker: Ranker) -> Tensor:
-        size = self.opt.get("encode_candidate_vecs_batchsize", 256)
-        return encode_candidates(ranker.model, ranker.text, texts, batch_size=size)
+        """Vectors [len(texts), dim] of distinct texts, cached until the model changes."""
+        ids = candidate_ids(ranker.text, texts, remember=True)
+        return torch.stack([one.vector for one in self._reader(ranker.model, ranker.text, ids)])
 
     def clear(self) -> None:
-        self._cache.clear()
+        self._reader = CandidateReader(max_bytes=CAPACITY)
 
 
 class InBatchSource(ListedSource):
@@ -120,38 +119,3 @@ def _drawing_task(obs: Message) -> str:
         return ""
     name = f"selection:{task}" if task in IN_SELECTION else "selection:jsonl, for a file of pairs"
     return f", or -t {name}, which draws them"
-
-
-Encode = Callable[[Sequence[str]], Tensor]
-
-CAPACITY = 512 << 20  # bytes of vectors and texts: some 200,000 candidates at 384 dimensions
-OF_A_TENSOR = 700  # overhead of a tensor, in bytes
-
-
-class VectorCache:
-    """Vectors of the candidates of recent evaluation batches, so that a repeated candidate is encoded once."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Clears the cache after the model has changed."""
-        self._memory: TextMemory[Tensor] = TextMemory(_size, limit=CAPACITY)
-
-    def get(self, texts: Sequence[str], encode: Encode) -> Tensor:
-        """Vectors [len(texts), dim] of distinct texts; unknown ones are encoded."""
-        known = {text: self._memory.get(text) for text in texts}
-        missing = [text for text, vector in known.items() if vector is None]
-        if len(missing) == len(texts):
-            vectors = encode(texts)
-            self._memory.update({text: vector.clone() for text, vector in zip(texts, vectors, strict=True)})
-            return vectors
-        if missing:
-            new = {text: vector.clone() for text, vector in zip(missing, encode(missing), strict=True)}
-            self._memory.update(new)
-            known |= new
-        return torch.stack([vector for vector in known.values() if vector is not None])
-
-
-def _size(vector: Tensor) -> int:
-    return vector.numel() * vector.element_size() + OF_A_TENSOR

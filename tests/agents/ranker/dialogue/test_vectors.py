@@ -3,67 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from parlai.agents.ranker.dialogue import listed as vectors
-from parlai.agents.ranker.dialogue.listed import VectorCache
 
 SEPARABLE = ["biencoder", "polyencoder"]
-
-
-class Encoder:
-    """A text's vector is its length and the number of calls so far; `asked` are the texts of each call."""
-
-    def __init__(self) -> None:
-        self.asked: list[list[str]] = []
-
-    def __call__(self, texts) -> torch.Tensor:
-        self.asked.append(list(texts))
-        return torch.tensor([[float(len(text)), float(len(self.asked))] for text in texts])
-
-
-@given(st.lists(st.lists(st.text("ab", max_size=3), unique=True, min_size=1), max_size=6))
-def test_each_text_is_encoded_once(batches):
-    cache, encode = VectorCache(), Encoder()
-    for texts in batches:
-        assert cache.get(texts, encode)[:, 0].tolist() == [len(text) for text in texts]
-    asked = [text for texts in encode.asked for text in texts]
-    assert asked == list(dict.fromkeys(text for texts in batches for text in texts))
-
-
-def test_a_cleared_cache_encodes_anew():
-    cache, encode = VectorCache(), Encoder()
-    cache.get(["a", "b"], encode)
-    cache.clear()
-    assert cache.get(["b", "a"], encode)[:, 1].tolist() == [2, 2]
-
-
-@pytest.mark.parametrize("long", [1, 400])
-def test_a_full_cache_starts_afresh(long, monkeypatch):
-    """Full of vectors, or of texts."""
-    monkeypatch.setattr(vectors, "CAPACITY", 800)
-    cache, encode = VectorCache(), Encoder()
-    cache.get(["a" * long, "b"], encode)
-    cache.get(["c"], encode)
-    assert cache.get(["b", "cc"], encode)[:, 0].tolist() == [1, 2]
-    assert encode.asked[-1] == ["b", "cc"]
-    assert cache.get([str(i) for i in range(9)], encode).shape == (9, 2)  # more at once than it may hold
-
-
-def test_the_cache_grows_beyond_its_first_size():
-    cache, encode = VectorCache(), Encoder()
-    for start in range(0, 3000, 700):
-        cache.get([f"{i}" for i in range(start, start + 700)], encode)
-    texts = [f"{i}" for i in range(0, 3500, 7)]
-    assert cache.get(texts, encode)[:, 0].tolist() == [len(text) for text in texts]
-
-
-def test_a_cache_without_texts():
-    assert VectorCache().get([], lambda texts: torch.empty(len(texts), 5)).shape == (0, 5)
-
-
-# ---- through the agents
 
 
 def turns(texts: list[str], part: str, candidates: list[str]) -> list[dict]:
