@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
-from polyencoder.distributed import EncodeCandidates, encode_parts
+from polyencoder.distributed import EncodeCandidates, encode_blocks, encode_parts
+from polyencoder.distributed.blocks import Engine
+from polyencoder.distributed.on_ray import RayEngine
+from polyencoder.distributed.on_spark import SparkEngine
 from polyencoder.index import candidates_from
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count
+from polyencoder.settings.fields import Count, Needs, Without
 
 __all__ = ["encode_candidates"]
 
@@ -30,7 +34,12 @@ class EncodeCandidatesSettings(Settings):
     """The folder for the Parquet files."""
     rows: Count = SHARD_SIZE
     """Candidates per file; a killed run loses at most the files that were being encoded."""
-    skip_bad_candidates: bool = False
+    engine: Literal["ray", "spark"] | None = None
+    """Encode on a cluster, one file for each block of --rows: the input is Parquet files, and all machines reach them,
+    the folder and the model under the same names. Without RAY_ADDRESS, or a master of Spark, on this machine."""
+    workers: Annotated[Count, Needs("engine")] = 1
+    """Workers of the engine, each with its own model; on a cluster, Spark has its own number."""
+    skip_bad_candidates: Annotated[bool, Without("engine")] = False
     """Skip and count candidates that cannot be used."""
     progress: ProgressBars = None
 
@@ -42,7 +51,12 @@ def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:
     """
     bad, model = BadExamples(skip=settings.skip_bad_candidates), settings.model
     files = expand(settings.input)
-    encode = EncodeCandidates(model.model, device=model.device, backend=model.backend, dtype=model.model_dtype)
+    name = os.path.abspath(model.model) if settings.engine and os.path.exists(model.model) else model.model
+    encode = EncodeCandidates(name, device=model.device, backend=model.backend, dtype=model.model_dtype)
+    if settings.engine is not None:
+        total = encode_blocks(files, settings.output, encode, engine=_engine(settings), rows=settings.rows)
+        say(f"{settings.output}: {total:,} candidates")
+        return
     total = encode_parts(
         candidates_from(files, bad=bad),
         settings.output,
@@ -53,3 +67,9 @@ def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:
     if summary := bad.summary():
         say(f"polyencoder: {summary}", err=True)
     say(f"{settings.output}: {total:,} candidates")
+
+
+def _engine(settings: EncodeCandidatesSettings) -> Engine:
+    if settings.engine == "spark":
+        return SparkEngine(workers=settings.workers)
+    return RayEngine(workers=settings.workers, gpus=(settings.model.device or "").startswith("cuda"))

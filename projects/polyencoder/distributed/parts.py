@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from polyencoder.index.parts import fingerprints_of
 from polyencoder.packages import require
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
-__all__ = ["encode_parts"]
+__all__ = ["check_whole", "encode_parts", "make_folder", "part_name", "write_part"]
 
 _CANDIDATES = b"polyencoder_candidates"
 
@@ -53,36 +53,49 @@ def encode_parts(
         InputError: no candidates, an invalid one, a part of other candidates, another model or other `rows`,
             or a folder that cannot be written.
     """
-    parquet = require("pyarrow.parquet", extra="data")
     folder, rows = Path(folder), checked_count("rows", rows)
     records = checked_records(candidates)
     total, written = 0, set[str]()
     with tqdm(desc="encoding", unit=" candidates", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar:
-
-        def missing() -> Iterator[tuple[Path, Any]]:
-            nonlocal total
-            while (table := candidates_table(islice(records, rows))).num_rows:
-                path = folder / f"part-{total:012d}.parquet"
-                total += table.num_rows
-                written.add(path.name)
-                table = table.replace_schema_metadata({_CANDIDATES: _digest(table)})
-                if path.exists():
-                    _check_same(path, table, encode)
-                    bar.update(table.num_rows)
-                else:
-                    yield path, table
-
-        with reporting_write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        for path, table in missing():
-            with reporting_write_errors(path), atomic_write(path) as temporary:
-                parquet.write_table(encode(table), temporary)
+        make_folder(folder)
+        while (table := candidates_table(islice(records, rows))).num_rows:
+            path = folder / part_name(total)
+            total += table.num_rows
+            written.add(path.name)
+            write_part(path, table, encode)
             bar.update(table.num_rows)
-    if not total:
+    check_whole(folder, written)
+    return total
+
+
+def part_name(first: int) -> str:
+    """The name of the part that begins with this candidate, counted from 0."""
+    return f"part-{first:012d}.parquet"
+
+
+def make_folder(folder: Path) -> None:
+    with reporting_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def write_part(path: Path, table: Any, encode: EncodeCandidates) -> None:
+    """Encodes the candidates of a table, of `candidates_table`, into a part, unless it is there.
+
+    Raises InputError if the part that is there has other candidates, or another model's vectors.
+    """
+    table = table.replace_schema_metadata({_CANDIDATES: _digest(table)})
+    if path.exists():
+        return _check_same(path, table, encode)
+    with reporting_write_errors(path), atomic_write(path) as temporary:
+        require("pyarrow.parquet", extra="data").write_table(encode(table), temporary)
+
+
+def check_whole(folder: Path, written: Collection[str]) -> None:
+    """Raises InputError if there is no part, or one that was not `written`."""
+    if not written:
         raise InputError(f"{folder}: no part was made, as there are no candidates: the input is empty")
     if others := sorted(path.name for path in folder.glob("part-*.parquet") if path.name not in written):
         raise InputError(f"{folder}: {others[0]} has other candidates than the other parts: remove it")
-    return total
 
 
 def _digest(table: Any) -> bytes:

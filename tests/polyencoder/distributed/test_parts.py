@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from polyencoder.distributed import EncodeCandidates, encode_parts
-from polyencoder.distributed.encoding import _loaded
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, FolderIndex, build_index, open_index, vectors_from
 from polyencoder.index.parts import fingerprints_of
+from tests.polyencoder.distributed.conftest import contents
 
 pytest.importorskip("pyarrow")
 
@@ -23,20 +21,9 @@ def ranker(make_ranker):
 
 
 @pytest.fixture
-def encode(ranker, tmp_path):
-    ranker.save_pretrained(tmp_path / "model")
-    yield EncodeCandidates(str(tmp_path / "model"), device="cpu")
-    _loaded.cache_clear()
-
-
-@pytest.fixture
 def candidates(sentences) -> list[Candidate]:
     texts = [*sentences, *(f"{text} {i}" for i, text in enumerate(sentences))]
     return [Candidate(str(i) if i % 2 else None, text, {"n": i} if i % 3 else None) for i, text in enumerate(texts)]
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_the_index_of_parts_is_the_index_of_texts(tmp_path, ranker, encode, candidates):
