@@ -21,8 +21,8 @@ from typing import Any
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.readers import lines
+from polyencoder.data.trec import read_qrels, write_run
 from polyencoder.evaluation.retrieval import evaluate_retrieval, evaluate_run
-from polyencoder.evaluation.trec import read_qrels, write_run
 from polyencoder.index import candidates_from
 from polyencoder.ranker.ranker import Ranker
 

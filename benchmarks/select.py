@@ -1,16 +1,18 @@
-"""Which intent of many a conversation has, or none: `Selector` beside the cosine of its encoder with a threshold.
+"""Which of many tools a conversation calls, or none: `Selector`, plain and trained, beside a cosine with a threshold.
 
-    python -m benchmarks.select --datapath ../shared/data --json
+    git clone https://github.com/google-research-datasets/dstc8-schema-guided-dialogue sgd
+    python -m benchmarks.select --sgd sgd --json
 
-The options are BANKING77's 77 intents as tools: a name, and three training questions as the description. Of three
-groups of `--tested` conversations one has its intent among the options (test questions), one has not (other test
-questions, whose intent is left out), and one is about something else (the first turns of dialogues of Schema-Guided
-Dialogue and Taskmaster-4, whose files have no labels; those about banks and accounts are left out). For the last two
-"none" is right.
+The tools are the intents of Schema-Guided Dialogue (Rastogi et al., AAAI 2020): a name, the descriptions of service and
+intent, and parameters. A conversation's options are the intents of its services and of one service for each other
+domain. Of three groups of `--tested` conversations of the test split one ends with a turn that states an intent, which
+is right; one too, but its service is left out, so that "none" is right; and one ends with a turn without any intent
+("No, thank you"), where "none" is right, too. A conversation is its last `TURNS` turns.
 
-The threshold of the cosine and the calibrations are fitted on the same training questions, each with and without its
-intent among the options. The selector answers "none" where that is more probable than its first option. The last row
-trained the side of conversations on other questions for `--updates` updates of 32; the vectors of options stay.
+The threshold of the cosine and the calibrations are fitted on the same conversations of the dev split, each with and
+without its service (the calibrations: its intent). The selector answers "none" where that is more probable than its
+first option. The last row trained a bi-encoder's side of conversations on the train split, each example with its
+options: most services of the test split are not among them. The vectors of options stay.
 Milliseconds are processor time of a conversation with 200 options: new to the process (`first_ms`), and read before
 (`ms`, median).
 """
@@ -22,9 +24,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,46 +36,57 @@ from polyencoder import Ranker, Selector
 from polyencoder.calibration.fitting import fit
 from polyencoder.calibration.observations import observe
 from polyencoder.data.example import Example
-from polyencoder.data.readers import records
 from polyencoder.ranker.reading import CandidateReader
 from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.text.options import option_text
 from polyencoder.training import TrainSettings, train_ranker
 
-Tool = dict[str, str]
+Tool = dict[str, Any]
 Choose = Callable[[list[str], list[Tool]], str | None]
 """(turns, options) -> the name of the chosen one, or None."""
 
-BATCH = 32
-SHOWN = 3  # questions in a description
+BATCH = 16
+TURNS = 3
 TIMED = 200  # options
-WORDS = ("bank", "account", "card", "transfer", "balance")  # of dialogues that an option may fit
+LARGEST = 4 * 2**20  # bytes of a file that is read: not all copies have the larger ones
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """The last turns of a conversation, its options, and the name of the right one; "" if there is none.
+
+    without: the options without those of the right one's service.
+    """
+
+    turns: list[str]
+    options: list[Tool]
+    right: str
+    without: list[Tool]
 
 
 @dataclass(frozen=True)
 class Data:
-    """The options, and conversations with the name of the right one."""
+    """Conversations that end with an intent, of each split; those of the test split that do not; options to time."""
 
-    tools: list[Tool]
-    train: list[tuple[list[str], str]]
-    fitted: list[tuple[list[str], str]]
-    asked: dict[str, list[tuple[list[str], str]]]
-    """The test conversations of each group; the name is that of the option to leave out where none is right."""
+    train: list[Conversation]
+    fitted: list[Conversation]
+    tested: list[Conversation]
+    idle: list[Conversation]
     timed: list[Tool]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
+    parser.add_argument("--sgd", type=Path, required=True, help="a clone of Schema-Guided Dialogue's repository")
     parser.add_argument("--backbone", help="a sentence encoder (default: MiniLM)")
     parser.add_argument("--tested", type=int, default=100, help="conversations of each group")
-    parser.add_argument("--fitted", type=int, default=200, help="questions for the threshold and the calibrations")
-    parser.add_argument("--updates", type=int, default=20, help="of 32 questions each; 0: no trained row")
+    parser.add_argument("--fitted", type=int, default=200, help="conversations for the threshold and the calibrations")
+    parser.add_argument("--updates", type=int, default=40, help="of 16 conversations each; 0: no trained row")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
     tested, fitted, updates = (20, 40, 2) if flags.quick else (flags.tested, flags.fitted, flags.updates)
     encoder = str(flags.backbone or minilm_folder())
-    data = read(flags.datapath, tested=tested, fitted=fitted, trained=updates * BATCH)
+    data = read(flags.sgd, tested=tested, fitted=fitted, trained=updates * BATCH)
     with tempfile.TemporaryDirectory() as folder:
         rows = measure(encoder, data, Path(folder), updates=updates)
     accuracy = {row["system"]: row["accuracy"] for row in rows}
@@ -89,37 +101,71 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_report(report, as_json=flags.json)
 
 
-def read(datapath: Path, *, tested: int, fitted: int, trained: int) -> Data:
-    """Reads the corpora; always the same parts."""
-    rng = random.Random(0)
-    of: dict[str, list[str]] = {}
-    for _, row in records(datapath / "banking77" / "train.csv"):
-        of.setdefault(row["category"], []).append(row["text"])
-    for questions in of.values():
-        rng.shuffle(questions)
-    tools = [_tool(name, questions[:SHOWN]) for name, questions in of.items()]
-    known = [([text], name) for name, questions in of.items() for text in questions[SHOWN:]]
-    rng.shuffle(known)
-    test = [([row["text"]], row["category"]) for _, row in records(datapath / "banking77" / "test.csv")]
-    rng.shuffle(test)
-    dialogues = [
-        one["turns"][:3]
-        for name in ("schema_guided", "taskmaster4")
-        for _, one in records(datapath / "conversations" / f"{name}.jsonl.gz")
-    ]
-    others = [(turns, "") for turns in dialogues if not any(word in " ".join(turns).lower() for word in WORDS)]
-    rng.shuffle(others)
-    groups = {"answered": test[:tested], "left out": test[tested : 2 * tested], "about else": others[:tested]}
-    more = (
-        _tool(f"{name}_{place}", questions[place : place + SHOWN])
-        for place in range(0, 30, SHOWN)
-        for name, questions in of.items()
+def read(folder: Path, *, tested: int, fitted: int, trained: int) -> Data:
+    """Reads the splits; always the same parts."""
+    found = {split: list(_conversations(folder / split)) for split in ("train", "dev", "test")}
+    for conversations in found.values():
+        random.Random(0).shuffle(conversations)
+    active = {split: [one for one in some if one.right] for split, some in found.items()}
+    idle = [one for one in found["test"] if not one.right]
+    schemas = [folder / split for split in found] + sorted((folder / "sgd_x" / "data").glob("*/*"))  # reworded
+    tools = {option_text(tool): tool for schema in schemas for some in _tools(schema).values() for tool in some}
+    return Data(
+        active["train"][:trained],
+        active["dev"][:fitted],
+        active["test"][: 2 * tested],
+        idle[:tested],
+        [{**tool, "name": f"{tool['name']}_{place}"} for place, tool in enumerate(list(tools.values())[:TIMED])],
     )
-    return Data(tools, known[fitted : fitted + trained], known[:fitted], groups, list(islice(more, TIMED)))
 
 
-def _tool(name: str, questions: list[str]) -> Tool:
-    return {"name": name, "description": f"Questions like: {' '.join(questions)}"}
+def _tools(folder: Path) -> dict[str, list[Tool]]:
+    """The intents of each service as tools."""
+    return {
+        service["service_name"]: [_tool(service, intent) for intent in service["intents"]]
+        for service in json.loads((folder / "schema.json").read_text(encoding="utf-8"))
+    }
+
+
+def _tool(service: dict[str, Any], intent: dict[str, Any]) -> Tool:
+    described = {slot["name"]: slot["description"] for slot in service["slots"]}
+    slots = [*intent["required_slots"], *intent["optional_slots"]]
+    return {
+        "name": f"{service['service_name']}_{intent['name']}",
+        "description": f"{intent['description']}. {service['description']}.",
+        "inputSchema": {"properties": {name: {"type": "string", "description": described[name]} for name in slots}},
+    }
+
+
+def _conversations(folder: Path) -> Iterator[Conversation]:
+    """A conversation for each turn of a user that states an intent, or is without any."""
+    tools = _tools(folder)
+    paths = sorted(folder.glob("dialogues_*.json"))
+    if not paths:
+        raise SystemExit(f"{folder}: has no dialogues_*.json")
+    for path in paths:
+        if path.stat().st_size >= LARGEST:
+            continue
+        for dialogue in json.loads(path.read_text(encoding="utf-8")):
+            names = {name.rpartition("_")[0]: name for name in sorted(tools, reverse=True)}  # the first of a domain
+            domains = {name.rpartition("_")[0] for name in dialogue["services"]}
+            offered = [*dialogue["services"], *(name for domain, name in names.items() if domain not in domains)]
+            for place, turn in enumerate(dialogue["turns"]):
+                if turn["speaker"] != "USER":
+                    continue
+                intents = {frame["service"]: frame["state"]["active_intent"] for frame in turn["frames"]}
+                stated = [
+                    frame["service"]
+                    for frame in turn["frames"]
+                    if any(action["act"] == "INFORM_INTENT" for action in frame["actions"])
+                ]
+                turns = [one["utterance"] for one in dialogue["turns"][max(0, place + 1 - TURNS) : place + 1]]
+                options = [tool for name in offered for tool in tools[name]]
+                if len(stated) == 1:
+                    without = [tool for name in offered if name != stated[0] for tool in tools[name]]
+                    yield Conversation(turns, options, f"{stated[0]}_{intents[stated[0]]}", without)
+                elif {*intents.values()} == {"NONE"}:
+                    yield Conversation(turns, options, "", options)
 
 
 def measure(encoder: str, data: Data, folder: Path, *, updates: int) -> list[dict[str, Any]]:
@@ -135,30 +181,30 @@ def measure(encoder: str, data: Data, folder: Path, *, updates: int) -> list[dic
 
 
 def _shares(choose: Choose, data: Data) -> dict[str, float]:
-    right: dict[str, list[bool]] = {}
-    for group, conversations in data.asked.items():
-        for turns, name in conversations:
-            options = [one for one in data.tools if group == "answered" or one["name"] != name]
-            right.setdefault(group, []).append(choose(turns, options) == (name if group == "answered" else None))
-    everything = [one for found in right.values() for one in found]
-    shares = {f"right_{group}".replace(" ", "_"): 100 * statistics.mean(found) for group, found in right.items()}
-    none = [*right["left out"], *right["about else"]]
+    half = len(data.tested) // 2
+    right = {
+        "answered": [choose(one.turns, one.options) == one.right for one in data.tested[:half]],
+        "left_out": [choose(one.turns, one.without) is None for one in data.tested[half:]],
+        "no_intent": [choose(one.turns, one.options) is None for one in data.idle],
+    }
+    none = [*right["left_out"], *right["no_intent"]]
+    shares = {f"right_{group}": 100 * statistics.mean(found) for group, found in right.items()}
+    everything = [*right["answered"], *none]
     return {"accuracy": 100 * statistics.mean(everything), "right_none": 100 * statistics.mean(none), **shares}
 
 
 def _milliseconds(choose: Choose, ranker: Ranker, data: Data) -> dict[str, float]:
     times = []
     ranker.reader = CandidateReader()  # without what was read before
-    for turns, _ in data.asked["about else"][:20]:
+    for one in data.idle[:20]:
         start = time.process_time()
-        choose(turns, data.timed)
+        choose(one.turns, data.timed)
         times.append(1e3 * (time.process_time() - start))
     return {"first_ms": times[0], "ms": statistics.median(times[1:])}
 
 
 def _calibrated(ranker: Ranker, data: Data) -> Choose:
-    texts = {one["name"]: option_text(one) for one in data.tools}
-    examples = [Example(turns, texts[name], list(texts.values())) for turns, name in data.fitted]
+    examples = [_example(one) for one in data.fitted]
     fingerprint = model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = fit(observe(ranker, examples), fingerprint=fingerprint).calibration
     selector = Selector(ranker)
@@ -185,10 +231,10 @@ def _cosine(ranker: Ranker, data: Data) -> Choose:
         return options[int(cosines.argmax())]["name"], float(cosines.max())
 
     found = []  # (cosine, whether the option is right, whether "none" is)
-    for turns, name in data.fitted:
-        for options in (data.tools, [one for one in data.tools if one["name"] != name]):
-            best, cosine = nearest(turns, options)
-            found.append((cosine, best == name, options is not data.tools))
+    for one in data.fitted:
+        for options in (one.options, one.without):
+            best, cosine = nearest(one.turns, options)
+            found.append((cosine, best == one.right, options is one.without))
     threshold = max(
         (cosine for cosine, _, _ in found),
         key=lambda least: sum(none if cosine < least else right for cosine, right, none in found),
@@ -201,16 +247,17 @@ def _cosine(ranker: Ranker, data: Data) -> Choose:
     return choose
 
 
+def _example(one: Conversation) -> Example:
+    texts = {tool["name"]: option_text(tool) for tool in one.options}
+    return Example(one.turns, texts[one.right], list(texts.values()))
+
+
 def _trained(encoder: str, data: Data, folder: Path, *, updates: int) -> Ranker:
-    texts = {one["name"]: option_text(one) for one in data.tools}
-    for part, pairs in {"train": data.train, "valid": data.fitted[:20]}.items():
-        lists = {"candidates": list(texts.values())} if part == "valid" else {}
-        lines = (json.dumps({"context": turns, "response": texts[name], **lists}) for turns, name in pairs)
-        (folder / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")
-    settings: dict[str, Any] = {part: str(folder / f"{part}.jsonl") for part in ("train", "valid")}
-    settings |= {"out": str(folder / "trained"), "backbone": encoder, "architecture": "bi", "max_updates": updates}
-    settings |= {"batch_size": BATCH, "learning_rate": 1e-4, "freeze_candidates": True}
-    report = train_ranker(TrainSettings(**settings))
+    settings: dict[str, Any] = {"train": "sgd", "out": str(folder / "trained"), "backbone": encoder}
+    settings |= {"architecture": "bi", "candidates": "inline", "batch_size": BATCH, "max_updates": updates}
+    settings |= {"learning_rate": 1e-4, "freeze_candidates": True}
+    train, valid = map(_example, data.train), map(_example, data.fitted[:100])
+    report = train_ranker(TrainSettings(**settings), train=list(train), valid=list(valid))
     return Ranker.load(report.out)
 
 

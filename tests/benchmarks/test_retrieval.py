@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.retrieval import make_folder, measure
-from polyencoder.evaluation.trec import read_qrels, read_run
+from polyencoder.data.trec import read_qrels, read_run
 
 pytest.importorskip("bm25s")
 pytest.importorskip("ir_measures")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 
 import pytest
@@ -12,30 +10,44 @@ from benchmarks.select import measure, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
-WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother"]
+DOMAINS = {"Dogs": "bark", "Cats": "purr", "Ski": "mountains", "Math": "school"}
+
+
+def write_split(folder, *, number: int) -> None:
+    """Services `Dogs_1`, `Dogs_2`, ..., and dialogues of a stated intent, an answer and a good-bye."""
+    folder.mkdir()
+    services = [f"{domain}_{n}" for domain in DOMAINS for n in (1, 2)]
+    intents = [{"name": "Find", "description": "find it", "required_slots": ["city"], "optional_slots": {}}]
+    slots = [{"name": "city", "description": "where"}]
+    schema = [{"service_name": one, "description": one, "slots": slots, "intents": intents} for one in services]
+    (folder / "schema.json").write_text(json.dumps(schema))
+
+    def turn(service, text, intent):
+        actions = [{"act": "INFORM_INTENT"}] if intent != "NONE" else []
+        frames = [{"service": service, "state": {"active_intent": intent}, "actions": actions}]
+        return {"speaker": "USER", "utterance": text, "frames": frames}
+
+    dialogues = []
+    for n in range(number):
+        service = services[n % len(services)]
+        said = DOMAINS[service.partition("_")[0]]
+        answer = {"speaker": "SYSTEM", "utterance": "yes", "frames": []}
+        turns = [turn(service, f"my {said} {n} ?", "Find"), answer, turn(service, f"no , thanks {n} .", "NONE")]
+        dialogues.append({"services": [service], "turns": turns})
+    (folder / "dialogues_001.json").write_text(json.dumps(dialogues))
 
 
 def test_rows_and_groups(backbone_folder, tmp_path):
-    (tmp_path / "banking77").mkdir()
-    (tmp_path / "conversations").mkdir()
-    for split, count in (("train", 15), ("test", 6)):
-        with open(tmp_path / "banking77" / f"{split}.csv", "w", newline="") as file:
-            table = csv.writer(file)
-            table.writerow(["text", "category"])
-            table.writerows([f"my {word} {split} {n} ?", word] for word in WORDS for n in range(count))
-    for name, said in (("schema_guided", "do you like to ski ?"), ("taskmaster4", "my bank , please .")):
-        with gzip.open(tmp_path / "conversations" / f"{name}.jsonl.gz", "wt") as file:
-            file.writelines(json.dumps({"turns": [said, "yes", "ok", f"{n}"]}) + "\n" for n in range(12))
-    data = read(tmp_path, tested=10, fitted=30, trained=32)
-    assert {group: len(found) for group, found in data.asked.items()} == {
-        "answered": 10,
-        "left out": 10,
-        "about else": 10,
-    }
-    assert all(turns[0].startswith("do you") for turns, _ in data.asked["about else"])
-    texts = [{turns[0] for turns, _ in part} for part in (data.train, data.fitted, data.asked["left out"])]
-    assert not texts[0] & texts[1] | texts[1] & texts[2]
-    assert not any(text in tool["description"] for text in texts[0] | texts[1] for tool in data.tools)
+    for split, number in (("train", 32), ("dev", 30), ("test", 24)):
+        write_split(tmp_path / split, number=number)
+    data = read(tmp_path, tested=10, fitted=30, trained=16)
+    assert list(map(len, (data.train, data.fitted, data.tested, data.idle))) == [16, 30, 20, 10]
+    for one in data.tested:
+        names = [tool["name"] for tool in one.options]
+        assert one.right in names
+        assert len(names) == len(DOMAINS)  # one service of each domain, the dialogue's own of its own
+        assert {tool["name"] for tool in one.without} == {*names} - {one.right}
+    assert all(one.turns[-1].startswith("no , thanks") for one in data.idle)
     (tmp_path / "run").mkdir()
     rows = measure(str(backbone_folder("bert")), data, tmp_path / "run", updates=1)
     assert [row["system"] for row in rows] == ["cosine with a threshold", "selector", "selector, trained"]

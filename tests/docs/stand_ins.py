@@ -222,7 +222,8 @@ def _beir(path: Path) -> None:
     write(path / "corpus.jsonl", [{"_id": f"d{n}", "title": "", "text": label} for n, (_, label) in enumerate(turns)])
     write(path / "queries.jsonl", [{"_id": f"q{n}", "text": turn} for n, (turn, _) in enumerate(turns)])
     judged = "".join(f"q{n}\td{n}\t1\n" for n in range(len(turns)))
-    write(path / "qrels/test.tsv", f"query-id\tcorpus-id\tscore\n{judged}")
+    for split in ("train", "dev", "test"):
+        write(path / f"qrels/{split}.tsv", f"query-id\tcorpus-id\tscore\n{judged}")
 
 
 def _settings(path: Path) -> None:

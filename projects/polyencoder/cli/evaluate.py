@@ -12,6 +12,16 @@ from polyencoder.data.contexts import read_queries
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import examples_to_rank, read_all_pairs
 from polyencoder.data.readers import BadExamples
+from polyencoder.data.trec import (
+    Qrels,
+    Run,
+    judgements,
+    read_qrels,
+    read_run,
+    results,
+    without_identical_ids,
+    write_run,
+)
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.evaluation import evaluate as evaluated
 from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
@@ -24,16 +34,6 @@ from polyencoder.evaluation.retrieval import (
     evaluate_retrieval,
 )
 from polyencoder.evaluation.tfidf import evaluate_tfidf
-from polyencoder.evaluation.trec import (
-    Qrels,
-    Run,
-    judgements,
-    read_qrels,
-    read_run,
-    results,
-    without_identical_ids,
-    write_run,
-)
 from polyencoder.index.candidates import candidates_from
 from polyencoder.index.open import open_index
 from polyencoder.ranker.protocol import TextRanker

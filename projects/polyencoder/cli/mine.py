@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field
 from typing import Annotated, Any
 
@@ -20,12 +20,15 @@ from polyencoder.data.readers import expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.hub.resolve import exists
 from polyencoder.index.open import open_index
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
-from polyencoder.settings.fields import Count, NotNegative
+from polyencoder.settings.fields import Count, NotNegative, Share, Without
+from polyencoder.settings.training import Similarity
 from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
+from polyencoder.training.word_negatives import WordMiner
 
 __all__ = ["mine"]
 
@@ -50,8 +53,16 @@ class MineSettings(Settings):
     """Ranks among the wrong responses, best first, to draw from, such as 10-100."""
     margin: NotNegative | None = None
     """Leave out negatives that score above the response's score minus this."""
+    relative_margin: Share | None = None
+    """Leave out negatives that score above the response's score minus this share of it, such as 0.05."""
+    max_positive_similarity: Similarity | None = None
+    """Leave out near-duplicates of right responses: negatives whose vectors have a cosine above this, such as 0.95,
+    with theirs."""
     index: Annotated[str | None, Parameter(alias="-i")] = None
     """Mine in this index (default: the responses of the pairs)."""
+    words: Annotated[bool, Without("index")] = False
+    """Mine among the responses by their words (BM25) instead of by vectors. Margins are of the model's scores, so it
+    may be a cross-encoder."""
     batch_size: Count = 64
     """Contexts per batch."""
     overwrite: bool = False
@@ -60,22 +71,27 @@ class MineSettings(Settings):
 
 
 def mine(settings: MineSettings) -> None:
-    """Add hard negatives to pairs: wrong responses that the model ranks high.
+    """Add hard negatives to pairs: wrong responses that the model, or BM25, ranks high.
 
     A response, or candidate with a label above 0, that any of the pairs has for the same context is never one of its
     negatives. Negatives replace the candidates with a label of 0. Of a record with labels, the new list replaces the
     candidates also where it is written under another name.
     """
     out, bars = settings.out, shows_bars(settings.progress)
-    chosen = HardNegatives(count=settings.negatives, ranks=parse_ranks(settings.ranks), margin=settings.margin)
+    chosen = HardNegatives(
+        count=settings.negatives,
+        ranks=parse_ranks(settings.ranks),
+        margin=settings.margin,
+        relative_margin=settings.relative_margin,
+        max_similarity=settings.max_positive_similarity,
+    )
     check_writable(out, argument="out", overwrite=settings.overwrite)
     _check_column(settings)
     files = expand(settings.pairs)
     right = _responses(files, settings)
     ranker = load(settings.model)
     responses = list(dict.fromkeys(text for texts in right.values() for text in texts))
-    index = open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=bars)
-    miner = Miner(ranker, index, chosen)
+    find = _miner(ranker, responses, chosen, settings, bars=bars)
     counts = {"pairs": 0, "negatives": 0}
     with (
         reporting_write_errors(out),
@@ -84,17 +100,26 @@ def mine(settings: MineSettings) -> None:
         bar(step="mining", unit=" pairs", shown=bars) as shown,
     ):
         for batch in in_batches(_pairs(files, settings), settings.batch_size):
-            mined = miner(
-                ranker.encode_contexts([pair.turns for pair, _ in batch]),
-                [pair.label for pair, _ in batch],
-                right=[right[_key(pair)] for pair, _ in batch],
-            )
+            contexts, labels = [pair.turns for pair, _ in batch], [pair.label for pair, _ in batch]
+            mined = find(contexts, labels, [right[_key(pair)] for pair, _ in batch])
             for (pair, record), texts in zip(batch, mined, strict=True):
                 file.write(json.dumps(_with_negatives(record, pair, texts, settings), ensure_ascii=False) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
             shown.update(len(batch))
     say(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")
+
+
+def _miner(
+    ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings, *, bars: bool
+) -> Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str]]]:
+    """(contexts, labels, right texts) -> the hard negatives of each."""
+    if settings.words:
+        by_words = WordMiner(ranker, responses, chosen)
+        return lambda contexts, labels, right: by_words(contexts, labels, right=right)
+    index = open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=bars)
+    by_vectors = Miner(ranker, index, chosen)
+    return lambda contexts, labels, right: by_vectors(ranker.encode_contexts(contexts), labels, right=right)
 
 
 def _with_negatives(record: dict[str, Any], pair: Example, texts: list[str], settings: MineSettings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from polyencoder.data.epochs import Counts, estimated_counts
 from polyencoder.data.example import Example
+from polyencoder.data.judged import is_judged, judged_pairs
 from polyencoder.data.layouts import Columns, pair_of
 from polyencoder.data.negatives import NegativeSampler, normalized
 from polyencoder.data.readers import BadExamples, DataFile, OnBad, expand, raise_it, records
@@ -37,7 +38,7 @@ def read_pairs(
     """Reads the pairs of a file or dataset, one at a time.
 
     Args:
-        source: a path, an open file, or a name that begins with `HUB`.
+        source: a path, an open file, or a name that begins with `HUB`; qrels as in `judged_pairs`.
         columns: their names.
         add_response: a response that is not among its candidates joins them, instead of being an error.
         bad: gets the error of a record that cannot be used.
@@ -56,6 +57,9 @@ def pairs_and_records(
     """Like `read_pairs`, each pair with its record."""
     columns = columns or Columns()
     rows: Iterator[tuple[str, Any]]
+    if is_judged(source):
+        yield from judged_pairs(source, bad=bad)
+        return
     if isinstance(source, str) and source.startswith(HUB):
         name = source.removeprefix(HUB)
         rows = ((f"{name}, row {number}", row) for number, row in enumerate(_hub(name)[2], start=1))

@@ -13,10 +13,10 @@ import numpy as np
 
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.data.loader import in_batches
+from polyencoder.data.trec import Qrels, Run, best_first, without_identical_ids
 from polyencoder.errors import ConfigError, InputError, one_line
 from polyencoder.evaluation.runs import DEPTH, rerank_run, search_run
 from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
-from polyencoder.evaluation.trec import Qrels, Run, best_first, without_identical_ids
 from polyencoder.index.base import Index
 from polyencoder.index.options import Exactness
 from polyencoder.packages import require

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.data.example import Example
 from polyencoder.data.loader import in_batches
+from polyencoder.data.trec import Run, best_first
 from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import example_scores
-from polyencoder.evaluation.trec import Run, best_first
 from polyencoder.index.base import Index
 from polyencoder.index.options import Exactness, SearchOptions
 from polyencoder.index.searcher import Searcher

@@ -190,6 +190,8 @@ def parse_ranks(text: Any) -> Any:
         ) from None
 
 
+Similarity = Annotated[float, Field(ge=-1, lt=1)]
+"""A cosine."""
 Ranks = Annotated[tuple[int, int], BeforeValidator(parse_ranks), Parameter(n_tokens=1, show_default="1-100")]
 """The first and the last of some ranks, in a text such as 10-100."""
 
@@ -213,6 +215,19 @@ class HardNegatives(Settings):
         Needs("hard_negatives"),
     ] = None
     """Leave out negatives that score above the response's score minus this: they are likely to be right, too."""
+    relative_margin: Annotated[
+        Share | None,
+        Parameter(name="--hard-negative-relative-margin"),
+        Needs("hard_negatives"),
+    ] = None
+    """Leave out negatives that score above the response's score minus this share of it, such as 0.05."""
+    max_similarity: Annotated[
+        Similarity | None,
+        Parameter(name="--max-positive-similarity"),
+        Needs("hard_negatives"),
+    ] = None
+    """Leave out near-duplicates of right responses: negatives whose vectors have a cosine above this, such as 0.95,
+    with theirs. Encodes the negatives of each batch."""
 
     def __post_init__(self) -> None:
         first, last = self.ranks

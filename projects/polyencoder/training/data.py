@@ -29,10 +29,14 @@ from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings
 from polyencoder.storage.digests import ends_fingerprint, fingerprint
 
-__all__ = ["Rows", "RunData", "open_data", "validation_examples"]
+__all__ = ["Rows", "RunData", "Splits", "open_data", "validation_examples"]
 
 Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
 """Records in memory: a `datasets.Dataset`, dictionaries, or examples."""
+Splits: TypeAlias = Mapping[str, Rows]
+"""Records by the name of their split, as in a `datasets.DatasetDict`."""
+VALIDATION = ("validation", "valid", "dev")
+"""Names of the split that a run is evaluated on."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,14 +63,17 @@ class RunData:
     """Of the training and validation data; for a stream, of the sizes, beginnings and ends of its files."""
 
 
-def open_data(settings: TrainSettings, *, train: Rows | None = None, valid: Rows | None = None) -> RunData:
+def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, valid: Rows | None = None) -> RunData:
     """Opens the data that the settings name, or reads records in memory in its place.
 
-    Without validation data the last training pairs are held out.
+    Of splits (`Splits`) the one called train is trained on, and one of `VALIDATION` is the evaluation data where none
+    is given. Without evaluation data the last training pairs are held out.
 
     Raises:
-        InputError: the data cannot be read, or is too small.
+        InputError: the data cannot be read, or is too small, or splits lack one called train.
     """
+    if isinstance(train, Mapping):
+        train, valid = _of_splits(train, valid, settings)
     bad = BadExamples(skip=settings.data.skip_bad_examples)
     files = settings.data
     held = _pairs(files.valid or "valid", valid, settings, bad) if files.valid or valid is not None else []
@@ -92,6 +99,16 @@ def open_data(settings: TrainSettings, *, train: Rows | None = None, valid: Rows
     parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_numbers(one)}" for one in held))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
     return RunData(source, size, ranked, responses, sampler if own else None, bad, digest)
+
+
+def _of_splits(splits: Splits, valid: Rows | None, settings: TrainSettings) -> tuple[Rows, Rows | None]:
+    """The rows of the training split and, unless the settings or the caller name others, of the validation split."""
+    if "train" not in splits:
+        names = ", ".join(map(repr, splits)) or "nothing"
+        raise InputError(f"{settings.data.train}: has no split 'train', only {names}; pass one of them")
+    if valid is None and not settings.data.valid:
+        valid = next((splits[name] for name in VALIDATION if name in splits), None)
+    return splits["train"], valid
 
 
 def _pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamples) -> list[Example]:

@@ -1,16 +1,19 @@
 """Hard-negative mining: wrong candidates that the model ranks high, from an index.
 
-The highest-scoring candidates include unlabelled right answers (false negatives). Two settings avoid them: skipping the
-best ranks, as in DPR and RocketQA, and a margin below the label's score.
+The highest-scoring candidates include unlabelled right answers (false negatives). Settings avoid them: skipping the
+best ranks, as in DPR and RocketQA, a margin below the label's score, absolute or relative, as in NV-Retriever, and a
+largest similarity to right answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from polyencoder.errors import InputError
 from polyencoder.index.meta import separable
@@ -19,7 +22,7 @@ from polyencoder.scoring import ContextEncoding, search
 from polyencoder.settings.training import HardNegatives, parse_ranks
 from polyencoder.text import same
 
-__all__ = ["EncodedTexts", "HardNegatives", "Miner", "parse_ranks"]
+__all__ = ["Choice", "EncodedTexts", "HardNegatives", "Miner", "parse_ranks"]
 
 
 class SearchHit(Protocol):
@@ -65,6 +68,10 @@ class EncodedTexts:
         ]
 
 
+Find = Callable[[int], Sequence[Sequence[SearchHit]]]
+"""top_k -> the best candidates of each context, best first."""
+
+
 class Miner:
     """Mines hard negatives from an index.
 
@@ -78,12 +85,11 @@ class Miner:
     """
 
     def __init__(self, ranker: TextRanker, index: Searchable, settings: HardNegatives) -> None:
-        separable(ranker)
+        self._model = separable(ranker)
         if len(index) == 0:
             raise InputError("the index is empty: no candidates to mine")
-        self._ranker = ranker
-        self._index = index
-        self._settings = settings
+        self._ranker, self._index = ranker, index
+        self._choice = Choice(ranker, settings)
 
     @torch.no_grad()
     def __call__(
@@ -93,26 +99,88 @@ class Miner:
 
         Excludes the label, other `right` texts and duplicates, compared up to case, white space and tokenization.
         """
-        excluded = [
-            set(self._keys([label, *more])) for label, more in zip(labels, right or [[]] * len(labels), strict=True)
-        ]
-        if len(excluded) != contexts.batch_size:
-            raise InputError(f"{contexts.batch_size} contexts, but {len(excluded)} labels")
-        ceilings = self._ceilings(contexts, labels)
-        settings = self._settings
-        first, last = settings.ranks
+        if contexts.batch_size != len(labels):
+            raise InputError(f"{contexts.batch_size} contexts, but {len(labels)} labels")
+
+        def of_labels() -> list[float]:
+            vectors = self._ranker.encode_candidates(labels)
+            scores: Tensor = self._model.score(contexts, vectors.unsqueeze(1))
+            return scores.squeeze(1).tolist()
+
+        def find(k: int) -> Sequence[Sequence[SearchHit]]:
+            return self._index.search(contexts, top_k=k)
+
+        return self._choice(find, labels, size=len(self._index), right=right, of_labels=of_labels)
+
+
+class Choice:
+    """Chooses the negatives among the candidates that are found, as the settings say."""
+
+    def __init__(self, ranker: TextRanker, settings: HardNegatives) -> None:
+        self._ranker, self._settings = ranker, settings
+
+    def __call__(
+        self,
+        find: Find,
+        labels: Sequence[str],
+        *,
+        size: int,
+        right: Sequence[Collection[str]] | None,
+        of_labels: Callable[[], list[float]],
+    ) -> list[list[str]]:
+        """The negatives of each label.
+
+        Args:
+            find: the candidates of each context, best first.
+            labels: the right candidate of each context.
+            size: how many candidates can be found.
+            right: further right candidates.
+            of_labels: the scores of the labels, in the unit of those of candidates.
+        """
+        settings, (first, last) = self._settings, self._settings.ranks
+        positives = [[label, *more] for label, more in zip(labels, right or [[]] * len(labels), strict=True)]
+        excluded = [set(self._keys(texts)) for texts in positives]
         top_k = last + max(map(len, excluded))
-        while True:  # duplicates in the index may require a larger search
-            top_k = min(top_k, len(self._index))
-            found = self._index.search(contexts, top_k=top_k)
-            wrong = [self._wrong(hits, out) for hits, out in zip(found, excluded, strict=True)]
-            if top_k == len(self._index) or all(len(hits) >= last for hits in wrong):
+        while True:  # duplicates may require a larger search
+            top_k = min(top_k, size)
+            wrong = [self._wrong(hits, out) for hits, out in zip(find(top_k), excluded, strict=True)]
+            if top_k == size or all(len(hits) >= last for hits in wrong):
                 break
             top_k *= 2
-        return [
-            [hit.text for hit in hits[first - 1 : last] if hit.score <= ceiling][: settings.count]
-            for hits, ceiling in zip(wrong, ceilings, strict=True)
-        ]
+        wrong = [hits[first - 1 : last] for hits in wrong]
+        if settings.margin is not None or settings.relative_margin is not None:
+            ceilings = map(self._ceiling, of_labels())
+            wrong = [
+                [hit for hit in hits if hit.score <= ceiling] for hits, ceiling in zip(wrong, ceilings, strict=True)
+            ]
+        texts = [[hit.text for hit in hits] for hits in wrong]
+        return self._dissimilar(texts, positives) if settings.max_similarity is not None else self._first(texts)
+
+    def _ceiling(self, score: float) -> float:
+        """The maximum score of a negative beside a right candidate of this score."""
+        settings = self._settings
+        return score - max(settings.margin or 0.0, (settings.relative_margin or 0.0) * abs(score))
+
+    def _first(self, texts: list[list[str]]) -> list[list[str]]:
+        return [some[: self._settings.count] for some in texts]
+
+    def _dissimilar(self, texts: list[list[str]], positives: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The first texts of each list that are no near-duplicates of its positives; encodes no more than it needs."""
+        count, limit = self._settings.count, self._settings.max_similarity
+        assert limit is not None
+        kept: list[list[str]] = [[] for _ in texts]
+        waiting = {row: iter(some) for row, some in enumerate(texts)}
+        vectors: dict[str, Tensor] = {}
+        while waiting:
+            some = {row: [*islice(rest, count - len(kept[row]))] for row, rest in waiting.items()}
+            new = [text for row, found in some.items() for text in (*found, *positives[row]) if text not in vectors]
+            if new := list(dict.fromkeys(new)):
+                vectors |= zip(new, normalize(self._ranker.encode_candidates(new).float(), dim=1), strict=True)
+            for row, found in some.items():
+                near = torch.stack([vectors[text] for text in positives[row]])
+                kept[row] += [text for text in found if float((near @ vectors[text]).max()) <= limit]
+            waiting = {row: waiting[row] for row, found in some.items() if found and len(kept[row]) < count}
+        return kept
 
     def _wrong(self, hits: Sequence[SearchHit], right: Collection[Hashable]) -> list[SearchHit]:
         """The distinct hits that are not among these texts."""
@@ -124,12 +192,3 @@ class Miner:
     def _keys(self, texts: Sequence[str]) -> list[Hashable]:
         """Keys for comparing texts up to case, white space and tokenization."""
         return [tuple(ids) for ids in self._ranker.text.candidate_ids([same(text) for text in texts])]
-
-    def _ceilings(self, contexts: ContextEncoding, labels: Sequence[str]) -> list[float]:
-        """The maximum score of a negative for each context."""
-        margin = self._settings.margin
-        if margin is None:
-            return [float("inf")] * len(labels)
-        vectors = self._ranker.encode_candidates(labels)
-        scores = separable(self._ranker).score(contexts, vectors.unsqueeze(1)).squeeze(1)
-        return [score - margin for score in scores.tolist()]

@@ -39,7 +39,7 @@ from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.tracking import recorders
 from polyencoder.training.console import logged_by_default
-from polyencoder.training.data import Rows, RunData, open_data
+from polyencoder.training.data import Rows, RunData, Splits, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RESUME_IGNORES, TEACHER_SCORES, run_folder
 from polyencoder.training.randomness import seed_everything
@@ -87,7 +87,7 @@ class RunReport:
 def train_ranker(
     settings: TrainSettings,
     *,
-    train: Rows | None = None,
+    train: Rows | Splits | None = None,
     valid: Rows | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> RunReport:
@@ -96,8 +96,8 @@ def train_ranker(
     Args:
         settings: what to train, and how.
         train: records in memory (a `datasets.Dataset`, a list of dictionaries or of `Example`) in place of the files
-            that `settings` names, which are then only names.
-        valid: the same of the evaluation data.
+            that `settings` names, which are then only names; or these by split, as in a `datasets.DatasetDict`.
+        valid: the same of the evaluation data (default: of splits, the one for validation).
         callbacks: called after the run's own. The state of those that have a `name` is in the checkpoint.
 
     Raises:
@@ -114,7 +114,7 @@ def _train(
     settings: TrainSettings,
     processes: Processes,
     *,
-    train: Rows | None,
+    train: Rows | Splits | None,
     valid: Rows | None,
     callbacks: Sequence[Callback],
 ) -> RunReport:

@@ -8,9 +8,9 @@ import pytest
 
 from polyencoder.cli import evaluate as evaluate_command
 from polyencoder.data.contexts import read_queries
+from polyencoder.data.trec import read_qrels, read_run
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation.retrieval import evaluate_retrieval
-from polyencoder.evaluation.trec import read_qrels, read_run
 from polyencoder.index.open import open_index
 from polyencoder.ranker.ranker import Ranker
 from tests.commands import command_fails, invoke, run_command

@@ -81,10 +81,19 @@ def test_a_margin_may_leave_nothing(run):
     assert [record["candidates"] for record in run("--margin", 1000)] == [[pair["response"]] for pair in PAIRS]
 
 
+def test_by_words_and_without_near_duplicates(run):
+    by_words = run("--words", "-n", 2)
+    assert by_words[1]["candidates"] == ["two dogs and a cat ."]  # both responses with its words are right
+    found = run("-n", 3, "--max-positive-similarity", "-0.99", "--relative-margin", "0.1", "--overwrite")
+    assert [record["candidates"] for record in found] == [[pair["response"]] for pair in PAIRS]
+
+
 @pytest.mark.parametrize(
     ("arguments", "pairs", "error", "message"),
     [
         (["-n", "0"], PAIRS, ConfigError, "negatives is 0; it must be at least 1"),
+        (["--words", "--index", "x"], PAIRS, ConfigError, "words .* index"),
+        (["--max-positive-similarity", "1.5"], PAIRS, ConfigError, "max_positive_similarity is 1.5"),
         (["--ranks", "a-b"], PAIRS, ConfigError, "ranks 'a-b': give the first and the last"),
         ([], [], InputError, "pairs.jsonl: no pair in it"),
         (

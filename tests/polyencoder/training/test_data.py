@@ -7,6 +7,7 @@ import os
 from itertools import islice
 
 import pytest
+from datasets import Dataset, DatasetDict
 
 from polyencoder.data.example import Example
 from polyencoder.data.seeded_random import SeededRandom
@@ -155,3 +156,13 @@ def test_an_example_in_memory_is_named_by_its_row():
     settings = TrainSettings(train="my rows", out="x", backbone="bert", objective="bce")
     with pytest.raises(InputError, match="^my rows, row 2: objective bce"):
         open_data(settings, train=rows, valid=rows)
+
+
+def test_splits_in_memory(tmp_path):
+    rows = [{"context": f"hello {n}", "response": f"hi {n}"} for n in range(12)]
+    splits = DatasetDict({"train": Dataset.from_list(rows[:8]), "dev": Dataset.from_list(rows[8:])})
+    data = open_data(TrainSettings(train="d", out=str(tmp_path), backbone="b", num_negatives=2), train=splits)
+    assert [one.label for one in data.train] == [f"hi {n}" for n in range(8)]
+    assert [one.label for one in data.valid] == [f"hi {n}" for n in range(8, 12)]
+    with pytest.raises(InputError, match="d: has no split 'train', only 'dev'; pass one of them"):
+        open_data(TrainSettings(train="d", out=str(tmp_path), backbone="b"), train={"dev": rows})

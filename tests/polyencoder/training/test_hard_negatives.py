@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import compress
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import cosine_similarity
 
 from polyencoder import ConfigError, InputError
 from polyencoder.index import Candidate
 from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
+from polyencoder.training.word_negatives import WordMiner
 
 WORDS = ["dogs", "cats", "ski", "teach", "math", "mountains", "pets", "school"]
 TEXTS = [f"i like {one} and {other} ." for one in WORDS for other in WORDS if one != other][:40]
@@ -40,7 +44,13 @@ def mined_from(make_model, tokenizer):
 def wanted(draw):
     first, count = draw(st.integers(1, 20)), draw(st.integers(1, 5))
     last = first + count - 1 + draw(st.integers(0, 60))
-    return HardNegatives(count=count, ranks=(first, last), margin=draw(st.none() | st.floats(0, 2)))
+    return HardNegatives(
+        count=count,
+        ranks=(first, last),
+        margin=draw(st.none() | st.floats(0, 2)),
+        relative_margin=draw(st.none() | st.floats(0, 0.2)),
+        max_similarity=draw(st.none() | st.floats(0.9, 0.999)),
+    )
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
@@ -48,6 +58,13 @@ def wanted(draw):
 @given(wanted=wanted(), right=st.lists(st.sampled_from(TEXTS), max_size=3))
 def test_as_scoring_everything_says(architecture, wanted, right, mined_from):
     ranker, index, scores, of_labels = mined_from(architecture)
+    vectors = dict(zip([*TEXTS, *LABELS], ranker.encode_candidates([*TEXTS, *LABELS]), strict=True))
+
+    def near(positives, texts):
+        """The largest cosine of each text with these."""
+        pairs = [[cosine_similarity(vectors[text], vectors[one], dim=0) for one in positives] for text in texts]
+        return [float(max(some)) for some in pairs]
+
     mined = Miner(ranker, index, wanted)(ranker.encode_contexts(CONTEXTS), LABELS, right=[right, [], right])
     for i, texts in enumerate(mined):
         excluded = {LABELS[i], *(right if i != 1 else [])}
@@ -55,11 +72,17 @@ def test_as_scoring_everything_says(architecture, wanted, right, mined_from):
             ((score, text) for score, text in zip(scores[i], TEXTS, strict=True) if text not in excluded), reverse=True
         )
         in_range = ranking[wanted.ranks[0] - 1 : wanted.ranks[1]]
-        if wanted.margin is not None:
-            gap = min(abs(score - of_labels[i] + wanted.margin) for score, _ in ranking)
-            if gap < 1e-4:
+        if (wanted.margin, wanted.relative_margin) != (None, None):
+            most = of_labels[i] - max(wanted.margin or 0, (wanted.relative_margin or 0) * abs(of_labels[i]))
+            if min(abs(score - most) for score, _ in ranking) < 1e-4:
                 continue  # rounding decides
-            in_range = [(score, text) for score, text in in_range if score <= of_labels[i] - wanted.margin]
+            in_range = [(score, text) for score, text in in_range if score <= most]
+        if wanted.max_similarity is not None:
+            cosines = near(excluded, [text for _, text in in_range])
+            if any(abs(cosine - wanted.max_similarity) < 1e-5 for cosine in cosines):
+                continue
+            passes = [cosine <= wanted.max_similarity for cosine in cosines]
+            in_range = [*compress(in_range, passes)]
         assert texts == [text for _, text in in_range[: wanted.count]]
 
 
@@ -105,6 +128,26 @@ def test_mining_takes_no_part_in_learning(make_ranker):
     miner(contexts, LABELS)
     assert torch.equal(state, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in ranker.model.parameters())
+
+
+def test_by_words_the_ranks_are_bm25s_and_margins_of_the_models_scores(make_ranker, tmp_path):
+    asked = ["dogs or cats ?", "who do you teach ?", "unheard-of"]
+    index = make_ranker("bi").index(TEXTS, tmp_path, words=True)
+    options = {"words_only": True, "top_k": len(TEXTS)}
+    found = [[hit.text for hit in make_ranker("bi").search(one, index, **options)] for one in asked]
+    ranker = make_ranker("cross")
+    right = [[TEXTS[0]], [], []]
+    mined = WordMiner(ranker, TEXTS, HardNegatives(count=3, ranks=(2, 9)))(asked, LABELS, right=right)
+    best = [[text for text in some if text not in (LABELS[i], *right[i])] for i, some in enumerate(found)]
+    assert mined == [some[1:9][:3] for some in best]
+    assert mined[2] == []
+    strict = WordMiner(ranker, TEXTS, HardNegatives(count=3, margin=0.01))(asked, LABELS)
+    for one, label, some, texts in zip(asked, LABELS, found, strict, strict=True):
+        most = float(ranker.score([one], [label])) - 0.01
+        wrong = [text for text in some if text != label]
+        assert texts == [text for text in wrong if float(ranker.score([one], [text])) <= most][:3]
+    with pytest.raises(InputError, match="a cross-encoder has no vectors, which a largest similarity compares"):
+        WordMiner(ranker, TEXTS, HardNegatives(count=1, max_similarity=0.9))
 
 
 def test_ranks():

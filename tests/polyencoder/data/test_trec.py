@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyencoder.data.trec import read_qrels, read_run, write_run
 from polyencoder.errors import InputError
-from polyencoder.evaluation.trec import read_qrels, read_run, write_run
 
 IDS = st.text("abq01-_.\u00e9", min_size=1, max_size=4)
 RUNS = st.dictionaries(

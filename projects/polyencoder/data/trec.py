@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from polyencoder.data.readers import lines
+from polyencoder.data.readers import DataFile, lines
 from polyencoder.errors import InputError
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
@@ -45,7 +45,7 @@ def read_run(path: Path) -> dict[str, dict[str, float]]:
     return _by_query(path, results(path), "has the document")
 
 
-def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
+def judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
     """Yields each judgement of a file: its place, the ids of query and document, and the label.
 
     Either TREC's four columns between spaces (`query 0 document label`), or BEIR's three between tabs (`query-id`,
@@ -58,7 +58,7 @@ def judgements(path: Path) -> Iterator[tuple[str, str, str, int]]:
     for number, line in lines(path):
         if not line.strip():
             continue
-        where = f"{os.fspath(path)}, line {number}"
+        where = f"{path}, line {number}"
         if beir is None:
             beir = line.count("\t") == 2
             if beir and line.lower().split() == _HEADER:
@@ -86,7 +86,7 @@ def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
     for number, line in lines(path):
         if not (fields := line.split()):
             continue
-        where = f"{os.fspath(path)}, line {number}"
+        where = f"{path}, line {number}"
         if len(fields) != 6:
             raise InputError(
                 f"{where}: has {len(fields)} columns, but a run has TREC's six, `query Q0 document rank score name`"

@@ -1,0 +1,69 @@
+"""Hard negatives by words: the candidates that BM25 ranks high."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Sequence
+
+import torch
+
+from polyencoder.errors import InputError
+from polyencoder.index.folder.words import Words
+from polyencoder.index.words import query_words
+from polyencoder.ranker.protocol import Context, TextRanker
+from polyencoder.settings.training import HardNegatives
+from polyencoder.training.hard_negatives import Choice, ScoredText
+
+__all__ = ["WordMiner"]
+
+
+class WordMiner:
+    """Mines hard negatives by BM25; ranks are BM25's, scores the ranker's.
+
+    Args:
+        ranker: of any architecture. It scores candidates, if there is a margin, and encodes them, if there is a largest
+            similarity, for which it needs vectors.
+        texts: the candidates, in memory as a table of their words.
+        settings: which candidates to take.
+
+    Raises:
+        InputError: there are no texts, or the ranker has no vectors for the largest similarity.
+        ConfigError: this Python's SQLite has no FTS5.
+    """
+
+    def __init__(self, ranker: TextRanker, texts: Sequence[str], settings: HardNegatives) -> None:
+        if not texts:
+            raise InputError("there are no candidates to mine")
+        if settings.max_similarity is not None and not ranker.model.has_vectors:
+            raise InputError(
+                f"a {ranker.model.title} has no vectors, which a largest similarity compares", argument="max_similarity"
+            )
+        self._ranker, self._texts = ranker, texts
+        self._choice = Choice(ranker, settings)
+        self._scores = settings.margin is not None or settings.relative_margin is not None
+        self._words = Words(sqlite3.connect(":memory:", isolation_level=None).execute)
+        self._words.create()
+        self._words.fill(enumerate(texts))
+
+    @torch.no_grad()
+    def __call__(
+        self, contexts: Sequence[Context], labels: Sequence[str], *, right: Sequence[Collection[str]] | None = None
+    ) -> list[list[str]]:
+        """The hard negatives of each context, in BM25's order: at most `count`. As `Miner`, without the vectors."""
+        turns = [[one] if isinstance(one, str) else list(one) for one in contexts]
+
+        def find(k: int) -> list[list[ScoredText]]:
+            return [self._found(one, k=k) for one in turns]
+
+        def of_labels() -> list[float]:
+            return [float(self._ranker.score([one], [label])) for one, label in zip(turns, labels, strict=True)]
+
+        return self._choice(find, labels, size=len(self._texts), right=right, of_labels=of_labels)
+
+    def _found(self, turns: Sequence[str], *, k: int) -> list[ScoredText]:
+        found = self._words.find(query_words(turns), k=k, allowed=None)
+        texts = [self._texts[row] for row, _ in found]
+        scores = [score for _, score in found]
+        if self._scores and texts:
+            scores = self._ranker.score([turns], texts)[0].tolist()
+        return [ScoredText(text, score) for text, score in zip(texts, scores, strict=True)]
