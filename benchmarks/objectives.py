@@ -76,8 +76,8 @@ def measure(encoder: str, folder: Path, *, updates: int, seeds: int, learning_ra
                 runs.append(found)
                 continue
             run: dict[str, dict[str, float]] = {}
-            halves = random.Random(seed).sample(sorted(qrels), len(qrels))
-            halves = [halves[::2], halves[1::2]]
+            mixed = random.Random(seed).sample(sorted(qrels), len(qrels))
+            halves = [mixed[::2], mixed[1::2]]
             for train, test in (halves, halves[::-1]):
                 examples = [
                     _example(id_, queries, documents, qrels, found, seed=seed, most=4 if objective == "bce" else 1)
