@@ -1,12 +1,15 @@
-"""Measures searches by words, by vectors, and by both: recall@10, nDCG@10, and processor milliseconds of a query.
+"""Measures searches by words, by vectors, and by both: nDCG@10, recall@10 and @100, processor milliseconds of a query.
 
     python -m benchmarks.hybrid --datapath ../shared/data --threads 1 --json
 
-Three tasks, each with `--queries` queries and one right candidate for each, among `--candidates`:
+Four tasks, each with `--queries` queries, among `--candidates`; all but the last have one right candidate for each:
 
 - wiki: a sentence that was taken out of a Wikipedia article finds the article (StarSpace's article search);
 - dstc7: a dialogue of DSTC7's validation file finds its next utterance;
-- dailydialog: a dialogue of DailyDialog's test part finds its next utterance.
+- dailydialog: a dialogue of DailyDialog's test part finds its next utterance;
+- banking77: a question of BANKING77's test part finds the training questions of its intent.
+
+The fusion "weight" is fitted to the first half of the queries, and all systems are measured on the second.
 
 The model is an untrained sentence encoder (`--backbone`) or `--model`, a ranker; it reads the last turn, or with
 `--turns all` the whole dialogue. Words are always those of the turns that hybrid searches take. `--rerank` is a
@@ -15,6 +18,7 @@ cross-encoder, which orders the first 50 of the vectors' results, and of both.
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import math
@@ -25,19 +29,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
+from polyencoder.calibration.weight import fit_weight, observe_hybrid
+from polyencoder.data.example import Example
 from polyencoder.data.readers import lines
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
 
-TOP_K = 10
-SYSTEMS: dict[str, dict[str, Any]] = {"words": {"words_only": True}, "vectors": {}, "hybrid": {"hybrid": True}}
+TOP_K = 100
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "words": {"words_only": True},
+    "vectors": {},
+    "rrf": {"hybrid": True},
+    "weight": {"hybrid": True, "fusion": "weight"},
+}
 _AT_ONCE = 50
 
 
 class Query(NamedTuple):
     turns: list[str]
-    right: str
-    """The text of its only right candidate."""
+    right: frozenset[str]
+    """The texts of its right candidates."""
 
 
 Read = Callable[[Path], tuple[list[Query], Iterator[str]]]
@@ -47,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
     parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=TASKS)
-    parser.add_argument("--queries", type=int, default=300)
+    parser.add_argument("--queries", type=int, default=600)
     parser.add_argument("--candidates", type=int, default=5000)
     parser.add_argument("--backbone", help="a sentence encoder (default: MiniLM)")
     parser.add_argument("--model", help="a ranker instead, as of Ranker.load")
@@ -57,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     use_threads(flags.threads)
     ranker = Ranker.load(flags.model or flags.backbone or str(minilm_folder()))
     reranker = None if flags.rerank is None else Ranker.load(flags.rerank)
-    queries, candidates = (50, 500) if flags.quick else (flags.queries, flags.candidates)
+    queries, candidates = (60, 500) if flags.quick else (flags.queries, flags.candidates)
     rows: list[dict[str, Any]] = []
     for task in flags.tasks:
         found, texts = read(task, flags.datapath, queries=queries, candidates=candidates)
@@ -76,7 +87,7 @@ def read(task: str, datapath: Path, *, queries: int, candidates: int) -> tuple[l
     """The queries of a task and its candidates: the right ones, and others up to this number."""
     found, others = TASKS[task](datapath)
     found = random.Random(0).sample(found, min(queries, len(found)))
-    texts = dict.fromkeys(query.right for query in found)
+    texts = dict.fromkeys(sorted(text for query in found for text in query.right))
     for text in others:
         if len(texts) >= candidates:
             break
@@ -89,38 +100,63 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row of the report for each system."""
     index = ranker.index(texts, words=True)
+    fitting, queries = queries[: len(queries) // 2], queries[len(queries) // 2 :]
     own = [query.turns[-1:] if last else query.turns for query in queries]
+    examples = [_example(query) for query in fitting]
+
+    def both(contexts: Sequence[Sequence[str]]) -> Sequence[Sequence[Any]]:
+        read = [turns[-1:] if last else turns for turns in contexts]
+        return index.scaled(ranker.encode_contexts(read), texts=[*map(list, contexts)])
+
+    weight = fit_weight(observe_hybrid(both, examples)).weight
     rows = []
     for system, options in SYSTEMS.items():
+        if system == "weight":
+            options = {**options, "vector_weight": weight}
         for cross in dict.fromkeys([None, reranker]):
             if cross is not None and system == "words":
                 continue
             searcher = Searcher(ranker, index, top_k=TOP_K, reranker=cross, **options)
-            places, seconds = [], 0.0
+            found: list[list[bool]] = []
+            seconds = 0.0
             for first in range(0, len(queries), _AT_ONCE):
                 some = slice(first, first + _AT_ONCE)
                 encoded = ranker.encode_contexts(own[some])
                 start = time.process_time()
                 hits = searcher.find(encoded, [query.turns for query in queries[some]])
                 seconds += time.process_time() - start
-                places += [_place(query.right, one) for query, one in zip(queries[some], hits, strict=True)]
-            right = [place for place in places if place is not None]
+                found += [_right(query, one) for query, one in zip(queries[some], hits, strict=True)]
+            both_ways = [*zip(found, queries, strict=True)]
             rows.append(
                 {
                     "task": task,
                     "system": system + ("" if cross is None else ", reranked"),
                     "queries": len(queries),
                     "candidates": len(index),
-                    "recall@10": len(right) / len(queries),
-                    "nDCG@10": sum(1 / math.log2(1 + place) for place in right) / len(queries),
+                    "nDCG@10": sum(_ndcg(right, query) for right, query in both_ways) / len(queries),
+                    "recall@10": sum(sum(right[:10]) / len(query.right) for right, query in both_ways) / len(queries),
+                    "recall@100": sum(sum(right) / len(query.right) for right, query in both_ways) / len(queries),
                     "ms": 1000 * seconds / len(queries),
+                    **({"weight": weight} if system == "weight" else {}),
                 }
             )
     return rows
 
 
-def _place(text: str, hits: Sequence[Any]) -> int | None:
-    return next((place for place, hit in enumerate(hits, 1) if hit.text == text), None)
+def _example(query: Query) -> Example:
+    label, *others = sorted(query.right)
+    return Example(query.turns, label, labels=dict.fromkeys([label, *others], 1.0))
+
+
+def _right(query: Query, hits: Sequence[Any]) -> list[bool]:
+    """Whether each of the first hits is right."""
+    return [hit.text in query.right for hit in hits[:TOP_K]]
+
+
+def _ndcg(right: Sequence[bool], query: Query) -> float:
+    gains = [1 / math.log2(place + 2) for place in range(10)]
+    found = sum(gain for gain, is_right in zip(gains, right, strict=False) if is_right)
+    return found / sum(gains[: len(query.right)])
 
 
 def _wiki(datapath: Path) -> tuple[list[Query], Iterator[str]]:
@@ -128,7 +164,7 @@ def _wiki(datapath: Path) -> tuple[list[Query], Iterator[str]]:
     folder, queries = datapath / "wiki_article_search", []
     for sentences in _articles(folder, "test"):
         query = sentences.pop(rng.randrange(1, len(sentences)))
-        queries.append(Query([query], " ".join(sentences)))
+        queries.append(Query([query], frozenset([" ".join(sentences)])))
     others = (" ".join(sentences) for part in ("valid", "train") for sentences in _articles(folder, part))
     return queries, others
 
@@ -148,7 +184,7 @@ def _dstc7(datapath: Path) -> tuple[list[Query], Iterator[str]]:
     queries = [
         Query(
             [one["utterance"] for one in dialogue["messages-so-far"]],
-            dialogue["options-for-correct-answers"][0]["utterance"],
+            frozenset([dialogue["options-for-correct-answers"][0]["utterance"]]),
         )
         for dialogue in dialogues
     ]
@@ -158,7 +194,7 @@ def _dstc7(datapath: Path) -> tuple[list[Query], Iterator[str]]:
 def _dailydialog(datapath: Path) -> tuple[list[Query], Iterator[str]]:
     dialogues = [json.loads(line) for _, line in lines(_file(datapath / "dailydialog", "dialogues.jsonl"))]
     queries = [
-        Query(one["turns"][:place], one["turns"][place])
+        Query(one["turns"][:place], frozenset([one["turns"][place]]))
         for one in dialogues
         if one["split"] == "test"
         for place in range(2, len(one["turns"]))
@@ -166,7 +202,18 @@ def _dailydialog(datapath: Path) -> tuple[list[Query], Iterator[str]]:
     return queries, (turn for one in dialogues if one["split"] != "test" for turn in one["turns"][1:])
 
 
-TASKS: dict[str, Read] = {"wiki": _wiki, "dstc7": _dstc7, "dailydialog": _dailydialog}
+def _banking77(datapath: Path) -> tuple[list[Query], Iterator[str]]:
+    questions: dict[str, list[tuple[str, str]]] = {}
+    for part in ("train", "test"):
+        with open(_file(datapath / "banking77", f"{part}.csv"), encoding="utf-8", newline="") as file:
+            questions[part] = [(row["text"].strip(), row["category"]) for row in csv.DictReader(file)]
+    of_intent: dict[str, set[str]] = {}
+    for text, intent in questions["train"][::4]:  # a quarter: 2,500 texts
+        of_intent.setdefault(intent, set()).add(text)
+    return [Query([text], frozenset(of_intent[intent])) for text, intent in questions["test"]], iter(())
+
+
+TASKS: dict[str, Read] = {"wiki": _wiki, "dstc7": _dstc7, "dailydialog": _dailydialog, "banking77": _banking77}
 
 
 def _file(folder: Path, name: str) -> Path:
