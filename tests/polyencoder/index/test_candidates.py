@@ -102,8 +102,11 @@ def test_standard_input(monkeypatch):
         ({"text": "x", "id": 1.5}, "line 2: the id 1.5 is neither"),
         ({"text": "x", "id": True}, "line 2: the id True is neither"),
         ({"text": "x", "id": ""}, "line 2: the id '' is neither"),
-        ({"text": "x", "n": float("nan")}, "line 2: its 'n' is nan; nan and infinity cannot be kept, leave it out"),
-        ({"text": "x", "n": [-float("inf")]}, "line 2: its 'n' is .-inf.; nan and infinity cannot be kept"),
+        (
+            {"text": "x", "n": float("nan")},
+            "line 2: its metadata n is nan; nan and infinity cannot be kept, leave it out",
+        ),
+        ({"text": "x", "n": [-float("inf")]}, "line 2: its metadata n.0 is -inf; nan and infinity cannot be kept"),
     ],
 )
 def test_records_that_cannot_be_used(tmp_path, record, message):
