@@ -27,6 +27,7 @@ from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
+from polyencoder.storage.files import atomic_write, check_writable
 from polyencoder.text import TokenBatch
 
 __all__ = ["FixedSource", "IndexPlace", "index_place", "read_candidates"]
@@ -54,9 +55,11 @@ def _task_candidates(opt: Opt) -> str:
     path = f"{opt['model_file']}.cands-{opt['task']}.cands"
     if not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse":
         logging.warning(f"collecting the candidates of {opt['task']} in {path}")
-        own = {"outfile": path, "datatype": "train:evalmode", "interactive_task": False, "batchsize": 1}
-        # the negative value left by training would make ParlAI log a line for each example
-        build_cands(Opt({**opt, **own, "log_every_n_secs": 10.0}))
+        check_writable(path, argument="model_file", overwrite=True)
+        own = {"datatype": "train:evalmode", "interactive_task": False, "batchsize": 1}
+        with atomic_write(path) as temporary:
+            # the negative value left by training would make ParlAI log a line for each example
+            build_cands(Opt({**opt, **own, "outfile": str(temporary), "log_every_n_secs": 10.0}))
     return path
 
 

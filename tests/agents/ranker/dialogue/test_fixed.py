@@ -13,7 +13,7 @@ from parlai.agents.ranker.dialogue.fixed import FixedSource, read_candidates
 from parlai.core.opt import Opt
 
 from polyencoder import Ranker
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import build_index
 
 pytestmark = pytest.mark.slow
@@ -254,6 +254,15 @@ def test_candidates_of_the_task_serve_when_no_file_is_given(copy_of, trained, ev
     report = evaluate(copy_of("biencoder"), eval_candidates="fixed")
     assert (tmp_path / "model.cands-fromfile.cands").exists()
     assert report["accuracy"] == trained("biencoder")[1]["accuracy"]
+
+
+def test_candidates_of_the_task_are_written_before_the_model_has_a_folder(make_agent, labels, tmp_path):
+    agent = make_agent("biencoder", candidates="fixed", model_file=str(tmp_path / "new" / "model"))
+    assert {*agent.sources["fixed"].texts} == {*labels}
+    assert [path.name for path in (tmp_path / "new").glob("*.cands*")] == ["model.cands-fromfile.cands"]
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/model\.cands-fromfile\.cands: cannot be written"):
+        make_agent("biencoder", candidates="fixed", model_file=str(tmp_path / "file" / "model"))
 
 
 @pytest.mark.parametrize(
