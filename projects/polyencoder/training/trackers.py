@@ -46,7 +46,7 @@ class TensorBoard:
         from torch.utils.tensorboard.writer import SummaryWriter
 
         self.id = id or name
-        self._writer = SummaryWriter(os.fspath(folder / "tensorboard"), purge_step=None if id is None else step + 1)
+        self._writer = SummaryWriter(os.fspath(folder / "tensorboard"), purge_step=step + 1)
         if id is None:
             rows = "".join(f"| {key} | {value} |\n" for key, value in options.items())
             self._writer.add_text("settings", f"| setting | value |\n| --- | --- |\n{rows}")

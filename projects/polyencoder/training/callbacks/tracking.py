@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from polyencoder.errors import PolyencoderError, TrainingError, first_line
 from polyencoder.evaluation.names import main_measures
 from polyencoder.settings.training import TrackerName, TrackerSettings
 from polyencoder.training.callbacks.base import Callback, Run
@@ -17,6 +19,8 @@ from polyencoder.training.objective import Outcome
 from polyencoder.training.trackers import TRACKERS, Tracker
 
 __all__ = ["Tracking", "recorders"]
+
+_log = logging.getLogger(__name__)
 
 NOT_FIGURES = ("updates", AMONG)
 
@@ -35,7 +39,8 @@ def recorders(
 class Tracking(Callback):
     """Logs the points of the learning curve as `train/...` and evaluations as `valid/...`, by the number of updates.
 
-    Comes after the curve and after `Checkpoints`, which resumes the run.
+    Comes after the curve and after `Checkpoints`, which resumes the run. A tracker that fails later than at the start
+    is left out with a warning: it does not end the run.
 
     Args:
         names: of the trackers.
@@ -59,20 +64,22 @@ class Tracking(Callback):
         self._names, self._curve, self._folder = names, curve, folder
         self._run, self._options = name, dict(options)
         self._ids: dict[str, str] = {}
-        self._trackers: list[Tracker] = []
+        self._trackers: dict[str, Tracker] = {}
         self._logged = 0  # updates of the last point
 
     def on_start(self, run: Run) -> None:
         for name in dict.fromkeys(self._names):
-            made = TRACKERS[name](
-                self._folder,
-                name=self._run,
-                options=self._options,
-                id=self._ids.get(name),
-                step=run.updates.count,
-            )
+            known = self._ids.get(name)
+            try:
+                made = TRACKERS[name](
+                    self._folder, name=self._run, options=self._options, id=known, step=run.updates.count
+                )
+            except PolyencoderError:
+                raise
+            except Exception as error:  # whatever its package, its server or the disk do
+                raise TrainingError(f"{name}: cannot be reported to ({first_line(error)})") from error
             self._ids[name] = made.id
-            self._trackers.append(made)
+            self._trackers[name] = made
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         for point in self._curve.points["training"]:
@@ -84,13 +91,19 @@ class Tracking(Callback):
         self._log("valid", main_measures(report) or report, step=run.updates.count)
 
     def on_end(self, run: Run) -> None:
-        for tracker in self._trackers:
-            tracker.close()
+        self._each(lambda tracker: tracker.close())
 
     def _log(self, part: str, figures: Mapping[str, float], *, step: int) -> None:
         numbers = {f"{part}/{name}": float(value) for name, value in figures.items() if name not in NOT_FIGURES}
-        for tracker in self._trackers:
-            tracker.log(numbers, step=step)
+        self._each(lambda tracker: tracker.log(numbers, step=step))
+
+    def _each(self, ask: Callable[[Tracker], None]) -> None:
+        for name, tracker in [*self._trackers.items()]:
+            try:
+                ask(tracker)
+            except Exception as error:
+                del self._trackers[name]
+                _log.warning("%s: the rest of the run is not reported there (%s)", name, first_line(error))
 
     def state_dict(self) -> dict[str, Any]:
         return {"ids": self._ids, "logged": self._logged}

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, TrainingError
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.tracking import Tracking
 from polyencoder.training.trackers import TRACKERS, check_trackers
@@ -115,6 +115,45 @@ def test_a_resumed_run_is_one_run_of_the_tracker(tracker, run, tmp_path, monkeyp
     resumed[1].on_evaluation(run, {"R20@1": 0.5, "hits@1": 0.5})
     resumed[1].on_end(run)
     assert globals()[f"of_{tracker}"](tmp_path) == FIGURES
+
+
+@pytest.fixture
+def begin(tmp_path):
+    def make():
+        curve = LearningCurve(tmp_path / "curve.png", title="a run")
+        return Tracking(["tensorboard"], curve, folder=tmp_path, name="my run", options={})
+
+    return make
+
+
+def test_figures_of_a_run_that_was_killed_before_its_first_checkpoint_are_replaced(begin, run, tmp_path):
+    for losses in ([9.0, 9.0, 9.0], [1.0, 2.0]):
+        run.updates.count, tracking = 0, begin()
+        tracking.on_start(run)
+        for count, loss in enumerate(losses, 1):
+            run.updates.count = count
+            tracking.on_evaluation(run, {"R20@1": 0.5 + loss / 100, "loss": loss})
+        tracking.on_end(run)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(one.step, one.value) for one in events.Scalars("valid/loss")] == [(1, 1.0), (2, 2.0)]
+
+
+def test_a_tracker_that_fails_ends_a_run_only_at_its_start(begin, run, tmp_path, monkeypatch, caplog):
+    tracking = begin()
+    tracking.on_start(run)
+    monkeypatch.setattr(TRACKERS["tensorboard"], "log", lambda *_, **__: 1 / 0)
+    for _ in range(2):
+        tracking.on_evaluation(run, {"R20@1": 0.5})
+    tracking.on_end(run)
+    assert [one.getMessage() for one in caplog.records] == [
+        "tensorboard: the rest of the run is not reported there (division by zero)"
+    ]
+    monkeypatch.setitem(TRACKERS, "tensorboard", lambda *_, **__: 1 / 0)
+    with pytest.raises(TrainingError, match=r"tensorboard: cannot be reported to \(division by zero\)"):
+        begin().on_start(run)
 
 
 def test_a_tracker_that_is_not_installed(monkeypatch):
