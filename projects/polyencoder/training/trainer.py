@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import chain
@@ -51,7 +52,7 @@ class Trainer:
         updates: the optimizer updates; None for the configured optimizer and schedule.
 
     Raises:
-        ConfigError: an invalid configuration, for example a frozen model.
+        ConfigError: an invalid configuration, for example a frozen model; two callbacks of one name.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Trainer:
     ) -> None:
         self.ranker, self.config = ranker, config or TrainingConfig()
         self.callbacks = [*mined_negatives(ranker, self.config), *callbacks]
+        _check_names(self.callbacks)
         self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
         self.progress = Progress()
         self.processes = Processes.of_this_group()
@@ -311,3 +313,12 @@ class Trainer:
         source, epochs = self._source, self.config.epochs
         examples = None if source is None or epochs is None else epochs * source.counts().examples
         return Goal(examples, config.max_updates, config.max_seconds)
+
+
+def _check_names(callbacks: Sequence[Callback]) -> None:
+    """Raises ConfigError if a checkpoint would hold the state of only one of two callbacks."""
+    for name, count in Counter(callback.name for callback in callbacks if callback.name).items():
+        if count > 1:
+            raise ConfigError(
+                f"{count} callbacks are named {name!r}, the key of their state in checkpoints: give each its own"
+            )

@@ -152,6 +152,13 @@ def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
     assert trainer.stopped == "no better R8@1 in 2 evaluations"
 
 
+def test_two_callbacks_of_one_name(make_ranker):
+    ranker = make_ranker("bi")
+    twice = [Evaluation(ranker, VALID, every=8), Evaluation(ranker, VALID[:2], every=8)]
+    with pytest.raises(ConfigError, match="2 callbacks are named 'evaluation'"):
+        Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=twice)
+
+
 def test_a_student_comes_nearer_to_its_teacher(make_ranker):
     teacher = Teacher(make_ranker("cross", seed=3), ScoreCache(None))
     student = make_ranker("bi", seed=1)
