@@ -141,10 +141,12 @@ class Choice:
         positives = [[label, *more] for label, more in zip(labels, right or [[]] * len(labels), strict=True)]
         excluded = [set(self._keys(texts)) for texts in positives]
         top_k = last + max(map(len, excluded))
-        while True:  # duplicates may require a larger search
+        while True:  # duplicates may require a larger search, unless there is nothing more to find
             top_k = min(top_k, size)
-            wrong = [self._wrong(hits, out) for hits, out in zip(find(top_k), excluded, strict=True)]
-            if top_k == size or all(len(hits) >= last for hits in wrong):
+            found = find(top_k)
+            wrong = [self._wrong(hits, out) for hits, out in zip(found, excluded, strict=True)]
+            enough = (len(own) >= last or len(hits) < top_k for own, hits in zip(wrong, found, strict=True))
+            if top_k == size or all(enough):
                 break
             top_k *= 2
         wrong = [hits[first - 1 : last] for hits in wrong]

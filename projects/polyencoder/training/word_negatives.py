@@ -36,7 +36,8 @@ class WordMiner:
             raise InputError("there are no candidates to mine")
         if settings.max_similarity is not None and not ranker.model.has_vectors:
             raise InputError(
-                f"a {ranker.model.title} has no vectors, which a largest similarity compares", argument="max_similarity"
+                f"a {ranker.model.title} has no vectors, which a largest similarity compares",
+                argument="max_positive_similarity",
             )
         self._ranker, self._texts = ranker, texts
         self._choice = Choice(ranker, settings)

@@ -146,8 +146,24 @@ def test_by_words_the_ranks_are_bm25s_and_margins_of_the_models_scores(make_rank
         most = float(ranker.score([one], [label])) - 0.01
         wrong = [text for text in some if text != label]
         assert texts == [text for text in wrong if float(ranker.score([one], [text])) <= most][:3]
-    with pytest.raises(InputError, match="a cross-encoder has no vectors, which a largest similarity compares"):
+    with pytest.raises(
+        InputError, match="a cross-encoder has no vectors, which a largest similarity compares"
+    ) as found:
         WordMiner(ranker, TEXTS, HardNegatives(count=1, max_similarity=0.9))
+    assert found.value.argument == "max_positive_similarity"
+
+
+def test_a_search_that_found_all_that_there_is_is_not_repeated(make_ranker, monkeypatch):
+    scored = []
+    ranker = make_ranker("bi")
+    texts = [*TEXTS, *(f"number {n}" for n in range(400))]
+    miner = WordMiner(ranker, texts, HardNegatives(count=1, margin=0.0))
+    score = ranker.score
+    monkeypatch.setattr(ranker, "score", lambda contexts, texts: scored.append(texts) or score(contexts, texts))
+    miner(["dogs ?"], [TEXTS[0]])
+    among, label = scored
+    assert {*among} == {text for text in TEXTS if "dogs" in text}
+    assert label == [TEXTS[0]]
 
 
 def test_ranks():
