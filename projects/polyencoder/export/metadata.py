@@ -83,8 +83,8 @@ def hub_id(name: Any) -> str | None:
 
 
 def hub_dataset(name: Any) -> str | None:
-    """The repository of data that are read from the hub, `hf:OWNER/NAME:SPLIT` -> `OWNER/NAME`; None for files."""
-    return hub_id(str(name).split(":")[1]) if str(name).startswith("hf:") else None
+    """The repository of data of the hub, `hf:OWNER/NAME:SPLIT` or `hf:OWNER/NAME@CONFIG:SPLIT`; None for files."""
+    return hub_id(str(name).split(":")[1].partition("@")[0]) if str(name).startswith("hf:") else None
 
 
 def without_folder(value: Any) -> Any:

@@ -32,5 +32,6 @@ def test_names_of_the_hub(tmp_path):
     assert hub_id("me/model") == "me/model"
     assert [hub_id(one) for one in (str(tmp_path), "./here", "zoo:a/b", "", None)] == [None] * 5
     assert hub_dataset("hf:me/talks:train") == "me/talks"
+    assert hub_dataset("hf:me/talks@english:train") == "me/talks"
     assert hub_dataset("talks.jsonl") is None
     assert without_folder("/a/b.csv,/c/d.csv,e/f.csv") == "b.csv,d.csv,e/f.csv"
