@@ -53,12 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--evaluated", type=int, default=300, help="validation examples")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
+    pairs, evaluated = (100, 20) if flags.quick else (flags.pairs, flags.evaluated)
     rows = []
     for name in flags.tasks:
         task = TASKS[name]
         data = {
             part: sample(task, datatype, datapath=flags.datapath, count=count)
-            for part, datatype, count in (("train", "train:evalmode", flags.pairs), ("valid", "valid", flags.evaluated))
+            for part, datatype, count in (("train", "train:evalmode", pairs), ("valid", "valid", evaluated))
         }
         for preset in flags.presets:
             row = measure(preset, data, backbone=flags.backbone or str(minilm_folder()))
