@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -87,7 +88,8 @@ class FederatedIndex(Index):
         """
         if not places:
             raise ConfigError("no index is named: give at least one", argument="index")
-        if twice := next((place for n, place in enumerate(places) if str(place) in map(str, places[:n])), None):
+        names = [os.path.realpath(str(place)) for place in places]
+        if twice := next((place for n, place in enumerate(places) if names[n] in names[:n]), None):
             raise ConfigError(f"{without_password(str(twice))}: is named twice; give each index once", argument="index")
         self.partial = partial
         self._made_by: Fingerprints | None = None
@@ -190,7 +192,9 @@ class FederatedIndex(Index):
     # Searching
 
     def check(self, options: SearchOptions) -> None:
-        """As in `Index.check`, for each of the indexes."""
+        """As in `Index.check`, for each of the indexes, and those whose servers answer by now."""
+        now = time.monotonic()
+        self._ask([part for part in self._parts if part.index is None and part.again <= now], lambda *_: None)
         for part in self._parts:
             if part.index is not None:
                 part.index.check(replace(options, fusion=None, vector_weight=None))
@@ -216,22 +220,23 @@ class FederatedIndex(Index):
         best = self._merged([*first.items()], contexts, options)
         k = options.top_k or TOP_K
         reached = [hits[k - 1].score if len(hits) >= k else -math.inf for hits in best]
-        floors = [*map(max, reached, floors)] if floors is not None else reached
+        bounds = [*map(max, reached, floors)] if floors is not None else reached
 
-        def prove(number: int, index: Index) -> list[list[Hit]] | None:
-            if (found := first.get(number)) is None:
-                return None  # it did not answer
+        def prove(number: int, index: Index) -> list[list[Hit]]:
+            found = first[number]
             places = [place for place, hits in enumerate(found) if hits and hits[0].found == "approximate"]
             if places:
                 some = contexts.select(torch.tensor(places, device=contexts.vectors.device))
-                proven = index._search(some, options, floors=[floors[place] for place in places])
+                proven = index._search(some, options, floors=[bounds[place] for place in places])
                 found = [*found]
                 for place, hits in zip(places, proven, strict=True):
                     found[place] = hits
             return found
 
-        second = self._each(prove)
-        return self._merged([(n, found) for n, found in second if found is not None], contexts, options)
+        second = self._each(prove, of=first)
+        if len(second) < len(first):  # the proofs of the others may rest on scores of one that is gone
+            return self._search(contexts, options, floors=floors)
+        return self._merged(second, contexts, options)
 
     def _search_both(
         self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
@@ -253,25 +258,35 @@ class FederatedIndex(Index):
             for place in range(contexts.batch_size)
         ]
 
-    def _each(self, ask: Callable[[int, Index], T]) -> list[tuple[int, T]]:
-        """What each index that answers says, by its number: servers in threads, folders one after the other here.
+    def _each(self, ask: Callable[[int, Index], T], *, of: Container[int] | None = None) -> list[tuple[int, T]]:
+        """What each index that answers says, by its number; `of` has the numbers of those that are asked.
 
         Raises:
             PolyencoderError: an index does not answer; if it may be missing, no index answers.
         """
+        now = time.monotonic()
+        parts = [part for part in self._parts if of is None or part.number in of]
+        waiting = [part for part in parts if not self.partial or part.again <= now] or parts
+        answers, lost = self._ask(waiting, ask)
+        if lost is not None and not answers:
+            raise lost
+        return answers
+
+    def _ask(
+        self, parts: Sequence[_Part], ask: Callable[[int, Index], T]
+    ) -> tuple[list[tuple[int, T]], PolyencoderError | None]:
+        """The answers, and why one is missing: servers in threads, folders one after the other here."""
 
         @torch.no_grad()
         def asked(part: _Part) -> T:
             return ask(part.number, part.opened())
 
-        now = time.monotonic()
-        waiting = [part for part in self._parts if not self.partial or part.again <= now] or self._parts
         threads: dict[int, Future[T]] = {}
         if self._made_by is not None:  # else the first one that opens says which model all of them need
-            threads = {part.number: self._pool.submit(asked, part) for part in waiting if part.remote}
+            threads = {part.number: self._pool.submit(asked, part) for part in parts if part.remote}
         answers: list[tuple[int, T]] = []
         lost: PolyencoderError | None = None
-        for part in waiting:
+        for part in parts:
             thread = threads.get(part.number)
             try:
                 answers.append((part.number, asked(part) if thread is None else thread.result()))
@@ -283,9 +298,7 @@ class FederatedIndex(Index):
                 if not part.again:
                     _log.warning("index %d does not answer, and is left out: %s", part.number, error)
                 part.again = time.monotonic() + _AGAIN_SECONDS
-        if lost is not None and not answers:
-            raise lost
-        return answers
+        return answers, lost
 
     # Changing
 

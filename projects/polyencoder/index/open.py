@@ -63,7 +63,7 @@ def open_index(
         ConfigError: `partial` for a single index.
         PolyencoderError: a server cannot be reached.
     """
-    if not isinstance(where, (str, os.PathLike)):
+    if isinstance(where, Sequence) and not isinstance(where, str):
         if len(places := list(where)) != 1:
             for place in places:
                 check_place("the index", place, addresses=_ADDRESSES)

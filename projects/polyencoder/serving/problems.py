@@ -36,6 +36,8 @@ def problem(
 def for_clients(error: PolyencoderError, service: Service) -> str:
     """The message without internals of the server: the index's address and the database driver's text."""
     message, index = str(error), service.index
+    if index is not None:
+        message = message.removeprefix(f"{index.address}: ")
     addresses = [] if index is None else index.addresses
     for number, names in enumerate(zip_longest(service.config.index, addresses), start=1):
         for name in names:

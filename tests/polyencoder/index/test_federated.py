@@ -130,6 +130,7 @@ def test_what_cannot_be_searched_together(made, tmp_path, postgres):
     make_index(known, table, MADE_BY, words=True).close()
     for places, problem in {
         (one, one): "is named twice",
+        (one, f"{one}/../{one.name}"): "is named twice",
         (): "no index is named",
     }.items():
         with pytest.raises(ConfigError, match=problem):
@@ -148,6 +149,47 @@ def test_what_cannot_be_searched_together(made, tmp_path, postgres):
     for change in (lambda: index.add(known), lambda: index.remove(["0"]), index.changing):
         with pytest.raises(ConfigError, match="cannot be changed: change one of them"):
             change()
+
+
+def test_no_proof_rests_on_an_index_that_is_gone(made):
+    """Its server fails between the first search, whose scores bound the second, and the second."""
+    pytest.importorskip("faiss")
+    vectors, _ = drawn(800, 1, 24, seed=2)
+    contexts = ContextEncoding(0.3 * torch.randn(3, 16, 24, generator=torch.Generator().manual_seed(2)))
+    known = [*records(np.concatenate([1.8 * vectors[:400], 0.3 * vectors[400:]]))]
+    places = [made(some, faiss="flat") for some in (known[:400], known[400:])]
+    index = open_index(places, MADE_BY, partial=True)
+    server = index._parts[0].index
+    search = server._search
+
+    def once(contexts, options, *, floors=None):
+        if options.exactness == "certified":
+            raise PolyencoderError("no connection")
+        return [[hit._replace(found="approximate") for hit in hits] for hits in search(contexts, options)]
+
+    server._search = once
+    found = index.search(contexts, top_k=1, list_length=1, exactness="certified")
+    assert shown(found) == shown(open_index(places[1], MADE_BY).search(contexts, top_k=1))
+    assert {hit.missing for hits in found for hit in hits} == {(1,)}
+
+
+def test_an_index_that_answers_late_is_checked_too(made):
+    vectors, contexts = drawn(6, 1, 6)
+    known = records(vectors)
+    one, plain = made(known), made(known[:3], words=False)
+    is_up = False
+
+    def opened(place, made_by):
+        if place == plain and not is_up:
+            raise PolyencoderError("no connection")
+        return open_index(place, made_by or MADE_BY)
+
+    index = FederatedIndex([one, plain], opened, partial=True)
+    words = {"words_only": True, "texts": ["things"] * 3}
+    assert {hit.missing for hits in index.search(contexts, **words) for hit in hits} == {(2,)}
+    is_up, index._parts[1].again = True, 1.0
+    with pytest.raises(ConfigError, match=f"{plain}: has no words to search by"):
+        index.search(contexts, **words)
 
 
 def test_a_searcher_counts_all_candidates(ranker, sentences, tmp_path):

@@ -38,8 +38,8 @@ def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, c
 def test_of_several_indexes_clients_are_told_numbers(make_ranker, tmp_path):
     """The second does not answer: a server that may leave it out says so, another one says which."""
     ranker, gone = make_ranker("bi"), "postgres://tester:secret@127.0.0.1:1/none#hidden"
-    ranker.index(REPLIES[:2], tmp_path / "first").close()
-    ranker.index(REPLIES[2:], tmp_path / "third").close()
+    ranker.index(REPLIES[:2], tmp_path / "first", words=True).close()
+    ranker.index(REPLIES[2:], tmp_path / "third", words=True).close()
     places = (str(tmp_path / "first"), gone, str(tmp_path / "third"))
     config = ServerConfig(model="tiny", index=places, partial=True, port=0, sessions=str(tmp_path / "sessions"))
     index = open_index(places, ranker, partial=True)
@@ -49,6 +49,7 @@ def test_of_several_indexes_clients_are_told_numbers(make_ranker, tmp_path):
         answer = client.post("/v1/search", json=query).json()
         nothing = client.post("/v1/search", json={**query, "filter": {"lang": "de"}, "messages": None}).json()
         changed = client.put("/v1/candidates", json={"candidates": [{"text": "hello"}]})
+        useless = client.post("/v1/search", json={**query, "hybrid": True, "fusion": "score"})
         index.partial = False
         refused = client.post("/v1/search", json=query)
     service.close()
@@ -57,6 +58,7 @@ def test_of_several_indexes_clients_are_told_numbers(make_ranker, tmp_path):
         *((one.id, 3) for one in REPLIES[2:]),
     }
     assert (answer["missing"], nothing["missing"]) == ([2], [2])
-    assert (changed.status_code, refused.status_code) == (422, 503)
+    assert (changed.status_code, useless.status_code, refused.status_code) == (422, 422, 503)
+    assert str(tmp_path) not in useless.text
     assert "cannot be changed: change one of them" in changed.json()["message"]
     assert refused.json()["message"].startswith("index 2: no connection; is the server running")
