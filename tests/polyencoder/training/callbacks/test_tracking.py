@@ -30,8 +30,10 @@ def of_tensorboard(folder):
 
 
 def of_wandb(folder):
+    import wandb
     from wandb.proto.wandb_internal_pb2 import Record
 
+    wandb.teardown()  # as the end of a process: until then the last rows may not be in the file
     parts = sorted(folder.glob("wandb/offline-run-*"))
     assert len({path.name.rpartition("-")[2] for path in parts}) == 1, "of one run"
     found = {name: {} for name in FIGURES}
