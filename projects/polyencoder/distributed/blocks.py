@@ -94,7 +94,7 @@ def encode_blocks(
     blocks = list(_blocks(paths, folder, rows=checked_count("rows", rows)))
     make_folder(folder)
     total = 0
-    for done in engine(blocks, EncodeBlock(encode)):
+    for done in engine(blocks, EncodeBlock(encode)) if blocks else ():  # no cluster is started for nothing
         if done.error:
             raise InputError(done.error)
         total += done.rows

@@ -27,7 +27,7 @@ __all__ = ["Searcher"]
 
 _AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan
 _WITH_TOKENS = 256  # the same, where the vectors of their tokens are kept, too
-# The number of a hybrid search's first texts that certainly have the `DEPTH` best scores among them: a text that is
+# The number of the first texts that, by reciprocal ranks, have the `DEPTH` best scores among them: a text that is
 # before the tenth of the vectors, whose sum is at least 1/70, has a rank below 80 in one of the lists.
 FUSED = 200
 

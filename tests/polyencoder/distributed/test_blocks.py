@@ -44,3 +44,10 @@ def test_files_that_are_no_parquet(encode, tmp_path):
     with pytest.raises(InputError, match=r"x\.jsonl: not a Parquet file, or damaged .*; workers read Parquet"):
         encode_blocks(tmp_path / "x.jsonl", tmp_path / "parts", encode, engine=in_this_process)
     assert not (tmp_path / "parts").exists()
+
+
+def test_no_cluster_is_started_for_no_rows(encode, tmp_path):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table({"text": arrow.array([], arrow.string())}), tmp_path / "x.parquet")
+    with pytest.raises(InputError, match="no part was made, as there are no candidates"):
+        encode_blocks(tmp_path / "x.parquet", tmp_path / "parts", encode, engine=lambda *_: pytest.fail("started"))
