@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--backbone", help="a sentence encoder (default: MiniLM)")
     parser.add_argument("--updates", type=int, default=14, help="of 8 questions each")
     parser.add_argument("--seeds", type=int, default=1, help="splits of the questions, and orders of training")
-    parser.add_argument("--learning-rate", type=float, default=1e-4)
+    parser.add_argument("--learning-rate", type=float, default=2e-5)
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
     updates, seeds = (2, 1) if flags.quick else (flags.updates, flags.seeds)

@@ -273,9 +273,11 @@ def check_measures(measures: Sequence[str]) -> None:
 
 
 def _check_qrels(qrels: Qrels) -> None:
-    """Raises InputError if nothing is judged."""
+    """Raises InputError if nothing is judged, or nothing is right."""
     if not any(qrels.values()):
         raise InputError("there is no judgement: nothing can be measured", argument="qrels")
+    if not any(label > 0 for own in qrels.values() for label in own.values()):
+        raise InputError("all labels are 0: no document is right, so every measure would be 0", argument="qrels")
 
 
 def cannot_compute(failed: Mapping[str, str]) -> ConfigError:

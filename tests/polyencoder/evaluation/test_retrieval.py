@@ -235,6 +235,11 @@ def test_nothing_is_judged(qrels):
         evaluate_run(RUN, qrels)
 
 
+def test_nothing_is_right():
+    with pytest.raises(InputError, match="all labels are 0"):
+        evaluate_run(RUN, {"q1": {"d1": 0}})
+
+
 def test_what_a_measures_own_program_cannot_read():
     """gdeval wants numbers for ids of queries."""
     with pytest.raises(ConfigError, match="cannot compute 'ERR@10' here"):
