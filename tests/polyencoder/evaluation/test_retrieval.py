@@ -48,7 +48,7 @@ def test_a_measure_without_a_value_for_each_query():
         st.sampled_from("abcd"),
         st.dictionaries(st.sampled_from("uvwxyz"), st.integers(0, 3), min_size=1),
         min_size=1,
-    ),
+    ).filter(lambda qrels: any(any(own.values()) for own in qrels.values())),
     run=st.dictionaries(
         st.sampled_from("abcde"), st.dictionaries(st.sampled_from("tuvwxyz"), st.integers(-9, 9).map(float))
     ),
