@@ -66,14 +66,18 @@ _THINGS = [
 ]
 
 
+_EASY_LABELS = [f"my {thing} is here ." for thing in _THINGS]
+
+
 def _easy_pairs(path: Path) -> None:
     """JSON lines that can be learned in seconds: the answer has a word of the question."""
-    labels = [f"my {thing} is here ." for thing in _THINGS]
     questions = ["where is the {} ?", "tell me , is the {} with you ?"]
     pairs = [
-        (question.format(thing), label) for thing, label in zip(_THINGS, labels, strict=True) for question in questions
+        (question.format(thing), label)
+        for thing, label in zip(_THINGS, _EASY_LABELS, strict=True)
+        for question in questions
     ]
-    write(path, ({"context": [question], "response": label, "candidates": labels} for question, label in pairs))
+    write(path, ({"context": [question], "response": label, "candidates": _EASY_LABELS} for question, label in pairs))
 
 
 def _easy_folder(path: Path) -> None:
@@ -130,7 +134,7 @@ def _speakers(turn: Any) -> list[tuple[str, str]]:
 
 
 def _replies(path: Path) -> None:
-    texts = sorted({label for _, label, _ in islice(_turns("train"), 120)})
+    texts = sorted({label for _, label, _ in islice(_turns("train"), 120)}) + _EASY_LABELS
     if path.suffix == ".txt":
         write(path, "".join(f"{text}\n" for text in texts))
     else:
