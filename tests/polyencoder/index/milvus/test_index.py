@@ -108,7 +108,7 @@ class TestChanging:
         for value in (2**64, -(2**63) - 1, [{"deep": 2**70}]):
             with pytest.raises(InputError, match="its 'm' has a whole number of more than 64 bits"):
                 index.add([Candidate("x", "text", {"m": value})])
-        with pytest.raises(InputError, match="its 'm' is nan"):
+        with pytest.raises(InputError, match="its metadata m is nan"):
             index.add([Candidate("x", "text", {"m": float("nan")})])
 
     def test_fields(self, index):
