@@ -136,7 +136,7 @@ def calibrate(settings: CalibrateSettings) -> None:
 
 
 def _weight_report(fitted: WeightFit) -> str:
-    """The weight, nDCG@10 of each order, and what to make of it."""
+    """Reports the weight, the nDCG@10 of each order, and whether the weight helps."""
     orders = {"vectors": fitted.vectors, "words": fitted.words, "rrf": fitted.rrf}
     best = max(orders, key=orders.__getitem__)
     if not fitted.matters:

@@ -42,7 +42,7 @@ def parts(files, encode, tmp_path) -> dict[str, bytes]:
 
 @pytest.fixture
 def check_engine(files, encode, parts, tmp_path):
-    """(engine): it writes what one process writes, goes on where it was killed, and says which row is wrong."""
+    """(engine): it writes what one process writes, resumes after a kill, and names an invalid row."""
 
     def check(engine) -> None:
         folder = tmp_path / "parts"

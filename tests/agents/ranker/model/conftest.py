@@ -1,4 +1,4 @@
-"""What the tests of learning share: a disk that is full."""
+"""Shared fixtures of the tests of learning: a full disk, the losses of each step."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from polyencoder.training.objective import RankingObjective
+
 
 @pytest.fixture
 def largest_file() -> Iterator[Callable[[int | None], None]]:
@@ -14,3 +16,18 @@ def largest_file() -> Iterator[Callable[[int | None], None]]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (soft if size is None else size, hard))
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """What each training step gave: [(scores, pool, losses)]."""
+    calls = []
+    step = RankingObjective.__call__
+
+    def record(self, batch):
+        outcome = step(self, batch)
+        calls.append((outcome.scores, outcome.pool, outcome.losses))
+        return outcome
+
+    monkeypatch.setattr(RankingObjective, "__call__", record)
+    return calls

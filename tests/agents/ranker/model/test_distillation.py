@@ -12,7 +12,6 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.training.losses import distillation_kl, margin_mse
-from polyencoder.training.objective import RankingObjective
 from polyencoder.training.teacher import Teacher
 
 pytestmark = pytest.mark.slow
@@ -39,21 +38,6 @@ def teacher_file(trained):
 
 
 @pytest.fixture
-def fitted(monkeypatch):
-    """What each step gave: [(scores, pool, losses)]."""
-    calls = []
-    step = RankingObjective.__call__
-
-    def record(self, batch):
-        outcome = step(self, batch)
-        calls.append((outcome.scores, outcome.pool, outcome.losses))
-        return outcome
-
-    monkeypatch.setattr(RankingObjective, "__call__", record)
-    return calls
-
-
-@pytest.fixture
 def asked(monkeypatch):
     """The number of pairs in each request to a teacher's ranker."""
     requests = []
@@ -70,7 +54,7 @@ def asked(monkeypatch):
 @pytest.mark.parametrize("loss", ["kl", "margin-mse"])
 @pytest.mark.parametrize("source", ["batch", "inline"])
 @pytest.mark.parametrize("student", STUDENTS)
-def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_agent, respond, fitted, labels):
+def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_agent, respond, steps, labels):
     agent = make_agent(
         student,
         candidates=source,
@@ -81,7 +65,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
     )
     turns = list(with_candidates(TURNS, labels)) if source == "inline" else TURNS
     respond(agent, *turns)
-    ((scores, pool, losses),) = fitted
+    ((scores, pool, losses),) = steps
     teacher = Ranker.from_pretrained(teacher_file, device="cpu")
     contexts = [["hello", "my cat is here .", "where is the dog ?"], TURNS[1]["text"], TURNS[2]["text"]]
     for i, context in enumerate(contexts):
@@ -99,7 +83,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
     assert report["mean_loss"].value() == pytest.approx(losses.mean().item(), rel=1e-4)
 
 
-def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond, fitted):
+def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond, steps):
     agent = make_agent(
         "biencoder",
         candidates="batch",
@@ -109,7 +93,7 @@ def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond,
         distillation_loss="margin-mse",
     )
     respond(agent, *TURNS)
-    ((scores, pool, losses),) = fitted
+    ((scores, pool, losses),) = steps
     teacher = Ranker.from_pretrained(teacher_file, device="cpu")
     context, label = TURNS[1]["text"], int(pool.labels[1])
     rival = max((j for j in range(3) if j != label), key=lambda j: scores[1, j])
@@ -167,10 +151,10 @@ def test_scores_are_kept_beside_the_model(teacher_file, train, evaluate, easy_ta
     assert not (tmp_path / "unused").exists()  # evaluation needs no teacher
 
 
-def test_weight_0_needs_no_teacher(make_agent, respond, fitted):
+def test_weight_0_needs_no_teacher(make_agent, respond, steps):
     agent = make_agent("biencoder", candidates="batch", teacher_model="no/such/teacher", distillation_weight=0.0)
     respond(agent, *TURNS)
-    ((scores, pool, losses),) = fitted
+    ((scores, pool, losses),) = steps
     torch.testing.assert_close(losses, F.cross_entropy(scores, pool.labels, reduction="none"))
 
 
@@ -218,10 +202,10 @@ def test_an_encoder_teaches_as_a_bi_encoder_without_training(make_agent, backbon
     assert "is an encoder: it ranks as a bi-encoder without training" in caplog.text
 
 
-def test_an_exported_folder_teaches_as_its_file_does(teacher_file, make_agent, respond, fitted, tmp_path):
+def test_an_exported_folder_teaches_as_its_file_does(teacher_file, make_agent, respond, steps, tmp_path):
     Ranker.from_pretrained(teacher_file, device="cpu").save_pretrained(tmp_path / "folder")
     for teacher in (teacher_file, str(tmp_path / "folder")):
         torch.manual_seed(0)
         respond(make_agent("biencoder", candidates="batch", teacher_model=teacher), *TURNS)
-    torch.testing.assert_close(fitted[0][2], fitted[1][2])
+    torch.testing.assert_close(steps[0][2], steps[1][2])
     shutil.rmtree(tmp_path / "folder")

@@ -10,7 +10,6 @@ import torch
 from polyencoder import ConfigError, InputError
 from polyencoder.evaluation.names import NDCG
 from polyencoder.training.losses import OF_LABELS, softmax_loss
-from polyencoder.training.objective import RankingObjective
 
 CAT, DOG, COW = "my cat is here .", "my dog is here .", "my cow is here ."
 GRADED = {
@@ -20,21 +19,6 @@ GRADED = {
     "label_candidates": [COW, CAT, DOG],
 }
 PLAIN = {"text": "where is the cow ?", "labels": [COW], "label_candidates": [COW, CAT, DOG]}
-
-
-@pytest.fixture
-def steps(monkeypatch):
-    """What each step gave: [(scores, pool, losses)]."""
-    calls = []
-    step = RankingObjective.__call__
-
-    def record(self, batch):
-        outcome = step(self, batch)
-        calls.append((outcome.scores, outcome.pool, outcome.losses))
-        return outcome
-
-    monkeypatch.setattr(RankingObjective, "__call__", record)
-    return calls
 
 
 @pytest.mark.parametrize(

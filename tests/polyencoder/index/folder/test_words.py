@@ -208,7 +208,7 @@ def test_words_of_another_unicode_version_go_with_their_text(folder, ranker, mon
 
 
 def test_an_index_whose_words_were_not_kept(folder, ranker, monkeypatch):
-    """Of an earlier version: it is searched as it is, and its next change adds the words again."""
+    """An index of an earlier version: it can be searched unchanged, and its next change adds the words again."""
     with monkeypatch.context() as patch:
         patch.setattr(words_module, "words_of", of_another_unicode)
         FolderIndex.open(folder, ranker).add([Candidate("old", "un éléphant")])
