@@ -1,6 +1,7 @@
 """Measures searches by words, by vectors, and by both: nDCG@10, recall@10 and @100, processor milliseconds of a query.
 
     python -m benchmarks.hybrid --datapath ../shared/data --threads 1 --json
+    python -m benchmarks.hybrid --datapath ../shared/data --threads 1 --tasks --rows 100000 1000000 --json
 
 Four tasks, each with `--queries` queries, among `--candidates`; all but the last have one right candidate for each:
 
@@ -9,29 +10,42 @@ Four tasks, each with `--queries` queries, among `--candidates`; all but the las
 - dailydialog: a dialogue of DailyDialog's test part finds its next utterance;
 - banking77: a question of BANKING77's test part finds the training questions of its intent.
 
-The fusion "weight" is fitted to the first half of the queries, and all systems are measured on the second.
+The fusion "weight" is fitted to the first half of the queries, and all systems are measured on the second. The fusion
+"score" is for approximate searches: "nearest list" reads one list of a FAISS index (ivf-flat, `effort` 1), and "score"
+adds what words find.
 
-The model is an untrained sentence encoder (`--backbone`) or `--model`, a ranker; it reads the last turn, or with
-`--turns all` the whole dialogue. Words are always those of the turns that hybrid searches take. `--rerank` is a
-cross-encoder, which orders the first 50 of the vectors' results, and of both.
+The model is an untrained sentence encoder (`--backbone`), a poly-encoder of it (`--poly`: 16 random codes, or the means
+of the latest 16 turns), or `--model`, a ranker; it reads the last turn, or with `--turns all` the whole dialogue. Words
+are always those of the turns that hybrid searches take. `--rerank` is a cross-encoder, which orders the first 50 of the
+vectors' results, and of both.
+
+`--rows` measures the time of a search among so many texts (`benchmarks.hybrid_time`), by at most 50 queries, without
+an encoder.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import csv
 import gzip
 import json
 import math
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
+from benchmarks import hybrid_time
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
 from polyencoder.calibration.weight import fit_weight, observe_hybrid
 from polyencoder.data.example import Example
 from polyencoder.data.readers import lines
+from polyencoder.index.folder import FolderIndex
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
 
@@ -42,6 +56,11 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "rrf": {"hybrid": True},
     "weight": {"hybrid": True, "fusion": "weight"},
 }
+APPROXIMATE: dict[str, dict[str, Any]] = {
+    "nearest list": {"effort": 1},
+    "score": {"effort": 1, "hybrid": True, "fusion": "score"},
+}
+CODES = 16
 _AT_ONCE = 50
 
 
@@ -57,30 +76,43 @@ Read = Callable[[Path], tuple[list[Query], Iterator[str]]]
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--datapath", type=Path, default=Path("../shared/data"), help="ParlAI's data folder")
-    parser.add_argument("--tasks", nargs="+", default=[*TASKS], choices=TASKS)
+    parser.add_argument("--tasks", nargs="*", default=[*TASKS], choices=TASKS)
     parser.add_argument("--queries", type=int, default=600)
     parser.add_argument("--candidates", type=int, default=5000)
     parser.add_argument("--backbone", help="a sentence encoder (default: MiniLM)")
+    parser.add_argument("--poly", choices=["codes", "turns"], help="context vectors of a poly-encoder of it")
     parser.add_argument("--model", help="a ranker instead, as of Ranker.load")
     parser.add_argument("--turns", default="last", choices=["last", "all"], help="of a dialogue, for the model")
     parser.add_argument("--rerank", help="a cross-encoder")
+    parser.add_argument("--rows", nargs="*", type=int, default=[], help="time searches among so many texts")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    ranker = Ranker.load(flags.model or flags.backbone or str(minilm_folder()))
-    reranker = None if flags.rerank is None else Ranker.load(flags.rerank)
+    torch.manual_seed(0)  # codes, drawn vectors
     queries, candidates = (60, 500) if flags.quick else (flags.queries, flags.candidates)
     rows: list[dict[str, Any]] = []
+    for count in flags.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += hybrid_time.measure(flags.datapath, count, Path(folder), queries=min(queries, 50))
+    if flags.tasks:
+        ranker, reranker = _ranker(flags), None if flags.rerank is None else Ranker.load(flags.rerank)
     for task in flags.tasks:
         found, texts = read(task, flags.datapath, queries=queries, candidates=candidates)
         rows += measure(task, found, texts, ranker, reranker=reranker, last=flags.turns == "last")
     report = {
         "benchmark": "hybrid",
         "machine": machine(),
-        "settings": {"turns": flags.turns, "quick": flags.quick},
+        "settings": {"poly": flags.poly, "turns": flags.turns, "quick": flags.quick},
         "rows": rows,
-        "summary": {f"{row['task']} {row['system']}": row["nDCG@10"] for row in rows},
+        "summary": {f"{row['task']} {row['system']}": row["nDCG@10"] for row in rows if "task" in row},
     }
     print_report(report, as_json=flags.json)
+
+
+def _ranker(flags: argparse.Namespace) -> Ranker:
+    backbone = flags.backbone or str(minilm_folder())
+    if flags.poly and not flags.model:
+        return Ranker.from_backbone(backbone, "poly", context_vectors=flags.poly, n_codes=CODES)
+    return Ranker.load(flags.model or backbone)
 
 
 def read(task: str, datapath: Path, *, queries: int, candidates: int) -> tuple[list[Query], list[str]]:
@@ -99,7 +131,16 @@ def measure(
     task: str, queries: Sequence[Query], texts: Sequence[str], ranker: Ranker, *, reranker: Ranker | None, last: bool
 ) -> list[dict[str, Any]]:
     """A row of the report for each system."""
-    index = ranker.index(texts, words=True)
+    with tempfile.TemporaryDirectory() as folder:
+        index = ranker.index(texts, Path(folder) / "index", words=True)
+        assert isinstance(index, FolderIndex)
+        with contextlib.closing(index):
+            return _measure(task, queries, ranker, index, reranker=reranker, last=last)
+
+
+def _measure(
+    task: str, queries: Sequence[Query], ranker: Ranker, index: FolderIndex, *, reranker: Ranker | None, last: bool
+) -> list[dict[str, Any]]:
     fitting, queries = queries[: len(queries) // 2], queries[len(queries) // 2 :]
     own = [query.turns[-1:] if last else query.turns for query in queries]
     examples = [_example(query) for query in fitting]
@@ -110,9 +151,11 @@ def measure(
 
     weight = fit_weight(observe_hybrid(both, examples)).weight
     rows = []
-    for system, options in SYSTEMS.items():
+    for system, options in (SYSTEMS | APPROXIMATE).items():
         if system == "weight":
             options = {**options, "vector_weight": weight}
+        if system in APPROXIMATE and not index.approximates:
+            index.build_faiss("ivf-flat")
         for cross in dict.fromkeys([None, reranker]):
             if cross is not None and system == "words":
                 continue

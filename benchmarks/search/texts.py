@@ -1,4 +1,4 @@
-"""Real contexts and candidates from ParlAI's data folder (ConvAI2, #ubuntu, DailyDialog), and synthetic ones."""
+"""Real contexts and candidates from ParlAI's data folder, and synthetic ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from polyencoder.data.readers import lines, records
 
-__all__ = ["dialogues", "made_candidates", "made_contexts", "read_candidates", "read_contexts"]
+__all__ = ["dialogues", "made_candidates", "made_contexts", "read_candidates", "read_contexts", "read_texts"]
 
 MADE = "words of one to three made syllables, as many as ConvAI2's validation examples have on average"
 
@@ -35,6 +35,22 @@ def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     different = [text for text in dict.fromkeys(found) if text.strip()]
     random.Random(0).shuffle(different)
     return different[:count]
+
+
+def read_texts(datapath: Path, count: int) -> list[str]:
+    """`count` distinct texts, always the same: `read_candidates`, then turns of other conversations and sentences of
+    Wikipedia; if they do not suffice, also pairs of random ones of them, joined."""
+    texts = dict.fromkeys(read_candidates(datapath, count))
+    for path in sorted(datapath.glob("conversations/*.jsonl*")):
+        for _, dialogue in records(path):
+            texts.update(dict.fromkeys(turn for turn in dialogue["turns"] if turn.strip()))
+    for path in sorted(datapath.glob("wiki_article_search/wikipedia_*.txt*")):
+        for _, line in lines(path):
+            texts.update(dict.fromkeys(sentence for sentence in line.split("\t") if sentence.strip()))
+    real, rng = [*texts], random.Random(0)
+    while len(texts) < count:
+        texts.setdefault(" ".join(rng.sample(real, 2)))
+    return [*islice(texts, count)]
 
 
 def dialogues(datapath: Path) -> Iterator[list[str]]:

@@ -9,6 +9,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "InputError",
+    "NoAnswerError",
     "PolyencoderError",
     "TrainingError",
     "UsageError",
@@ -49,6 +50,10 @@ class UsageError(ConfigError):
 
 class CheckpointError(PolyencoderError):
     """A saved model that is missing, damaged, of another architecture or size, or from a newer version."""
+
+
+class NoAnswerError(PolyencoderError):
+    """A server that cannot be reached or does not answer in time. One that refuses a request has answered."""
 
 
 class TrainingError(PolyencoderError):

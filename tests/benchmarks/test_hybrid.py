@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.hybrid import measure, read
+from benchmarks.hybrid import main, measure, read
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
@@ -59,7 +59,37 @@ def test_every_system_finds_the_answer_that_shares_a_word(datapath, make_ranker,
         "rrf, reranked",
         "weight",
         "weight, reranked",
+        "nearest list",
+        "nearest list, reranked",
+        "score",
+        "score, reranked",
     ]
-    assert [row["recall@100"] for row in rows[1:]] == [1.0] * 6
+    assert [row["recall@100"] for row in rows[1:7]] == [1.0] * 6
+    assert rows[9]["recall@100"] >= rows[7]["recall@100"]  # what words found is added
     if task != "banking77":
         assert rows[0]["nDCG@10"] > rows[1]["nDCG@10"]
+
+
+@pytest.mark.parametrize("vectors", ["codes", "turns"])
+def test_a_poly_encoder_of_the_backbone(datapath, bert, capsys, monkeypatch, vectors):
+    made = []
+    monkeypatch.setattr("benchmarks.hybrid.measure", lambda *args, **_: made.append(args[3].model.config) or [])
+    main(["--datapath", str(datapath), "--backbone", str(bert), "--poly", vectors, "--tasks", "wiki", "--json"])
+    assert [(one.architecture, one.context_vectors, one.n_codes) for one in made] == [("poly", vectors, 16)]
+    assert json.loads(capsys.readouterr().out)["settings"]["poly"] == vectors
+
+
+def test_the_time_of_searches_among_many_texts(datapath, capsys):
+    (datapath / "ConvAI2").mkdir()
+    (datapath / "Ubuntu").mkdir()
+    (datapath / "ConvAI2/valid_self_original.txt").write_text("1 your persona: i ski .\n2 hi !\thello .\n")
+    (datapath / "ConvAI2/train_self_original.txt").write_text("1 hi !\tgood day .\n")
+    (datapath / "Ubuntu/train.csv").write_text("Context,Utterance,Label\nhi,try apt,1.0\n")
+    main(["--datapath", str(datapath), "--tasks", "--rows", "90", "--quick", "--json"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    systems = [row["system"] for row in rows if row["query"] == "last turn"]
+    assert systems[:5] == ["words", "bi, vectors", "bi, both", "poly, vectors", "poly, both"]
+    assert systems[5:] == [f"{name}, ivf-flat" for name in systems[1:5]]
+    assert systems == [row["system"] for row in rows if row["query"] == "whole dialogue"]
+    assert {row["rows"] for row in rows} == {90}
+    assert all(0 < row["ms"] <= row["ms_90%"] for row in rows)

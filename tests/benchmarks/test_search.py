@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.search import engines, indexed, memory, peers, recall, systems
 from benchmarks.search.__main__ import main, summary
-from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts
+from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts, read_texts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
@@ -69,6 +69,20 @@ def test_texts_are_the_labels(datapath):
         ["your persona: i ski .", "hi !", "hello .", "any pets ?"],
     ]
     assert len(read_contexts(datapath, 1)) == 1
+
+
+def test_many_texts_are_those_of_conversations_and_articles_then_pairs_of_them(datapath):
+    (datapath / "conversations").mkdir()
+    (datapath / "conversations/some.jsonl").write_text(json.dumps({"turns": ["a table ?", "gladly ."]}) + "\n")
+    (datapath / "wiki_article_search").mkdir()
+    (datapath / "wiki_article_search/wikipedia_test.txt").write_text("a fact .\tanother .\n")
+    real = {*read_candidates(datapath), "a table ?", "a fact .", "another ."}
+    assert {*read_texts(datapath, len(real))} == real
+    more = read_texts(datapath, len(real) + 40)
+    assert more == read_texts(datapath, len(real) + 40)
+    joined = {f"{one} {other}" for one in real for other in real if one != other}
+    assert len({*more}) == len(more) == len(real) + 40
+    assert {*more} - real <= joined
 
 
 def test_a_missing_file_is_named(tmp_path):

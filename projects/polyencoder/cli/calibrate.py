@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import field, replace
 from typing import Annotated
 
@@ -90,23 +91,23 @@ def calibrate(settings: CalibrateSettings) -> None:
         observations = observe(ranker, examples)
     else:
         enough = DEPTH + max(len(example.right) for example in examples)
-        opened = open_index(index, ranker)
-        if settings.hybrid:
+        with closing(open_index(index, ranker)) as opened:
+            if settings.hybrid:
 
-            def both(contexts: Sequence[Context]) -> list[list[Scaled]]:
-                return opened.scaled(ranker.encode_contexts(contexts), texts=contexts)
+                def both(contexts: Sequence[Context]) -> list[list[Scaled]]:
+                    return opened.scaled(ranker.encode_contexts(contexts), texts=contexts)
 
-            weight = fit_weight(observe_hybrid(both, examples))
-        searcher = Searcher(
-            ranker,
-            opened,
-            top_k=enough,
-            texts=enough,
-            reranker=reranker,
-            rerank_k=settings.rerank_k,
-            keep_turns=settings.keep_turns,
-        )
-        observations = observe_search(searcher, examples)
+                weight = fit_weight(observe_hybrid(both, examples))
+            searcher = Searcher(
+                ranker,
+                opened,
+                top_k=enough,
+                texts=enough,
+                reranker=reranker,
+                rerank_k=settings.rerank_k,
+                keep_turns=settings.keep_turns,
+            )
+            observations = observe_search(searcher, examples)
     ordering = reranker or ranker
     fitted = fit(
         observations,
@@ -139,10 +140,11 @@ def _weight_report(fitted: WeightFit) -> str:
     """Reports the weight, the nDCG@10 of each order, and whether the weight helps."""
     orders = {"vectors": fitted.vectors, "words": fitted.words, "rrf": fitted.rrf}
     best = max(orders, key=orders.__getitem__)
+    gained = round(fitted.weighted - orders[best], 4)  # as it is printed
     if not fitted.matters:
         note = "every weight is as good on these examples"
-    elif fitted.weighted > orders[best]:
-        note = f"--hybrid --fusion weight is better by {fitted.weighted - orders[best]:.4f} than {best} alone"
+    elif gained > 0:
+        note = f"--hybrid --fusion weight is better by {gained:.4f} than {best} alone"
     else:
         flags = {"vectors": "search without --hybrid", "words": "search with --words-only", "rrf": "--fusion rrf"}
         note = f"the weight is no better than {best} on these examples: {flags[best]}"

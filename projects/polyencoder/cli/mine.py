@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import field
 from typing import Annotated, Any
 
@@ -91,9 +92,9 @@ def mine(settings: MineSettings) -> None:
     right = _responses(files, settings)
     ranker = load(settings.model)
     responses = list(dict.fromkeys(text for texts in right.values() for text in texts))
-    find = _miner(ranker, responses, chosen, settings, bars=bars)
     counts = {"pairs": 0, "negatives": 0}
     with (
+        _miner(ranker, responses, chosen, settings, bars=bars) as find,
         reporting_write_errors(out),
         atomic_write(out, overwrite=settings.overwrite) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
@@ -110,16 +111,23 @@ def mine(settings: MineSettings) -> None:
     say(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")
 
 
+Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str]]]
+"""(contexts, labels, right texts) -> the hard negatives of each."""
+
+
+@contextmanager
 def _miner(
     ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings, *, bars: bool
-) -> Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str]]]:
-    """(contexts, labels, right texts) -> the hard negatives of each."""
+) -> Iterator[Find]:
+    """Mines by words or in an index, which is open as long."""
     if settings.words:
         by_words = WordMiner(ranker, responses, chosen)
-        return lambda contexts, labels, right: by_words(contexts, labels, right=right)
+        yield lambda contexts, labels, right: by_words(contexts, labels, right=right)
+        return
     index = open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=bars)
-    by_vectors = Miner(ranker, index, chosen)
-    return lambda contexts, labels, right: by_vectors(ranker.encode_contexts(contexts), labels, right=right)
+    with closing(index):
+        by_vectors = Miner(ranker, index, chosen)
+        yield lambda contexts, labels, right: by_vectors(ranker.encode_contexts(contexts), labels, right=right)
 
 
 def _with_negatives(record: dict[str, Any], pair: Example, texts: list[str], settings: MineSettings) -> dict[str, Any]:

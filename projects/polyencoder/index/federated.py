@@ -15,13 +15,13 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import torch
 
 from polyencoder.checks import without_password
-from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
+from polyencoder.errors import CheckpointError, ConfigError, NoAnswerError
 from polyencoder.index.base import Candidate, How, Index
 from polyencoder.index.entries import canonical
 from polyencoder.index.hits import Found, Hit, HitKey
@@ -34,6 +34,7 @@ from polyencoder.scoring.tokens import TokenVectors
 __all__ = ["FederatedIndex"]
 
 T = TypeVar("T")
+_Same = tuple[str, str, str | None]
 
 _AGAIN_SECONDS = 5.0  # after which an index that did not answer is asked again
 _WEAKEST: dict[Found, int] = {"exact": 0, "certified": 1, "approximate": 2, "words": 3}
@@ -84,7 +85,7 @@ class FederatedIndex(Index):
         Raises:
             ConfigError: there is no index, or one is named twice.
             CheckpointError: another model made one of them.
-            PolyencoderError: a server does not answer; with `partial`, all of them.
+            NoAnswerError: a server does not answer; with `partial`, all of them.
         """
         if not places:
             raise ConfigError("no index is named: give at least one", argument="index")
@@ -211,27 +212,28 @@ class FederatedIndex(Index):
         self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
     ) -> list[list[Hit]]:
         """As in `Index._search`. For certificates a first search gives the k-th best scores that bound a second."""
-        if options.exactness != "certified":
-            return self._merged(
-                self._each(lambda _, index: index._search(contexts, options, floors=floors)), contexts, options
-            )
-        likely = replace(options, exactness="approximate")
-        first = dict(self._each(lambda _, index: index._search(contexts, likely, floors=floors)))
+        likely = replace(options, exactness="approximate") if options.exactness == "certified" else options
+
+        def search(_: int, index: Index) -> _Answer:
+            return _Answer.of(index, index._search(contexts, likely, floors=floors), likely)
+
+        first = dict(self._each(search))
         best = self._merged([*first.items()], contexts, options)
+        if options.exactness != "certified":
+            return best
         k = options.top_k or TOP_K
         reached = [hits[k - 1].score if len(hits) >= k else -math.inf for hits in best]
         bounds = [*map(max, reached, floors)] if floors is not None else reached
 
-        def prove(number: int, index: Index) -> list[list[Hit]]:
-            found = first[number]
-            places = [place for place, hits in enumerate(found) if hits and hits[0].found == "approximate"]
+        def prove(number: int, index: Index) -> _Answer:
+            found = [*first[number].hits]
+            places = [place for place in range(len(found)) if first[number].found(place) == "approximate"]
             if places:
                 some = contexts.select(torch.tensor(places, device=contexts.vectors.device))
                 proven = index._search(some, options, floors=[bounds[place] for place in places])
-                found = [*found]
                 for place, hits in zip(places, proven, strict=True):
                     found[place] = hits
-            return found
+            return _Answer(found)
 
         second = self._each(prove, of=first)
         if len(second) < len(first):  # the proofs of the others may rest on scores of one that is gone
@@ -242,19 +244,30 @@ class FederatedIndex(Index):
         self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         """As in `Index._search_both`. Each index counts its own words for the weights of words."""
-        found = self._each(lambda _, index: index._search_both(contexts, turns, options))
-        by_vectors = [(number, vectors) for number, (vectors, _) in found]
-        by_words = [(number, words) for number, (_, words) in found]
-        return self._merged(by_vectors, contexts, options), self._merged(by_words, contexts, options)
+
+        def search(_: int, index: Index) -> tuple[_Answer, _Answer]:
+            by_vectors, by_words = index._search_both(contexts, turns, options)
+            return _Answer.of(index, by_vectors, options), _Answer(by_words)
+
+        found = self._each(search)
+        by_vectors = self._merged([(number, vectors) for number, (vectors, _) in found], contexts, options)
+        by_words = self._merged([(number, words) for number, (_, words) in found], contexts, options)
+        for place, lists in enumerate(zip(by_vectors, by_words, strict=True)):
+            by_vectors[place], by_words[place] = _of_first_parts(*lists)
+        return by_vectors, by_words
 
     def _merged(
-        self, found: Sequence[tuple[int, list[list[Hit]]]], contexts: ContextEncoding, options: SearchOptions
+        self, found: Sequence[tuple[int, _Answer]], contexts: ContextEncoding, options: SearchOptions
     ) -> list[list[Hit]]:
         """The best `top_k` hits of each context, of equal ones those of the first index."""
         answered = {number for number, _ in found}
         missing = tuple(part.number for part in self._parts if part.number not in answered) or None
         return [
-            _best([(number, hits[place]) for number, hits in found], missing, k=options.top_k or TOP_K)
+            _best(
+                [(number, answer.hits[place], answer.found(place)) for number, answer in found],
+                missing,
+                k=options.top_k or TOP_K,
+            )
             for place in range(contexts.batch_size)
         ]
 
@@ -262,7 +275,7 @@ class FederatedIndex(Index):
         """What each index that answers says, by its number; `of` has the numbers of those that are asked.
 
         Raises:
-            PolyencoderError: an index does not answer; if it may be missing, no index answers.
+            NoAnswerError: an index does not answer; if it may be missing, no index answers.
         """
         now = time.monotonic()
         parts = [part for part in self._parts if of is None or part.number in of]
@@ -274,7 +287,7 @@ class FederatedIndex(Index):
 
     def _ask(
         self, parts: Sequence[_Part], ask: Callable[[int, Index], T]
-    ) -> tuple[list[tuple[int, T]], PolyencoderError | None]:
+    ) -> tuple[list[tuple[int, T]], NoAnswerError | None]:
         """The answers, and why one is missing: servers in threads, folders one after the other here."""
 
         @torch.no_grad()
@@ -285,14 +298,14 @@ class FederatedIndex(Index):
         if self._made_by is not None:  # else the first one that opens says which model all of them need
             threads = {part.number: self._pool.submit(asked, part) for part in parts if part.remote}
         answers: list[tuple[int, T]] = []
-        lost: PolyencoderError | None = None
+        lost: NoAnswerError | None = None
         for part in parts:
             thread = threads.get(part.number)
             try:
                 answers.append((part.number, asked(part) if thread is None else thread.result()))
                 part.again = 0.0
-            except PolyencoderError as error:
-                if type(error) is not PolyencoderError or not self.partial:  # a server's has no kind of its own
+            except NoAnswerError as error:
+                if not self.partial:
                     raise
                 lost = error
                 if not part.again:
@@ -320,17 +333,49 @@ class FederatedIndex(Index):
         )
 
 
-def _best(parts: Sequence[tuple[int, list[Hit]]], missing: tuple[int, ...] | None, *, k: int) -> list[Hit]:
-    """The k best hits of the indexes for one context; how they were found is what holds for all of them."""
-    known: set[tuple[str, str, str | None]] = set()
-    hits = []
-    for number, found in parts:
-        for hit in found:
-            same = (hit.id, hit.text, canonical(hit.metadata))
-            if same not in known:
-                known.add(same)
-                hits.append(hit._replace(part=number, missing=missing))
-    weakest: Found = max((found[0].found for _, found in parts if found), key=_WEAKEST.__getitem__, default="exact")
+class _Answer(NamedTuple):
+    """What an index finds for each context."""
+
+    hits: list[list[Hit]]
+    empty: Found = "exact"
+    """How an empty list was found."""
+
+    @classmethod
+    def of(cls, index: Index, hits: list[list[Hit]], options: SearchOptions) -> _Answer:
+        """The answer of a search by vectors, which may find nothing although there are candidates."""
+        if all(hits) or options.words_only or options.exactness not in (None, "approximate") or not index.approximates:
+            return cls(hits)
+        return cls(hits, "approximate" if index.count(options.filter) else "exact")
+
+    def found(self, place: int) -> Found:
+        """How the list of this context was found."""
+        return self.hits[place][0].found if self.hits[place] else self.empty
+
+
+def _best(parts: Sequence[tuple[int, list[Hit], Found]], missing: tuple[int, ...] | None, *, k: int) -> list[Hit]:
+    """The k best hits of the indexes for one context, of equal ones those of the first index.
+
+    How they were found is what holds for all indexes.
+    """
+    hits: dict[_Same, Hit] = {}
+    for number, some, _ in parts:
+        for hit in some:
+            hits.setdefault(_same(hit), hit._replace(part=number, missing=missing))
+    weakest: Found = max((found for *_, found in parts), key=_WEAKEST.__getitem__, default="exact")
     by_words = weakest == "words"
-    hits.sort(key=lambda hit: -((hit.word_score or 0.0) if by_words else hit.score))
-    return [hit._replace(found=weakest) for hit in hits[:k]]
+    best = sorted(hits.values(), key=lambda hit: -((hit.word_score or 0.0) if by_words else hit.score))
+    return [hit._replace(found=weakest) for hit in best[:k]]
+
+
+def _of_first_parts(*lists: list[Hit]) -> list[list[Hit]]:
+    """The lists with each candidate in one part: the first one that any of the lists has it from."""
+    first: dict[_Same, int] = {}
+    for hit in (hit for hits in lists for hit in hits):
+        assert hit.part is not None
+        first[_same(hit)] = min(hit.part, first.get(_same(hit), hit.part))
+    return [[hit._replace(part=first[_same(hit)]) for hit in hits] for hits in lists]
+
+
+def _same(hit: Hit) -> _Same:
+    """Equal for what is one candidate, in whichever indexes."""
+    return hit.id, hit.text, canonical(hit.metadata)

@@ -52,6 +52,8 @@ class WordMiner:
     ) -> list[list[str]]:
         """The hard negatives of each context, in BM25's order: at most `count`. As `Miner`, without the vectors."""
         turns = [[one] if isinstance(one, str) else list(one) for one in contexts]
+        if len(turns) != len(labels):
+            raise InputError(f"{len(turns)} contexts, but {len(labels)} labels")
 
         def find(k: int) -> list[list[ScoredText]]:
             return [self._found(one, k=k) for one in turns]

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from polyencoder import Ranker
+from polyencoder.calibration.weight import WeightFit
+from polyencoder.cli.calibrate import _weight_report
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import export_folder
+from polyencoder.index.folder import FolderIndex
 from polyencoder.index.searcher import Searcher
 from tests.commands import run_command
 
@@ -94,7 +97,7 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
 
 
-def test_words_beside_vectors_get_a_weight(ranker, texts, tmp_path):
+def test_words_beside_vectors_get_a_weight(ranker, texts, tmp_path, monkeypatch):
     model, index, data = tmp_path / "model", tmp_path / "index", tmp_path / "examples.jsonl"
     ranker.save_pretrained(model)
     made = ranker.index([*texts, *(f"number {n}" for n in range(30))], index, words=True)
@@ -103,7 +106,10 @@ def test_words_beside_vectors_get_a_weight(ranker, texts, tmp_path):
     rows = [{"context": asked, "response": f"number {n}" if n % 2 else right[n]} for n, asked in enumerate(contexts)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = ("--model", model, "--index", index)
+    closed, close = [], FolderIndex.close
+    monkeypatch.setattr(FolderIndex, "close", lambda self: closed.append(self.address) or close(self))
     said = call("calibrate", *flags, "--data", data, "--hybrid")
+    assert closed == [str(index)]
     (weight,) = re.findall(r"weight of the vectors (0\.\d\d), of the words 0\.\d\d\n", said)
     assert re.search(r"\nnDCG@10: vectors 0\.5\d+, words 0\.\d+, rrf 0\.\d+, weight 0\.\d+ \(out of fold\)\n", said)
     assert Ranker.from_pretrained(model, device="cpu").calibration.vector_weight == float(weight)
@@ -114,6 +120,13 @@ def test_words_beside_vectors_get_a_weight(ranker, texts, tmp_path):
     ranker.index(texts, tmp_path / "plain")
     with pytest.raises(ConfigError, match="plain: has no words to search by"):
         call("calibrate", "--model", model, "--index", tmp_path / "plain", "--data", data, "--hybrid")
+
+
+@pytest.mark.parametrize(("weighted", "better"), [(0.50011, True), (0.50003, False), (0.4, False)])
+def test_a_weight_is_better_if_the_printed_difference_is(weighted, better):
+    said = _weight_report(WeightFit(weight=0.9, matters=True, vectors=0.5, words=0.1, rrf=0.3, weighted=weighted))
+    assert ("is better by 0.0001 than vectors alone" in said) == better
+    assert ("the weight is no better than vectors on these examples: search without --hybrid" in said) != better
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 
 from polyencoder import ConfigError, InputError
 from polyencoder.index import Candidate
+from polyencoder.index.folder import FolderIndex
 from tests.commands import run_command
 
 PAIRS = [
@@ -56,13 +57,17 @@ def test_each_pair_gets_the_models_best_wrong_responses(run, ranker):
         assert [" ".join(text.lower().split()) for text in mined] == [" ".join(text.lower().split()) for text in best]
 
 
-def test_in_an_index_of_other_candidates(run, ranker, tmp_path, sentences):
+def test_in_an_index_of_other_candidates(run, ranker, tmp_path, sentences, monkeypatch):
     texts = [text for text in sentences if "math" not in text]
     ranker.index([Candidate(None, text) for text in texts], tmp_path / "index")
     for record, pair in zip(run("-n", 2, "--ranks", "3-7", "--index", tmp_path / "index"), PAIRS, strict=True):
         turns = "\n".join([pair["context"]] if isinstance(pair["context"], str) else pair["context"]).strip()
         expected = [hit.text for hit in ranker.rank(turns, texts, top_k=4)[2:]]
         assert record["candidates"] == [pair["response"], *expected]
+    closed, close = [], FolderIndex.close
+    monkeypatch.setattr(FolderIndex, "close", lambda self: closed.append(self.address) or close(self))
+    run("--overwrite", "--index", tmp_path / "index")
+    assert closed == [str(tmp_path / "index")]
 
 
 def test_columns_of_other_names(run, tmp_path, monkeypatch):

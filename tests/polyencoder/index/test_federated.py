@@ -11,10 +11,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
+from polyencoder.errors import CheckpointError, ConfigError, NoAnswerError, PolyencoderError
 from polyencoder.index import Candidate, FederatedIndex, Fingerprints, Searcher, build_index, open_index
 from polyencoder.index.open import make_index
+from polyencoder.index.postgres.connection import Server
 from polyencoder.scoring import ContextEncoding
 from tests.polyencoder.index.postgres.tables import drawn
 from tests.postgres import binaries, postgres_server
@@ -108,6 +110,30 @@ def test_exact_where_all_are_and_certified_where_one_is(made, postgres):
     assert {hit.part for some in several.search(contexts, top_k=600) for hit in some} == {1, 2}
 
 
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    vectors=arrays(np.float32, st.tuples(st.integers(2, 9), st.just(2)), elements=st.sampled_from([-1.0, 1.0, 2.0])),
+    held=arrays(bool, (9, 2)),
+    k=st.integers(1, 9),
+    exactness=st.sampled_from(["exact", "certified"]),
+)
+def test_of_equal_scores_the_first_index_comes_first(made, vectors, held, k, exactness):
+    """Whole numbers: their products are exact, and many are equal."""
+    pytest.importorskip("faiss")
+    parts = [[one for one, has in zip(records(vectors), of_part, strict=False) if has] for of_part in held.T]
+    if not all(parts):
+        return
+    index = open_index([made(part, faiss="flat") for part in parts], MADE_BY)
+    part_of = {one.id: number for number in (2, 1) for one in parts[number - 1]}
+    codes = torch.tensor([[[1.0, 1.0]], [[1.0, -1.0]], [[2.0, 1.0]]])
+    lists = {} if exactness == "exact" else {"list_length": 1}
+    for code, hits in zip(codes[:, 0].numpy(), index.search(codes, top_k=k, exactness=exactness, **lists), strict=True):
+        best = sorted((-float(code @ vectors[int(id_)]), number) for id_, number in part_of.items())
+        assert [(-hit.score, hit.part) for hit in hits] == best[:k]
+        assert all(hit.part == part_of[hit.id] for hit in hits)
+    index.close()
+
+
 def test_ids_are_unique_in_a_part(made):
     vectors, contexts = drawn(4, 1, 6)
     same, *others = records(vectors)
@@ -151,6 +177,66 @@ def test_what_cannot_be_searched_together(made, tmp_path, postgres):
             change()
 
 
+def test_a_folder_and_milvus_lite_are_searched_as_one(made, tmp_path):
+    pytest.importorskip("milvus_lite")
+    vectors, contexts = drawn(60, 3, 24)
+    known = records(vectors)
+    milvus = f"milvus:{tmp_path}/part.db#federated"
+    make_index(known[30:], milvus, MADE_BY, milvus="flat").close()
+    several = open_index([made(known[:30]), milvus], MADE_BY)
+    whole = open_index(made(known), MADE_BY)
+    for way in ({"exactness": "exact"}, {"exactness": "certified"}, {"filter": {"even": True}}, {"diversity": 0.3}):
+        hits = several.search(contexts, top_k=7, **way)
+        assert shown(hits) == shown(whole.search(contexts, top_k=7, **way))
+        assert {hit.part for some in hits for hit in some} == {1, 2}
+    with pytest.raises(ConfigError, match=r"part.db#federated: has no words to search by"):
+        several.search(contexts, hybrid=True, texts=["things"] * 3)
+    several.close()
+
+
+def test_an_approximate_list_without_hits_proves_nothing(made):
+    """The second index finds nothing at first, which a search for certificates does not believe."""
+    pytest.importorskip("faiss")
+    vectors, contexts = drawn(20, 1, 6)
+    known = records(vectors)
+    places = [made(known[:10]), made(known[10:], faiss="flat")]
+    index = open_index(places, MADE_BY)
+    second = index._parts[1].index
+    search = second._search
+
+    def blind(contexts, options, *, floors=None):
+        if options.exactness in ("exact", "certified"):
+            return search(contexts, options, floors=floors)
+        return [[] for _ in range(contexts.batch_size)]
+
+    second._search = blind
+    for way, found in {
+        "approximate": {"approximate"},
+        None: {"approximate"},
+        "certified": {"exact", "certified"},
+    }.items():
+        hits = index.search(contexts, top_k=5, exactness=way)
+        assert {hit.found for some in hits for hit in some} <= found
+        alone = open_index(places[0], MADE_BY).search(contexts, top_k=5, exactness=way)
+        assert (shown(hits) == shown(alone)) == (way != "certified")
+    with second.changing():
+        second.remove(one.id for one in known[10:])
+    hits = index.search(contexts, top_k=5)  # there is nothing to find
+    assert {hit.found for some in hits for hit in some} == {"exact"}
+
+
+def test_what_vectors_and_words_find_in_different_indexes_is_one_candidate(made):
+    """The first index has so many texts with the word that it does not list the one that the second lists, too."""
+    vectors, _ = drawn(202, 1, 6)
+    same = Candidate("same", "a rare otter among other words", None, vector=2 * vectors[0])
+    many = [Candidate(str(i), "otter", {"n": i}, vector=vectors[i]) for i in range(1, 201)]
+    many = [one._replace(text=f"otter {i}") for i, one in enumerate(many)]
+    other = Candidate("other", "nothing", None, vector=vectors[201])
+    index = open_index([made([*many, same]), made([same, other])], MADE_BY)
+    (hits,) = index.search(torch.from_numpy(vectors[:1]), texts=["otter"], hybrid=True, top_k=200)
+    assert [(hit.part, hit.found) for hit in hits if hit.id == "same"] == [(1, "exact")]
+
+
 def test_no_proof_rests_on_an_index_that_is_gone(made):
     """Its server fails between the first search, whose scores bound the second, and the second."""
     pytest.importorskip("faiss")
@@ -164,7 +250,7 @@ def test_no_proof_rests_on_an_index_that_is_gone(made):
 
     def once(contexts, options, *, floors=None):
         if options.exactness == "certified":
-            raise PolyencoderError("no connection")
+            raise NoAnswerError("no connection")
         return [[hit._replace(found="approximate") for hit in hits] for hits in search(contexts, options)]
 
     server._search = once
@@ -181,7 +267,7 @@ def test_an_index_that_answers_late_is_checked_too(made):
 
     def opened(place, made_by):
         if place == plain and not is_up:
-            raise PolyencoderError("no connection")
+            raise NoAnswerError("no connection")
         return open_index(place, made_by or MADE_BY)
 
     index = FederatedIndex([one, plain], opened, partial=True)
@@ -234,6 +320,28 @@ def test_a_server_that_is_gone_is_named_or_missing(made):
         assert partial.missing == ()
         partial.close()
         strict.close()
+
+
+def test_a_server_that_refuses_has_answered(made, postgres):
+    """It is no missing index, which a partial search leaves out."""
+    vectors, contexts = drawn(4, 1, 6)
+    known = records(vectors)
+    folder, table = made(known[:2]), f"{postgres.address}#refused"
+    make_index(known[2:], table, MADE_BY).close()
+    index = open_index([folder, table], MADE_BY, partial=True)
+    with Server(table).changing() as session:
+        session.ask("CREATE ROLE stranger LOGIN")
+        session.ask("ALTER TABLE refused RENAME COLUMN text TO other")
+    with pytest.raises(PolyencoderError, match=r"#refused: PostgreSQL refused the request \(column .*text.*\)$"):
+        index.search(contexts)
+    for stranger, refused in {
+        table.replace("tester", "stranger"): "PostgreSQL refused the request .permission denied",
+        table.replace("tester", "nobody"): 'no connection .*role "nobody" does not exist',
+        table.replace("/postgres#", "/none#"): 'no connection .*database "none" does not exist',
+    }.items():
+        with pytest.raises(PolyencoderError, match=refused) as caught:
+            open_index([folder, stranger], MADE_BY, partial=True).search(contexts)
+        assert not isinstance(caught.value, NoAnswerError)
 
 
 def test_the_kth_of_all_is_no_candidate_counted_twice(made):

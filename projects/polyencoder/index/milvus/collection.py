@@ -21,7 +21,14 @@ import torch
 from torch import Tensor
 
 from polyencoder.data.loader import in_batches
-from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.errors import (
+    CheckpointError,
+    ConfigError,
+    InputError,
+    NoAnswerError,
+    PolyencoderError,
+    first_line,
+)
 from polyencoder.index.milvus.rows import MAX_BYTES, any_of
 from polyencoder.index.rows import key_of
 from polyencoder.packages import require
@@ -86,7 +93,8 @@ class MilvusCollection:
                 else f"no connection ({self._reason(error)}); is the server running, are the address and, in the "
                 f"environment, {_TOKEN} right?"
             )
-            raise PolyencoderError(f"{self.where}: {what}") from None
+            kind = PolyencoderError if self.embedded else self._kind(error)
+            raise kind(f"{self.where}: {what}") from None
 
     def close(self) -> None:
         self._client.close()
@@ -255,9 +263,15 @@ class MilvusCollection:
         try:
             yield
         except self._errors as error:
-            refused = isinstance(error, self._milvus.MilvusException) and error.code not in self._lost
-            what = "Milvus refused the request" if refused else "Milvus does not answer; is the server still running?"
-            raise PolyencoderError(f"{self.where}: {what} ({self._reason(error)})") from None
+            kind = self._kind(error)
+            lost = "Milvus does not answer; is the server still running?"
+            what = lost if kind is NoAnswerError else "Milvus refused the request"
+            raise kind(f"{self.where}: {what} ({self._reason(error)})") from None
+
+    def _kind(self, error: Exception) -> type[PolyencoderError]:
+        """Of our error: whether the server does not answer, or refuses."""
+        refused = isinstance(error, self._milvus.MilvusException) and error.code not in self._lost
+        return PolyencoderError if refused or isinstance(error, ValueError) else NoAnswerError
 
     def _reason(self, error: BaseException) -> str:
         details = getattr(error, "message", None) or (error.details() if hasattr(error, "details") else None)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
 
-from polyencoder.errors import ConfigError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, first_line
 from polyencoder.packages import require
 
 __all__ = ["SCHEMES", "Address", "PostgresSession", "Server", "is_postgres"]
@@ -219,12 +219,20 @@ class Server:
         try:
             connection = self._psycopg.connect(**given, autocommit=True, prepare_threshold=None)
         except self._psycopg.Error as error:
-            raise PolyencoderError(
+            kind = PolyencoderError if self._accepts(error, given) else NoAnswerError
+            raise kind(
                 f"{self.where}: no connection ({first_line(error)}); is the server running, are the address and, in "
                 "the environment, PGPASSWORD right?"
             ) from error
         seconds = self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS)
         return PostgresSession(connection, seconds=seconds, answers=self._answers)
+
+    def _accepts(self, error: Exception, parameters: Mapping[str, Any]) -> bool:
+        """Whether the server accepts connections, so that the error refuses this user, password or database."""
+        if isinstance(error, self._psycopg.errors.ConnectionTimeout):
+            return False
+        pq, conninfo = require("psycopg.pq", extra="postgres"), require("psycopg.conninfo", extra="postgres")
+        return bool(pq.PGconn.ping(conninfo.make_conninfo(**parameters).encode()) == pq.Ping.OK)
 
     def _answers(self) -> bool:
         """Whether the server answers a new connection in time, if only to refuse it."""
@@ -239,13 +247,13 @@ class Server:
     def _explained(self, error: Exception, session: PostgresSession) -> PolyencoderError:
         errors = self._psycopg.errors
         if session.late or isinstance(error, errors.QueryCanceled):
-            return PolyencoderError(f"{self.where}: PostgreSQL has not answered within {session.seconds:g} seconds")
+            return NoAnswerError(f"{self.where}: PostgreSQL has not answered within {session.seconds:g} seconds")
         if isinstance(error, errors.LockNotAvailable):
             return PolyencoderError(
                 f"{self.where}: another process has been changing it for {_LOCK_SECONDS} seconds; try again later"
             )
         if session.connection.closed:
-            return PolyencoderError(
+            return NoAnswerError(
                 f"{self.where}: PostgreSQL does not answer; is the server still running? ({first_line(error)})"
             )
         return PolyencoderError(f"{self.where}: PostgreSQL refused the request ({first_line(error)})")
