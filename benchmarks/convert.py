@@ -52,7 +52,7 @@ from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.packages import require
 from polyencoder.settings.training import TrainingConfig
-from polyencoder.storage.checkpoint import WEIGHTS
+from polyencoder.storage.names import WEIGHTS
 from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 from polyencoder.training import Trainer

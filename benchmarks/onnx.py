@@ -42,8 +42,8 @@ from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
 from polyencoder.export.onnx.files import int8_name
 from polyencoder.modeling import build_model
 from polyencoder.modeling.encoder_config import scratch_config
-from polyencoder.modeling.export_steps import CONTEXT
 from polyencoder.packages import require
+from polyencoder.storage.names import CONTEXT
 from polyencoder.text import TextEncoder
 
 CANDIDATE_WORDS = (4, 20)  # the fewest and the most

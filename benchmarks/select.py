@@ -37,7 +37,7 @@ from polyencoder.calibration.fitting import fit
 from polyencoder.calibration.observations import observe
 from polyencoder.data.example import Example
 from polyencoder.ranker.reading import CandidateReader
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.text.options import option_text
 from polyencoder.training import TrainSettings, train_ranker
 

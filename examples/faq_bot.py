@@ -17,7 +17,7 @@ from polyencoder.calibration.fitting import fit
 from polyencoder.calibration.observations import observe_search
 from polyencoder.data.example import Example
 from polyencoder.index import Searcher
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 
 DATA = Path(__file__).parent / "support"
 

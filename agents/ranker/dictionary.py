@@ -29,8 +29,8 @@ from polyencoder.importing.parlai_dictionary import (
     names_of_word,
     read_merge_vocabulary,
 )
-from polyencoder.storage.checkpoint import TOKENIZER
 from polyencoder.storage.files import reporting_write_errors, write_text
+from polyencoder.storage.names import TOKENIZER
 from polyencoder.text import AnyTokenizer, TextEncoder, read_tokenizer
 from polyencoder.training.lock import TrainingLock
 

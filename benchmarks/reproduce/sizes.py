@@ -17,7 +17,7 @@ from polyencoder.modeling import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.checkpoint import WEIGHTS
+from polyencoder.storage.names import WEIGHTS
 from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 

@@ -46,11 +46,17 @@ _MODULES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return import_module("polyencoder.packages").version_of("parlai-polyencoder") or "unknown"
+        version_of = import_module("polyencoder.packages").version_of
+        return version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or "unknown"
     if name not in _MODULES:
         if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
             return import_module(f"{__name__}.{name}")  # `polyencoder.index`, without an import of its own
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if find_spec("polyencoder.modeling") is None and _MODULES[name].startswith("polyencoder.ranker"):
+        raise ImportError(
+            f"polyencoder-runtime has no polyencoder.{name}: take Ranker from polyencoder.runtime, or install "
+            "parlai-polyencoder"
+        )
     value = globals()[name] = getattr(import_module(_MODULES[name]), name)
     return value
 

@@ -10,12 +10,13 @@ import re
 import types
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 from unicodedata import category
 
-import torch
-
 from polyencoder.errors import ConfigError, InputError, first_line
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "DEEPEST",
@@ -115,6 +116,8 @@ def is_blank(text: str) -> bool:
 
 def checked_device(name: torch.device | str) -> torch.device:
     """Checks that this machine has the device. Raises ConfigError."""
+    import torch  # here: the other checks need none
+
     try:
         device = torch.device(name)
         if device.type == "meta":

@@ -284,6 +284,11 @@ class RankerConfig:
         if self.convert is None and not isinstance(self.backbone.get("model_type"), str):
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 
+    @property
+    def keeps_start(self) -> bool:
+        """Whether a cross-encoder's candidate keeps its first token behind the context: `pair_start`, or no start."""
+        return self.pair_start or not self.text.surround
+
     def to_json(self) -> str:
         """The configuration as indented JSON text, keys in the order of the fields."""
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

@@ -14,7 +14,7 @@ from polyencoder.calibration import read_calibration
 from polyencoder.calibration.fitting import fit
 from polyencoder.calibration.observations import observe
 from polyencoder.data.example import Example
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 
 pytestmark = pytest.mark.slow
 

@@ -22,7 +22,7 @@ from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.open import open_index
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"

@@ -68,7 +68,7 @@ def fit(
 
     Args:
         observations: of at least ten examples that the model was not trained on.
-        fingerprint: of the model, see `polyencoder.storage.checkpoint.model_fingerprint`.
+        fingerprint: of the model, see `polyencoder.storage.fingerprint.model_fingerprint`.
         unanswerable: the expected share of contexts without a right candidate.
         precision: also find the threshold above which this share of the answers is right.
 
@@ -95,7 +95,7 @@ def fit(
         held_out, others = (fold == i).nonzero().squeeze(1), (fold != i).nonzero().squeeze(1)
         found = _fitted(observations.select(others), unanswerable=unanswerable, fingerprint=fingerprint)
         both = _both(observations.select(held_out), unanswerable=unanswerable).observations
-        after[:, held_out] = found.probabilities(both.scores, among=both.among)[:, 0].view(2, -1)
+        after[:, held_out] = _first_probabilities(found, both).view(2, -1)
     asked = _both(observations, unanswerable=unanswerable)
     before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # nan without any candidate
     right, weights = asked.observations.right[:, 0], asked.weights
@@ -115,8 +115,15 @@ def fit(
 def reliability_of(calibration: Calibration, observations: Observations, *, unanswerable: float = 0.5) -> Reliability:
     """How reliable a calibration's probabilities are on examples, each asked with and without its right ones."""
     asked = _both(observations, unanswerable=unanswerable)
-    probabilities = calibration.probabilities(asked.observations.scores, among=asked.observations.among)[:, 0]
-    return reliability(probabilities, asked.observations.right[:, 0], asked.weights)
+    return reliability(
+        _first_probabilities(calibration, asked.observations), asked.observations.right[:, 0], asked.weights
+    )
+
+
+def _first_probabilities(calibration: Calibration, observations: Observations) -> Tensor:
+    """The probability of each example's best candidate, [n]."""
+    found = calibration.probabilities(observations.scores.numpy(), among=observations.among.numpy())
+    return torch.from_numpy(found[:, 0])
 
 
 def reliability(probabilities: Tensor, right: Tensor, weights: Tensor) -> Reliability:

@@ -25,14 +25,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from polyencoder.checks import check_fields
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.storage.checkpoint import CALIBRATION, CALIBRATION_INT8, model_fingerprint
-from polyencoder.storage.files import reporting_write_errors, write_text
+from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8
 
 __all__ = [
     "DEPTH",
@@ -76,7 +75,7 @@ class Calibration:
     none: float
     """b: the logit of "none of these", per candidate."""
     fingerprint: str
-    """Of the model, by `polyencoder.storage.checkpoint.model_fingerprint`."""
+    """Of the model, by `polyencoder.storage.fingerprint.model_fingerprint`."""
     precision: float | None = None
     """The requested share of right answers; None if none was requested."""
     threshold: float | None = None
@@ -115,7 +114,7 @@ class Calibration:
         """A copy for another fingerprint, such as that of the same weights in 16 bits."""
         return replace(self, fingerprint=fingerprint, index=self.index and self.index.of_model(fingerprint))
 
-    def probabilities(self, scores: Tensor, *, among: Tensor | int) -> Tensor:
+    def probabilities(self, scores: np.ndarray[Any, Any], *, among: np.ndarray[Any, Any] | int) -> np.ndarray[Any, Any]:
         """The probability that each candidate is the right one.
 
         Args:
@@ -126,11 +125,10 @@ class Calibration:
         Returns:
             float64 [batch, k], 0 to 1.
         """
-        logits = scores.double() / self.temperature
-        n = torch.as_tensor(among, dtype=torch.float64, device=scores.device).expand(scores.size(0))
-        none = (self.none + n.log()).unsqueeze(1)  # [batch, 1]
-        total = torch.cat([logits[:, :DEPTH], none], 1).logsumexp(1, keepdim=True)
-        return (logits - total).exp()
+        logits = np.asarray(scores, dtype=np.float64) / self.temperature
+        none = self.none + np.log(np.broadcast_to(among, len(logits)))  # [batch]
+        total = np.logaddexp.reduce(np.column_stack([logits[:, :DEPTH], none]), axis=1, keepdims=True)
+        return np.exp(logits - total)
 
     def of_ranking(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float]:
         """The probabilities of one ranking, best first. Equal texts are one candidate."""
@@ -139,7 +137,7 @@ class Calibration:
             first.setdefault(text, score)
         if not first:
             return []
-        values = self.probabilities(torch.tensor([list(first.values())], dtype=torch.float64), among=among)[0].tolist()
+        values = self.probabilities(np.array([list(first.values())]), among=among)[0].tolist()
         known = dict(zip(first, values, strict=True))
         return [known[text] for text in texts]
 
@@ -153,6 +151,8 @@ class Calibration:
 
         `of` is the ranker whose scores it is for: int8 graphs have a calibration of their own.
         """
+        from polyencoder.storage.files import reporting_write_errors, write_text  # here: a reader writes no files
+
         path = calibration_file(model, of=of)
         with reporting_write_errors(path, CheckpointError):
             values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}

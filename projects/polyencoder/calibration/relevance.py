@@ -43,4 +43,4 @@ def ranked(
 def single(score: float, calibration: Calibration | None) -> float:
     """The relevance of a text as the only candidate."""
     scores = torch.tensor([[score]], dtype=torch.float64)
-    return float(scores.sigmoid() if calibration is None else calibration.probabilities(scores, among=1))
+    return float(scores.sigmoid() if calibration is None else calibration.probabilities(scores.numpy(), among=1)[0, 0])

@@ -27,8 +27,8 @@ from polyencoder.ranker.protocol import Context
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
-from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.storage.files import check_writable
+from polyencoder.storage.fingerprint import model_fingerprint
 
 __all__ = ["calibrate"]
 

@@ -11,7 +11,8 @@ from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
 from polyencoder.importing.options import check_options, model_option_files, named_modules
 from polyencoder.index.folder.verify import verify
-from polyencoder.storage.checkpoint import CONFIG, WEIGHTS, check_archive, check_folder, read_states
+from polyencoder.storage.checkpoint import check_archive, check_folder, read_states
+from polyencoder.storage.names import CONFIG, WEIGHTS
 
 __all__ = ["check"]
 

@@ -18,8 +18,9 @@ from polyencoder.importing.pickles import read_checkpoint
 from polyencoder.importing.xlm import import_xlm
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
-from polyencoder.storage.checkpoint import CONFIG, CONFIG_KEY
+from polyencoder.storage.checkpoint import CONFIG_KEY
 from polyencoder.storage.files import check_writable_folder, reporting_write_errors
+from polyencoder.storage.names import CONFIG
 
 __all__ = ["import_model"]
 

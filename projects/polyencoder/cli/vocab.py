@@ -18,8 +18,8 @@ from polyencoder.importing.folder import save_tokenizer
 from polyencoder.pretraining.documents import read_documents
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs
-from polyencoder.storage.checkpoint import TOKENIZER
 from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
+from polyencoder.storage.names import TOKENIZER
 from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
 

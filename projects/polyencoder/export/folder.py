@@ -23,16 +23,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.card import TrainingRun, model_card, updated_card
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import (
-    CALIBRATION,
-    CALIBRATION_INT8,
-    CONFIG,
-    TOKENIZER,
-    WEIGHTS,
-    load_folder,
-    model_fingerprint,
-    save_folder,
-)
+from polyencoder.storage.checkpoint import load_folder, save_folder
 from polyencoder.storage.files import (
     ABANDONED,
     alone_in,
@@ -41,6 +32,8 @@ from polyencoder.storage.files import (
     reporting_write_errors,
     written_meanwhile,
 )
+from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS
 
 __all__ = ["check_no_model", "export_folder", "placing", "save_ranker"]
 

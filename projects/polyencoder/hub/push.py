@@ -16,7 +16,9 @@ from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.card import model_card, updated_card
 from polyencoder.export.folder import README, save_ranker
-from polyencoder.storage.checkpoint import WEIGHTS, read_digests, weights_fingerprint
+from polyencoder.storage.checkpoint import read_digests
+from polyencoder.storage.digests import weights_fingerprint
+from polyencoder.storage.names import WEIGHTS
 
 __all__ = ["push"]
 

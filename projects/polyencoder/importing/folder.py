@@ -15,8 +15,8 @@ from transformers import AutoModel, PretrainedConfig
 
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.storage.files import atomic_write, reporting_write_errors
+from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 
 __all__ = ["TOKENIZER_CONFIG", "save_backbone", "save_tokenizer"]
 

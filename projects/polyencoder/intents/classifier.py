@@ -22,15 +22,10 @@ from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.intents.head import Head, HeadConfig
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import (
-    load_weights,
-    model_fingerprint,
-    read_digests,
-    save_weights,
-    saved_with_weights,
-)
+from polyencoder.storage.checkpoint import load_weights, read_digests, save_weights, saved_with_weights
 from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write, reporting_write_errors
+from polyencoder.storage.fingerprint import model_fingerprint
 
 __all__ = ["HEAD", "EncoderSource", "IntentClassifier", "Prediction"]
 

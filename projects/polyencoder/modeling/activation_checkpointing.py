@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.modeling.rounding import CastOncePerStep
-from polyencoder.text.tokens import TokenBatch, token_batches
+from polyencoder.text.batches import token_batches
+from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["Pieces", "in_pieces"]
 

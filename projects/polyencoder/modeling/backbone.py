@@ -22,7 +22,8 @@ from polyencoder.modeling.packing import Blocks, Packing, pack
 from polyencoder.modeling.packing_check import gives_first, why_not_packed
 from polyencoder.modeling.rounding import LowPrecisionWeights
 from polyencoder.modeling.tracing import is_traced
-from polyencoder.text.tokens import TokenBatch, length_groups
+from polyencoder.text.batches import length_groups
+from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["Backbone"]
 

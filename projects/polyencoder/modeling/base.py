@@ -18,10 +18,11 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import max_length
-from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, CandidatesStep, ContextStep, Step
+from polyencoder.modeling.export_steps import CandidatesStep, ContextStep, Step
 from polyencoder.modeling.lora import add_adapters, load_trained, merged, trained_state
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.tokens import TokenVectors
+from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from polyencoder.config import Architecture, ConvertConfig, RankerConfig, TextConfig
+from polyencoder.config import Architecture, ConvertConfig, RankerConfig, TextConfig, TurnSeparator
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
@@ -19,7 +19,7 @@ from polyencoder.modeling.loading import build_backbone, load_pretrained, load_t
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start_from_dense
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
-from polyencoder.text import TextEncoder, TurnSeparator, own_separator, read_subwords, separate_turns, turn_separator
+from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
 
 __all__ = ["Parts", "build_model", "fitting", "from_encoder", "from_ranker", "from_vocabulary"]
 

@@ -9,10 +9,13 @@ from polyencoder.config import RankerConfig
 from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.export_steps import SCORER, ScorerStep, Step
+from polyencoder.modeling.export_steps import ScorerStep, Step
 from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
-from polyencoder.text.tokens import TokenBatch, pad, token_batches
+from polyencoder.storage.names import SCORER
+from polyencoder.text.batches import token_batches
+from polyencoder.text.context import join_pair
+from polyencoder.text.tokens import TokenBatch, pad
 
 PAIR_TOKENS = 1 << 14  # maximum tokens per batch in inference, with padding
 
@@ -88,11 +91,9 @@ class CrossEncoder(RankerModel):
         self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]
     ) -> list[tuple[list[int], list[int]]]:
         """Token ids and segments of each (context, candidate)."""
-        context_ids = contexts.sequences()
-        skip = 1 if self.config.text.surround and not self.config.pair_start else 0  # the candidate's start token
-        candidate_ids = [ids[skip:] for ids in candidates.sequences()]
+        context_ids, candidate_ids, keep_start = contexts.sequences(), candidates.sequences(), self.config.keeps_start
         return [
-            (context_ids[row] + candidate_ids[column], [0] * len(context_ids[row]) + [1] * len(candidate_ids[column]))
+            join_pair(context_ids[row], candidate_ids[column], keep_start=keep_start)
             for row, column in zip(rows, columns, strict=True)
         ]
 

@@ -10,10 +10,7 @@ from torch import Tensor, nn
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["CANDIDATES", "CONTEXT", "SCORER", "BothTextsStep", "CandidatesStep", "ContextStep", "ScorerStep", "Step"]
-
-CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
-"""File names of the graphs: for contexts, candidates, and pairs of both."""
+__all__ = ["BothTextsStep", "CandidatesStep", "ContextStep", "ScorerStep", "Step"]
 
 
 class Step(nn.Module):

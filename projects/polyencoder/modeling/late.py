@@ -21,7 +21,8 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.scoring.tokens import Texts, TokenVectors, max_similarities, packed, products, stacked
 from polyencoder.text import TextEncoder
-from polyencoder.text.tokens import TokenBatch, length_groups, token_batches
+from polyencoder.text.batches import length_groups, token_batches
+from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["LateEncoder"]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from polyencoder.modeling import varlen
 from polyencoder.modeling.cpu.attention import attention
 from polyencoder.modeling.varlen import AttentionOptions
-from polyencoder.text.tokens import length_groups
+from polyencoder.text.batches import length_groups
 
 __all__ = ["Blocks", "Packing", "Ragged", "pack"]
 

@@ -13,11 +13,12 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.codes import build_codes
 from polyencoder.modeling.dense import build_dense
-from polyencoder.modeling.export_steps import CONTEXT, ContextStep, Step
+from polyencoder.modeling.export_steps import ContextStep, Step
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import reduce
 from polyencoder.modeling.turns import turn_end
 from polyencoder.scoring import ContextEncoding
+from polyencoder.storage.names import CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
 

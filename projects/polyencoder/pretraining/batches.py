@@ -18,7 +18,7 @@ from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch, pair_input
 from polyencoder.pretraining.masking import Masking
 from polyencoder.text import TextEncoder
-from polyencoder.text.tokens import token_batches
+from polyencoder.text.batches import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 

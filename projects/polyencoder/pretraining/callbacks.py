@@ -17,7 +17,7 @@ from polyencoder.pretraining.corpus import PairExample
 from polyencoder.pretraining.inputs import PairBatch, pair_batch
 from polyencoder.pretraining.objective import MASKED, NEXT, PretrainingObjective
 from polyencoder.pretraining.rate import step_flops
-from polyencoder.text.tokens import token_batches
+from polyencoder.text.batches import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.curve import RATE, LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation

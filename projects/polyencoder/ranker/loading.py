@@ -17,16 +17,9 @@ from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.modeling.build import Parts, from_encoder
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import (
-    CALIBRATION,
-    CONFIG,
-    TOKENIZER,
-    WEIGHTS,
-    holds_encoder,
-    load_folder,
-    load_model_file,
-    weights_fingerprint,
-)
+from polyencoder.storage.checkpoint import holds_encoder, load_folder, load_model_file
+from polyencoder.storage.digests import weights_fingerprint
+from polyencoder.storage.names import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS
 
 __all__ = ["cast_encoders", "load_parts"]
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-from polyencoder.modeling import RankerModel
-from polyencoder.ranker.reading import CandidateReader
-from polyencoder.scoring import ContextEncoding
-from polyencoder.text import TextEncoder
+    from polyencoder.modeling import RankerModel
+    from polyencoder.ranker.reading import CandidateReader
+    from polyencoder.scoring import ContextEncoding
+    from polyencoder.text import TextEncoder
 
 __all__ = ["Context", "Dialogue", "Learner", "TextRanker"]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-from polyencoder.scoring.diversity import marginal_relevance
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Ranked", "diverse"]
 
@@ -28,6 +28,8 @@ class Ranked(NamedTuple):
 
 def diverse(ranked: Sequence[Ranked], vectors: Tensor, *, k: int | None, diversity: float) -> list[Ranked]:
     """The best `k` (None: all) by maximal marginal relevance, from candidates with these vectors, [candidates, dim]."""
+    from polyencoder.scoring.diversity import marginal_relevance  # here: `Ranked` alone needs no torch
+
     scores = np.array([one.score for one in ranked])
     k = len(ranked) if k is None else k
     places = marginal_relevance(scores, vectors.cpu().float().numpy(), k=k, diversity=diversity)

@@ -11,7 +11,7 @@ import torch
 
 from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
 from polyencoder.checks import checked_candidates, checked_count
-from polyencoder.config import Architecture, Backend, WeightDtype
+from polyencoder.config import Architecture, Backend, TurnSeparator, WeightDtype
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.hub.push import push
@@ -33,7 +33,7 @@ from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
 from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.storage.checkpoint import holds_ranker
-from polyencoder.text import TextEncoder, TurnSeparator
+from polyencoder.text import TextEncoder
 from polyencoder.text.dialogue import checked_contexts
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,22 +19,19 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from polyencoder.config import Architecture, RankerConfig, WeightDtype, identity
+from polyencoder.config import Architecture, RankerConfig, WeightDtype
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.modeling import RankerModel, build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.digests import file_digest, fingerprint, tensor_bytes
+from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import alone_in, atomic_write, fsync, leftovers, reporting_write_errors
+from polyencoder.storage.names import CONFIG, DIGESTS, TOKENIZER, WEIGHTS
 from polyencoder.storage.safe_load import load_states
 from polyencoder.text import TextEncoder, read_tokenizer
 
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
-CALIBRATION = "calibration.json"  # optional: see polyencoder.calibration
-CALIBRATION_INT8 = "calibration.int8.json"  # of its int8 graphs
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
-DIGESTS = "polyencoder"  # where the weights of a folder keep digests of its files
 
 
 def save_folder(
@@ -88,41 +85,6 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
                 f"{str(tensor.dtype).removeprefix('torch.')}; use bfloat16"
             )
     return weights
-
-
-def weights_fingerprint(
-    weights: Mapping[str, Tensor], *, dtype: WeightDtype = "float32", progress: Callable[[int], object] | None = None
-) -> str:
-    """Digest of a model's weights, independent of the dtype they are stored in.
-
-    `dtype`: as they will be when they have been saved so. `progress` is called with the bytes of each tensor.
-    """
-
-    def parts() -> Iterator[memoryview | str]:
-        for name in sorted(weights):
-            tensor = weights[name].detach().cpu()
-            values = tensor.to(getattr(torch, dtype)).float() if tensor.is_floating_point() else tensor
-            yield name
-            yield tensor_bytes(values)
-            if progress is not None:
-                progress(tensor.nbytes)
-
-    return fingerprint(parts())
-
-
-def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
-    """Digest of everything a model's scores depend on: weights, settings, tokenizer. ONNX graphs have their model's.
-
-    `dtype`: as the weights will be when they have been saved so.
-    """
-    model = model.merged()
-    config = identity(model.config)
-    del config["format_version"]
-    known = model.weights_fingerprints
-    weights = (
-        known.get(dtype, known["float32"]) if known else weights_fingerprint(model.kept_weights(getattr(torch, dtype)))
-    )
-    return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
 
 
 def holds_ranker(name: str | os.PathLike[str]) -> bool:
@@ -201,11 +163,16 @@ def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
 def read_config(text: str | bytes, *, origin: str) -> RankerConfig:
     """Reads and validates a configuration; ConfigError names the `origin`."""
     config = RankerConfig.from_json(text, origin=origin)
+    check_config(config, origin=origin)
+    return config
+
+
+def check_config(config: RankerConfig, *, origin: str) -> None:
+    """Raises ConfigError, naming the `origin`, for a configuration that its architecture does not support."""
     try:
         family(config.architecture).check(config)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from None
-    return config
 
 
 def saved_with_weights(path: Path, digest: str | None) -> Path:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+from polyencoder.config import WeightDtype
 
-__all__ = ["ends_fingerprint", "file_digest", "fingerprint", "tensor_bytes", "weight_parts"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = [
+    "ends_fingerprint",
+    "file_digest",
+    "fingerprint",
+    "tensor_bytes",
+    "weight_parts",
+    "weights_fingerprint",
+]
 
 _CHUNK = 1 << 20
 _END = 1 << 16  # bytes
@@ -55,6 +64,8 @@ def ends_fingerprint(path: str | os.PathLike[str]) -> str:
 
 def tensor_bytes(tensor: Tensor) -> memoryview:
     """A tensor's numbers as bytes, of any dtype and on any device."""
+    import torch  # here, as in the next functions: digests of texts and files need none
+
     data: memoryview = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
     return data
 
@@ -65,3 +76,25 @@ def weight_parts(weights: Mapping[str, Tensor]) -> Iterator[memoryview | str]:
         yield name
         yield str(tensor.dtype)
         yield tensor_bytes(tensor)
+
+
+def weights_fingerprint(
+    weights: Mapping[str, Tensor], *, dtype: WeightDtype = "float32", progress: Callable[[int], object] | None = None
+) -> str:
+    """Digest of a model's weights, independent of the dtype they are stored in.
+
+    `dtype`: as they will be when they have been saved so. `progress` is called with the bytes of each tensor.
+    """
+
+    import torch
+
+    def parts() -> Iterator[memoryview | str]:
+        for name in sorted(weights):
+            tensor = weights[name].detach().cpu()
+            values = tensor.to(getattr(torch, dtype)).float() if tensor.is_floating_point() else tensor
+            yield name
+            yield tensor_bytes(values)
+            if progress is not None:
+                progress(tensor.nbytes)
+
+    return fingerprint(parts())

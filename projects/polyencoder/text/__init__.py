@@ -1,16 +1,36 @@
 """Tokenization: tokenizers, truncation of contexts to whole turns, padded batches."""
 
-from polyencoder.config import TurnSeparator
-from polyencoder.text.context import join_tokens, join_turns, latest_utterances, lines_of, persona_lines, same, surround
-from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords, read_tokenizer
-from polyencoder.text.tokens import TokenBatch, pad, token_batches
-from polyencoder.text.vocabulary import own_separator, separate_turns, special_tokens, train_tokenizer, turn_separator
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from polyencoder.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from polyencoder.text.batches import token_batches
+    from polyencoder.text.context import (
+        join_tokens,
+        join_turns,
+        latest_utterances,
+        lines_of,
+        persona_lines,
+        same,
+        surround,
+    )
+    from polyencoder.text.encoder import AnyTokenizer, TextEncoder, read_subwords, read_tokenizer
+    from polyencoder.text.tokens import TokenBatch, pad
+    from polyencoder.text.vocabulary import (
+        own_separator,
+        separate_turns,
+        special_tokens,
+        train_tokenizer,
+        turn_separator,
+    )
 
 __all__ = [
     "AnyTokenizer",
     "TextEncoder",
     "TokenBatch",
-    "TurnSeparator",
     "join_tokens",
     "join_turns",
     "latest_utterances",
@@ -28,3 +48,16 @@ __all__ = [
     "train_tokenizer",
     "turn_separator",
 ]
+
+_MODULES = {
+    "token_batches": "batches",
+    **dict.fromkeys(
+        ("join_tokens", "join_turns", "latest_utterances", "lines_of", "persona_lines", "same", "surround"), "context"
+    ),
+    **dict.fromkeys(("AnyTokenizer", "TextEncoder", "read_subwords", "read_tokenizer"), "encoder"),
+    **dict.fromkeys(("TokenBatch", "pad"), "tokens"),
+    **dict.fromkeys(
+        ("own_separator", "separate_turns", "special_tokens", "train_tokenizer", "turn_separator"), "vocabulary"
+    ),
+}
+__getattr__ = lazy_names(__name__, _MODULES)

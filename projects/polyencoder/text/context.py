@@ -155,6 +155,15 @@ def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> li
     return [start, *ids[: max_tokens - 2], end]
 
 
+def join_pair(context: Sequence[int], candidate: Sequence[int], *, keep_start: bool) -> tuple[list[int], list[int]]:
+    """Joins a context and a candidate for a cross-encoder: token ids, and their segments, 0 or 1.
+
+    `keep_start` is `RankerConfig.keeps_start`.
+    """
+    rest = candidate if keep_start else candidate[1:]
+    return [*context, *rest], [0] * len(context) + [1] * len(rest)
+
+
 def same(text: str) -> str:
     """Normalizes case and white space, to compare texts."""
     return " ".join(text.casefold().split())

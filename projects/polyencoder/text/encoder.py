@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tokenizers import Tokenizer
 
@@ -27,7 +27,9 @@ from polyencoder.text.context import (
 )
 from polyencoder.text.memory import TextMemory
 from polyencoder.text.subwords import SubwordTokenizer, is_subword_tokenizer
-from polyencoder.text.tokens import TokenBatch, pad
+
+if TYPE_CHECKING:
+    from polyencoder.text.tokens import TokenBatch
 
 MEMORY = 256 << 20  # bytes of cached texts and ids: some 200,000 texts of 20 tokens
 
@@ -179,6 +181,8 @@ class TextEncoder:
         return context, candidate
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> TokenBatch:
+        from polyencoder.text.tokens import pad  # here: token ids alone need no torch
+
         return pad(sequences, pad_id=self.pad_id)
 
     def fingerprint(self) -> str:

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.checkpoint import CONFIG
+from polyencoder.storage.names import CONFIG
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from polyencoder.errors import InputError
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_texts
-from polyencoder.storage.checkpoint import model_fingerprint
 from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.training.score_cache import ScoreCache
 
 __all__ = ["Teacher", "shortlist"]

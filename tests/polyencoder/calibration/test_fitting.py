@@ -42,7 +42,8 @@ def true_none(*, temperature: float, shift: float, unanswerable: float) -> float
 
 
 def first(calibration: Calibration, seen: Observations) -> tuple[torch.Tensor, torch.Tensor]:
-    return calibration.probabilities(seen.scores, among=seen.among)[:, 0], seen.right[:, 0]
+    found = calibration.probabilities(seen.scores.numpy(), among=seen.among.numpy())
+    return torch.from_numpy(found[:, 0]), seen.right[:, 0]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_a_model_that_is_never_wrong(unanswerable):
     """The likelihood has no maximum there; the fit is finite all the same, and sure."""
     scores = torch.cat([torch.full((40, 1), 9.0), torch.zeros(40, 4)], 1).double()
     found = fit(Observations(scores, scores == 9, torch.full((40,), 5)), fingerprint="x", unanswerable=unanswerable)
-    sure, unsure = found.calibration.probabilities(torch.tensor([[9.0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]), among=5)[:, 0]
+    sure, unsure = found.calibration.probabilities(np.array([[9.0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]), among=5)[:, 0]
     assert sure > 0.9
     assert unsure < 0.2
 

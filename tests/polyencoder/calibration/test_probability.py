@@ -6,6 +6,7 @@ import json
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.calibration import DEPTH, Calibration, calibration_file, read_calibration
 from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
@@ -32,12 +33,12 @@ def naive(scores: list[float], *, among: int, temperature: float, none: float) -
 
 def test_the_formula():
     calibration = Calibration(temperature=2.0, none=-0.5, fingerprint="")
-    scores = torch.linspace(4, -8, 14).expand(2, -1)
-    found = calibration.probabilities(scores, among=torch.tensor([14, 1000]))
+    scores = np.linspace([4, 4], -8, 14, axis=1)
+    found = calibration.probabilities(scores, among=np.array([14, 1000]))
     for row, among in zip(found.tolist(), (14, 1000), strict=True):
         assert row == pytest.approx(naive(scores[0].tolist(), among=among, temperature=2.0, none=-0.5))
     assert found[0].sum() > found[1].sum()
-    assert calibration.probabilities(torch.tensor([[1.0, -torch.inf]]), among=1)[0, 1] == 0
+    assert calibration.probabilities(np.array([[1.0, -np.inf]]), among=1)[0, 1] == 0
 
 
 def test_equal_texts_are_one_candidate():

@@ -11,7 +11,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.text import TokenBatch, pad
-from polyencoder.text.tokens import length_groups
+from polyencoder.text.batches import length_groups
 
 ENCODERS = ["bert", "roberta", "modernbert", "distilbert"]
 

@@ -11,7 +11,7 @@ from polyencoder import Ranker
 from polyencoder.config import DenseConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.dense import build_dense, set_dense_weights
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 
 LAYERS = (DenseConfig(6, "tanh"), DenseConfig(3, bias=False))
 

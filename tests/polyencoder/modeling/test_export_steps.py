@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyencoder.modeling.convert import CONTEXT_VECTORS
-from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER
+from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
 
 TURNS = [["hello"], ["do you ski ?", "no , i have two dogs ."], ["i am a teacher ."]]
 

@@ -23,7 +23,7 @@ from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.pretraining.objective import PretrainingObjective
-from polyencoder.text.tokens import token_batches
+from polyencoder.text.batches import token_batches
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
 EXAMPLES = [

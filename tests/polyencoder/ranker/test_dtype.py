@@ -16,7 +16,7 @@ from polyencoder.export.onnx import export_onnx
 from polyencoder.index.open import open_index
 from polyencoder.modeling.loading import build_backbone
 from polyencoder.ranker.encoding import candidate_fingerprint
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.training.candidate_map import mapped
 from polyencoder.training.trainer import Trainer
 from tests.commands import invoke

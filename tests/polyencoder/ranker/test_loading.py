@@ -10,7 +10,8 @@ from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.loading import cast_encoders, load_parts
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import model_fingerprint, save_folder
+from polyencoder.storage.checkpoint import save_folder
+from polyencoder.storage.fingerprint import model_fingerprint
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])

@@ -9,7 +9,7 @@ import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.serving.config import Limits
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.serving.config import Limits
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 
 QUERY = "do you have any pets ?"
 DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]

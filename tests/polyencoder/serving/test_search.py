@@ -8,7 +8,7 @@ from polyencoder.calibration import Calibration
 from polyencoder.errors import InputError
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service
-from polyencoder.storage.checkpoint import model_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 
 QUERY = "do you have any pets ?"
 

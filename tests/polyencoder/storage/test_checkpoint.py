@@ -12,8 +12,9 @@ from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage import checkpoint
 from polyencoder.storage.checkpoint import holds_ranker, load_folder, load_weights, read_model_file
+from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 
-NAMES = ["config.json", "model.safetensors", "tokenizer.json"]
+NAMES = [CONFIG, WEIGHTS, TOKENIZER]
 
 
 @pytest.fixture

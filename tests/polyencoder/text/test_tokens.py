@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.text import pad, token_batches
-from polyencoder.text.tokens import length_groups
+from polyencoder.text.batches import length_groups
 
 sequences = st.lists(st.lists(st.integers(0, 1000), max_size=7), min_size=1, max_size=6)
 

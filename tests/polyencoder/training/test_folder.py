@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from polyencoder.errors import CheckpointError, TrainingError
-from polyencoder.storage.checkpoint import CONFIG
+from polyencoder.storage.names import CONFIG
 from polyencoder.training.folder import CHECKPOINT, FOLDER, run_folder
 
 

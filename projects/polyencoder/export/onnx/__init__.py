@@ -7,8 +7,27 @@ Ranker.from_pretrained("folder", backend="onnx-int8")
 
 from __future__ import annotations
 
-from polyencoder.export.onnx.export import export_onnx
-from polyencoder.export.onnx.quantize import quantize_int8
-from polyencoder.export.onnx.runtime import OnnxCrossEncoder, OnnxRanker, OnnxSeparable, load_onnx
+from typing import TYPE_CHECKING
 
-__all__ = ["OnnxCrossEncoder", "OnnxRanker", "OnnxSeparable", "export_onnx", "load_onnx", "quantize_int8"]
+from polyencoder.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from polyencoder.export.onnx.export import export_onnx
+    from polyencoder.export.onnx.quantize import quantize_int8
+    from polyencoder.export.onnx.runtime import OnnxCrossEncoder, OnnxRanker, OnnxSeparable, load_onnx
+
+__all__ = [
+    "OnnxCrossEncoder",
+    "OnnxRanker",
+    "OnnxSeparable",
+    "export_onnx",
+    "load_onnx",
+    "quantize_int8",
+]
+
+_MODULES = {
+    "export_onnx": "export",
+    "quantize_int8": "quantize",
+    **dict.fromkeys(("OnnxCrossEncoder", "OnnxRanker", "OnnxSeparable", "load_onnx"), "runtime"),
+}
+__getattr__ = lazy_names(__name__, _MODULES)

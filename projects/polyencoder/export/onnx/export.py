@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -18,21 +18,17 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.exporters import for_graphs, write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
-from polyencoder.export.onnx.runtime import Graph, inputs_of
+from polyencoder.export.onnx.graph import Graph
+from polyencoder.export.onnx.runtime import inputs_of, run
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.storage.checkpoint import (
-    CONFIG,
-    TOKENIZER,
-    WEIGHTS,
-    read_folder_config,
-    weights_fingerprint,
-)
-from polyencoder.storage.digests import file_digest
+from polyencoder.storage.checkpoint import read_folder_config
+from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import atomic_write
+from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, surround
 
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
@@ -165,19 +161,19 @@ def _inputs(step: Step, tokens: TokenBatch) -> tuple[Tensor, ...]:
 
 def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> float:
     """The graph's deviation from torch, relative to the largest value; an error if it is too large."""
-    graph = Graph(path, device="cpu", separator=step.separator)
+    graph = Graph(path, separator=step.separator)
     deviations, largest = [], 0.0
     for tokens in batches:
         with torch.no_grad():
             expected = _real(step(*_inputs(step, tokens)), step.outputs)
         try:
-            outputs = graph(tokens)
+            outputs = run(graph, tokens)
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             raise CheckpointError(
                 f"{name}: onnxruntime cannot run the graph ({first_line(error)}), so nothing was written: this "
                 "backbone cannot be exported with these versions of torch and transformers"
             ) from error
-        found = _real(outputs, graph.outputs)
+        found = _real(outputs.values(), outputs)
         same_shape = found.shape == expected.shape
         deviations.append((found - expected).abs().max().item() if same_shape else float("inf"))
         largest = max(expected.abs().max().item(), largest)
@@ -191,7 +187,7 @@ def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> f
     return relative
 
 
-def _real(outputs: Sequence[Tensor], names: Sequence[str]) -> Tensor:
+def _real(outputs: Iterable[Tensor], names: Iterable[str]) -> Tensor:
     """The unmasked values of a step's outputs, flattened."""
     named = dict(zip(names, outputs, strict=True))
     mask = named.pop("codes_mask", None)

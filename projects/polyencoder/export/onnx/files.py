@@ -14,26 +14,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import safetensors.torch
-
 from polyencoder.errors import CheckpointError
-from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER
-from polyencoder.storage.checkpoint import (
+from polyencoder.storage.digests import file_digest, weights_fingerprint
+from polyencoder.storage.names import (
     CALIBRATION,
     CALIBRATION_INT8,
+    CANDIDATES,
     CONFIG,
+    CONTEXT,
+    DIGESTS,
+    SCORER,
     TOKENIZER,
     WEIGHTS,
-    weights_fingerprint,
 )
-from polyencoder.storage.digests import file_digest
 
 Precision = Literal["float32", "int8"]
 
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
+LONGEST_HEADER = 100_000_000  # bytes: safetensors' own limit
 
 HOW_TO_EXPORT = "write them with `polyencoder export` or `polyencoder.export.onnx.export_onnx`"
+SAVED_AGAIN = "the model was saved again since: export the graphs again"
 HOW_TO_QUANTIZE = "write them with `polyencoder export` or `polyencoder.export.onnx.quantize_int8`"
 
 
@@ -105,8 +107,25 @@ def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = Non
     return sorted(expected)
 
 
+def check_saved_weights(folder: Path, expected: str) -> None:
+    """Like `check_weights`, by the fingerprint that was saved with the weights, if any: without reading them."""
+    path = folder / WEIGHTS
+    if not path.is_file():
+        return
+    try:  # the format: the length of a JSON header in 8 bytes, the header, the numbers
+        with path.open("rb") as file:
+            header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LONGEST_HEADER)))
+        saved = json.loads(header.get("__metadata__", {}).get(DIGESTS, "{}")).get(WEIGHTS, expected)
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from None
+    if saved != expected:
+        raise CheckpointError(f"{path}: not the weights of these graphs; {SAVED_AGAIN}")
+
+
 def check_weights(folder: Path, expected: str, *, remedy: str) -> None:
     """Raises CheckpointError if the folder's torch weights have another fingerprint."""
+    import safetensors.torch  # here: graphs without weights beside them need no torch
+
     path = folder / WEIGHTS
     if path.is_file() and weights_fingerprint(safetensors.torch.load_file(path)) != expected:
         raise CheckpointError(f"{path}: not the weights of these graphs; {remedy}")

@@ -15,9 +15,9 @@ import numpy as np
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, int8_name, read_description
 from polyencoder.packages import require
-from polyencoder.storage.checkpoint import CONFIG, TOKENIZER
 from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write
+from polyencoder.storage.names import CONFIG, TOKENIZER
 
 
 def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:

@@ -13,32 +13,22 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
-from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
-from polyencoder.export.onnx.files import (
-    HOW_TO_EXPORT,
-    HOW_TO_QUANTIZE,
-    Precision,
-    check_weights,
-    download_patterns,
-    int8_name,
-    read_description,
-)
-from polyencoder.hub.resolve import downloaded, exists
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.export.onnx.exported import Exported, graphs_folder
+from polyencoder.export.onnx.files import SAVED_AGAIN, Precision, check_weights
+from polyencoder.export.onnx.graph import CPU, Graph
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.modeling.convert.contexts import both_texts, by_vector
-from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, SCORER
 from polyencoder.modeling.families import family
 from polyencoder.packages import require
-from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.scoring import ContextEncoding, Keys
-from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, read_config
-from polyencoder.text import TextEncoder, TokenBatch, read_tokenizer, token_batches
+from polyencoder.storage.checkpoint import check_config
+from polyencoder.storage.names import CANDIDATES, CONFIG, CONTEXT, SCORER
+from polyencoder.text import TextEncoder, TokenBatch
 
-CPU = "CPUExecutionProvider"
 NO_WEIGHTS = (
     "a ranker of ONNX graphs has no torch weights to save: copy its folder, or save the ranker it was made from"
 )
-GROUP = 16  # sequences per graph call on a CPU: enough to keep it busy
 
 
 def inputs_of(tokens: TokenBatch, *, separator: int | None = None) -> dict[str, Tensor]:
@@ -55,72 +45,15 @@ def inputs_of(tokens: TokenBatch, *, separator: int | None = None) -> dict[str, 
     return {"ids": tokens.ids, "mask": tokens.mask, **given}
 
 
-class Graph:
-    """One ONNX graph: token ids and masks in, tensors out."""
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        threads: int | None = None,
-        device: torch.device | str | None = None,
-        separator: int | None = None,
-    ) -> None:
-        """Opens a graph.
-
-        Args:
-            path: the file.
-            threads: of onnxruntime; None for as many as torch uses.
-            device: "cpu" or "cuda"; None for CUDA when both torch and onnxruntime have it.
-            separator: the token between the two texts of a context that the graph is given.
-
-        Raises:
-            ConfigError: onnxruntime is not installed, or has no CUDA although it was asked for.
-            CheckpointError: not a graph that onnxruntime can read.
-        """
-        runtime = require("onnxruntime", extra="onnx")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = threads or torch.get_num_threads()
-        options.log_severity_level = 3  # errors alone
-        # A graph's threads would wait for more work by spinning, while those of the ranker's other graph compute
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        providers = _providers(runtime, device)
-        # Merged into one operator, an addition and a normalisation take longer on a CPU than one after the other
-        slower = ["SkipLayerNormFusion"] if providers == [CPU] else []
-        try:
-            self._session = runtime.InferenceSession(
-                os.fspath(path), options, providers=providers, disabled_optimizers=slower
-            )
-        except Exception as error:  # onnxruntime's own exceptions share no base but Exception
-            raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
-        self._inputs = {one.name for one in self._session.get_inputs()}
-        self.separator = separator
-        self._on_cpu = providers == [CPU]
-        self.outputs = [one.name for one in self._session.get_outputs()]
-        self.dim = self._session.get_outputs()[0].shape[-1]
-
-    @property
-    def takes_both_texts(self) -> bool:
-        """Whether the graph takes the two texts of a context separately (multi-context ConveRT)."""
-        return "extra_ids" in self._inputs
-
-    def __call__(self, tokens: TokenBatch) -> list[Tensor]:
-        """The graph's outputs for a batch, on the CPU.
-
-        Where it runs on a CPU, for which padding costs as much as text, sequences of like length go through together.
-        """
-        if not self._on_cpu:
-            return self._run(tokens)
-        tokens = tokens.to("cpu")
-        groups = token_batches(tokens.mask.sum(1).tolist(), max_tokens=BATCH_TOKENS, batch_size=GROUP)
-        parts = [self._run(tokens.select(torch.tensor(rows))) for rows in groups]
-        order = torch.tensor([row for rows in groups for row in rows]).argsort()
-        return [_stack(outputs)[order] for outputs in zip(*parts, strict=True)]
-
-    def _run(self, tokens: TokenBatch) -> list[Tensor]:
-        given = inputs_of(tokens, separator=self.separator)
-        feed = {name: tensor.cpu().numpy() for name, tensor in given.items() if name in self._inputs}
-        return [torch.from_numpy(output) for output in self._session.run(None, feed)]
+def run(graph: Graph, tokens: TokenBatch) -> dict[str, Tensor]:
+    """The graph's outputs for a batch, by name, on the CPU."""
+    tokens = tokens.to("cpu")
+    sequences = tokens.sequences()
+    segments = None
+    if tokens.segments is not None:
+        rows = zip(tokens.segments.tolist(), sequences, strict=True)
+        segments = [row[: len(ids)] for row, ids in rows]
+    return {name: torch.from_numpy(output) for name, output in graph(sequences, segments).items()}
 
 
 class _Exported(RankerModel):
@@ -163,8 +96,7 @@ class OnnxSeparable(_Exported):
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         """Encodes contexts: [batch, codes, dim] with their mask."""
-        outputs = [output.to(self.place.device) for output in self._context(tokens)]
-        named = dict(zip(self._context.outputs, outputs, strict=True))
+        named = {name: output.to(self.place.device) for name, output in run(self._context, tokens).items()}
         keys = None
         if "keys" in named:
             keys = Keys(named["keys"], named["key_biases"], self.config.poly_attention_heads)
@@ -179,7 +111,7 @@ class OnnxSeparable(_Exported):
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
         """Encodes candidates: [n, dim]."""
-        return self._candidates(tokens)[0].to(self.place.device)
+        return run(self._candidates, tokens)["vectors"].to(self.place.device)
 
 
 class OnnxCrossEncoder(_Exported, CrossEncoder):
@@ -190,7 +122,7 @@ class OnnxCrossEncoder(_Exported, CrossEncoder):
         self._scorer = scorer
 
     def _score_pairs(self, tokens: TokenBatch) -> Tensor:
-        return self._scorer(tokens)[0].to(tokens.ids.device)
+        return run(self._scorer, tokens)["scores"].to(tokens.ids.device)
 
 
 OnnxRanker = OnnxSeparable | OnnxCrossEncoder
@@ -204,10 +136,7 @@ def find_onnx(
     Raises:
         CheckpointError: there are none, or they are damaged.
     """
-    path = Path(name)
-    if exists(name) and path.is_file():
-        raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
-    folder = path if exists(name) and path.is_dir() else downloaded(name, download_patterns(precision))
+    folder = graphs_folder(name, precision=precision)
     return folder, load_onnx(folder, precision=precision, device=device)
 
 
@@ -223,44 +152,33 @@ def load_onnx(
     Args:
         folder: what `export_onnx` wrote.
         precision: "int8" for what `quantize_int8` added.
-        threads, device: see `Graph`.
+        threads: of onnxruntime; None for as many as torch uses.
+        device: "cpu" or "cuda"; None for CUDA when both torch and onnxruntime have it.
 
     Raises:
         CheckpointError: a file is missing or damaged, or the weights in the folder are not those of the graphs.
         ConfigError: onnxruntime is not installed, or the configuration or tokenizer cannot be used.
     """
     source = Path(folder)
-    description = read_description(source)
-    config = read_config(_read(source / CONFIG), origin=str(source / CONFIG))
-    files = {name: name if precision == "float32" else int8_name(name) for name in description.differences}
-    for file in files.values():
-        if not (source / file).is_file():
-            remedy = HOW_TO_EXPORT if precision == "float32" else HOW_TO_QUANTIZE
-            raise CheckpointError(f"{source}: no {file} in it: the {precision} graphs are missing; {remedy}")
-    check_weights(source, description.weights, remedy="the model was saved again since: export the graphs again")
-    _read(source / TOKENIZER)
-    text = TextEncoder(read_tokenizer(source / TOKENIZER), config.text)
-    graphs = {name: Graph(source / file, threads=threads, device=device) for name, file in files.items()}
-    for graph in graphs.values():
-        if graph.takes_both_texts:
-            graph.separator = text.separator_ids[0]
+    exported = Exported.open(
+        source,
+        precision=precision,
+        threads=threads or torch.get_num_threads(),
+        providers=_providers(require("onnxruntime", extra="onnx"), device),
+    )
+    config, graphs = exported.config, exported.graphs
+    check_config(config, origin=str(source / CONFIG))
+    weights = exported.weights_fingerprints["float32"]
+    check_weights(source, weights, remedy=SAVED_AGAIN)
     model: OnnxRanker
     if SCORER in graphs:
         model = OnnxCrossEncoder(config, scorer=graphs[SCORER])
     else:
         model = OnnxSeparable(config, context=graphs[CONTEXT], candidates=graphs[CANDIDATES])
-        exact = precision == "float32"  # an int8 ranker's vectors are others
-        model.candidate_fingerprint = description.candidates if exact else f"{description.candidates}-{precision}"
-    model.weights_fingerprints = {"float32": description.weights}
+        model.candidate_fingerprint = exported.candidate_fingerprint
+    model.weights_fingerprints = exported.weights_fingerprints
     model.precision = precision
-    return model.eval(), text
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {HOW_TO_EXPORT}") from None
+    return model.eval(), exported.text
 
 
 def _providers(runtime: Any, device: torch.device | str | None) -> list[Any]:
@@ -278,12 +196,3 @@ def _providers(runtime: Any, device: torch.device | str | None) -> list[Any]:
         )
     index = torch.device(device).index if device is not None else None
     return [("CUDAExecutionProvider", {"device_id": index or 0}), CPU]
-
-
-def _stack(parts: tuple[Tensor, ...]) -> Tensor:
-    """Concatenates tensors [batch, ...]; those with fewer codes are padded with zeros (False)."""
-    if parts[0].dim() == 1:
-        return torch.cat(parts)
-    width = max(part.size(1) for part in parts)
-    behind = (0, 0) * (parts[0].dim() - 2)  # nothing is added to the dimensions after the codes
-    return torch.cat([nn.functional.pad(part, (*behind, 0, width - part.size(1))) for part in parts])

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from polyencoder.index.folder.index import FolderIndex, described_folder, remove_index
+from typing import TYPE_CHECKING
 
-__all__ = ["FolderIndex", "described_folder", "remove_index"]
+from polyencoder.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from polyencoder.index.folder.index import FolderIndex, described_folder, remove_index
+
+__all__ = [
+    "FolderIndex",
+    "described_folder",
+    "remove_index",
+]
+
+_MODULES = {
+    **dict.fromkeys(("FolderIndex", "described_folder", "remove_index"), "index"),
+}
+__getattr__ = lazy_names(__name__, _MODULES)

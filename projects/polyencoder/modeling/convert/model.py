@@ -25,9 +25,10 @@ from polyencoder.modeling.convert.quantization import (
 )
 from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.modeling.cpu.modules import for_cpu
-from polyencoder.modeling.export_steps import CANDIDATES, CONTEXT, BothTextsStep, CandidatesStep, Step
+from polyencoder.modeling.export_steps import BothTextsStep, CandidatesStep, Step
 from polyencoder.modeling.separable import linear_map
 from polyencoder.scoring import ContextEncoding
+from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text.tokens import TokenBatch
 
 __all__ = ["ConveRT", "SharedEncoder"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.modeling.tracing import is_traced
-from polyencoder.text.tokens import length_groups
+from polyencoder.text.batches import length_groups
 
 __all__ = ["PackedRows"]
 

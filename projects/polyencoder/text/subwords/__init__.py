@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
-from polyencoder.text.subwords.tokenizer import SubwordTokenizer, is_subword_tokenizer
-from polyencoder.text.subwords.words import MARKER, split_words
+from typing import TYPE_CHECKING
+
+from polyencoder.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
+    from polyencoder.text.subwords.tokenizer import SubwordTokenizer, is_subword_tokenizer
+    from polyencoder.text.subwords.words import MARKER, split_words
 
 __all__ = [
     "MARKER",
@@ -16,3 +21,10 @@ __all__ = [
     "learn_subwords_of_size",
     "split_words",
 ]
+
+_MODULES = {
+    **dict.fromkeys(("SubwordSettings", "count_words", "learn_subwords", "learn_subwords_of_size"), "learning"),
+    **dict.fromkeys(("SubwordTokenizer", "is_subword_tokenizer"), "tokenizer"),
+    **dict.fromkeys(("MARKER", "split_words"), "words"),
+}
+__getattr__ = lazy_names(__name__, _MODULES)

@@ -11,7 +11,8 @@ import torch
 
 from polyencoder.errors import CheckpointError, ConfigError, TrainingError
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.checkpoint import CONFIG, TOKENIZER, read_model_file
+from polyencoder.storage.checkpoint import read_model_file
+from polyencoder.storage.names import CONFIG, TOKENIZER
 from polyencoder.training.finite import FiniteUpdates
 
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]

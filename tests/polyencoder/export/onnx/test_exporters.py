@@ -14,7 +14,8 @@ from transformers import AutoModel
 from polyencoder.errors import ConfigError
 from polyencoder.export.onnx import exporters
 from polyencoder.export.onnx.exporters import write_graph
-from polyencoder.export.onnx.runtime import Graph
+from polyencoder.export.onnx.graph import Graph
+from polyencoder.export.onnx.runtime import run
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.export_steps import Step
 from polyencoder.text import TokenBatch, pad
@@ -67,12 +68,13 @@ def batch(lengths: list[int]) -> TokenBatch:
 
 def check_graph(backbone: Backbone, path) -> None:
     """What torch gives, for any batch."""
-    graph = Graph(path, device="cpu")
+    graph = Graph(path)
     for lengths in LENGTHS:
         tokens = batch(lengths)
         with torch.no_grad():
             (expected,) = Outputs(backbone)(tokens.ids, tokens.mask)
-        np.testing.assert_allclose(graph(tokens)[0], expected, rtol=1e-4, atol=1e-4)
+        (found,) = run(graph, tokens).values()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 def said(caplog) -> list[str]:
@@ -137,7 +139,8 @@ def test_what_the_exporter_cannot_follow_is_traced_and_the_log_says_so(tmp_path,
     assert message.startswith("torch's ONNX exporter cannot follow this model, which is traced instead")
     with torch.no_grad():
         (expected,) = step(tokens.ids, tokens.mask)
-    np.testing.assert_allclose(Graph(tmp_path / "graph.onnx")(tokens)[0], expected, rtol=1e-4, atol=1e-4)
+    (found,) = run(Graph(tmp_path / "graph.onnx"), tokens).values()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter needs nothing else")

@@ -15,12 +15,14 @@ from polyencoder.export.onnx.files import (
     DESCRIPTION,
     Description,
     check_graphs,
+    check_saved_weights,
     check_weights,
     download_patterns,
     int8_name,
     read_description,
 )
-from polyencoder.storage.checkpoint import WEIGHTS, weights_fingerprint
+from polyencoder.storage.digests import weights_fingerprint
+from polyencoder.storage.names import DIGESTS, WEIGHTS
 
 
 @pytest.fixture
@@ -104,3 +106,17 @@ def test_the_files_of_each_precision():
     assert [name for name in small if name not in plain] == [
         int8_name(name) for name in plain if name.endswith(".onnx")
     ]
+
+
+def test_the_weights_that_are_saved_beside(tmp_path):
+    """By their fingerprint alone, which is read without torch."""
+    check_saved_weights(tmp_path, "abc")  # no weights
+    for metadata in (None, {DIGESTS: json.dumps({WEIGHTS: "abc"})}):
+        safetensors.torch.save_file({"a": torch.ones(3)}, tmp_path / WEIGHTS, metadata=metadata)
+        check_saved_weights(tmp_path, "abc")
+    with pytest.raises(CheckpointError, match="not the weights of these graphs; the model was saved again"):
+        check_saved_weights(tmp_path, "other")
+    for content in (b"", b"damaged file", (3).to_bytes(8, "little") + b"[1]", b"\xff" * 9):
+        (tmp_path / WEIGHTS).write_bytes(content)
+        with pytest.raises(CheckpointError, match="damaged or not a safetensors file"):
+            check_saved_weights(tmp_path, "abc")

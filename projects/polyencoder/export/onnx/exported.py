@@ -1,0 +1,110 @@
+"""`Exported`: a folder of graphs, opened with its configuration and tokenizer. Without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyencoder.config import RankerConfig
+from polyencoder.errors import CheckpointError
+from polyencoder.export.onnx.files import (
+    HOW_TO_EXPORT,
+    HOW_TO_QUANTIZE,
+    Precision,
+    check_saved_weights,
+    download_patterns,
+    int8_name,
+    read_description,
+)
+from polyencoder.export.onnx.graph import CPU, Graph
+from polyencoder.storage.names import CONFIG, TOKENIZER
+from polyencoder.text.encoder import TextEncoder, read_tokenizer
+
+__all__ = ["Exported", "graphs_folder"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The graphs of a ranker."""
+
+    config: RankerConfig
+    text: TextEncoder
+    graphs: Mapping[str, Graph]
+    """By the names of the float32 files."""
+    precision: Precision
+    weights_fingerprints: Mapping[str, str]
+    """As `RankerModel.weights_fingerprints`: those of the exported torch weights."""
+    candidate_fingerprint: str | None
+    """That of an index's vectors; an int8 ranker's are others. None for a cross-encoder."""
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        precision: Precision = "float32",
+        threads: int = 0,
+        providers: Sequence[Any] = (CPU,),
+    ) -> Exported:
+        """Opens what `export_onnx` wrote and, for int8, `quantize_int8`; `threads` and `providers` as in `Graph`.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+            ConfigError: onnxruntime is not installed, or the configuration or tokenizer cannot be used.
+        """
+        source = Path(folder)
+        description = read_description(source)
+        check_saved_weights(source, description.weights)
+        config = RankerConfig.from_json(_read(source / CONFIG), origin=str(source / CONFIG))
+        exact = precision == "float32"
+        files = {name: name if exact else int8_name(name) for name in description.differences}
+        for file in files.values():
+            if not (source / file).is_file():
+                remedy = HOW_TO_EXPORT if exact else HOW_TO_QUANTIZE
+                raise CheckpointError(f"{source}: no {file} in it: the {precision} graphs are missing; {remedy}")
+        _read(source / TOKENIZER)
+        text = TextEncoder(read_tokenizer(source / TOKENIZER), config.text)
+        given: dict[str, Any] = {"pad_id": text.pad_id, "threads": threads, "providers": providers}
+        graphs = {name: Graph(source / file, **given) for name, file in files.items()}
+        for graph in graphs.values():
+            if graph.takes_both_texts:
+                graph.separator = text.separator_ids[0]
+        candidates = description.candidates
+        return cls(
+            config,
+            text,
+            graphs,
+            precision,
+            {"float32": description.weights},
+            candidates if exact or candidates is None else f"{candidates}-{precision}",
+        )
+
+    def merged(self) -> Exported:
+        """As `RankerModel.merged`."""
+        return self
+
+
+def graphs_folder(name: str | os.PathLike[str], *, precision: Precision = "float32") -> Path:
+    """The folder of a ranker's graphs, by its path or hub id.
+
+    Raises:
+        CheckpointError: there are none.
+    """
+    path = Path(name)
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
+    from polyencoder.hub.resolve import downloaded  # here: a folder needs no hub
+
+    return downloaded(name, download_patterns(precision))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {HOW_TO_EXPORT}") from None

@@ -1,0 +1,133 @@
+"""One ONNX graph, run by onnxruntime: lists of token ids in, numpy arrays out. Without torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from polyencoder.errors import CheckpointError, first_line
+from polyencoder.packages import require
+from polyencoder.text.batches import token_batches
+
+__all__ = ["BATCH_TOKENS", "CPU", "Array", "Graph", "padded"]
+
+Array = np.ndarray[Any, Any]
+
+CPU = "CPUExecutionProvider"
+BATCH_TOKENS = 1 << 14  # maximum tokens of a call on a CPU, with padding
+GROUP = 16  # sequences per call on a CPU: enough to keep it busy
+
+
+class Graph:
+    """An ONNX graph of a ranker (`polyencoder.modeling.export_steps`)."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        pad_id: int = 0,
+        threads: int = 0,
+        providers: Sequence[Any] = (CPU,),
+        separator: int | None = None,
+    ) -> None:
+        """Opens a graph.
+
+        Args:
+            path: the file.
+            pad_id: the token id at padding.
+            threads: of onnxruntime; 0 for one per core.
+            providers: onnxruntime's execution providers, best first.
+            separator: the token between the two texts of a context, which the graph then takes separately, or the
+                first alone.
+
+        Raises:
+            ConfigError: onnxruntime is not installed.
+            CheckpointError: not a graph that onnxruntime can read.
+        """
+        runtime = require("onnxruntime", extra="onnx")
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 3  # errors alone
+        # A graph's threads would wait for more work by spinning, while those of the ranker's other graph compute
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._on_cpu = list(providers) == [CPU]
+        # Merged into one operator, an addition and a normalisation take longer on a CPU than one after the other
+        slower = ["SkipLayerNormFusion"] if self._on_cpu else []
+        try:
+            self._session = runtime.InferenceSession(
+                os.fspath(path), options, providers=[*providers], disabled_optimizers=slower
+            )
+        except Exception as error:  # onnxruntime's own exceptions share no base but Exception
+            raise CheckpointError(f"{os.fspath(path)}: not a readable ONNX graph ({first_line(error)})") from None
+        self._inputs = {one.name for one in self._session.get_inputs()}
+        self._pad_id = pad_id
+        self.separator = separator
+        self.outputs = [one.name for one in self._session.get_outputs()]
+        self.dim = self._session.get_outputs()[0].shape[-1]
+
+    @property
+    def takes_both_texts(self) -> bool:
+        """Whether the graph takes the two texts of a context separately (multi-context ConveRT)."""
+        return "extra_ids" in self._inputs
+
+    def __call__(
+        self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
+    ) -> dict[str, Array]:
+        """The graph's outputs for sequences of token ids, by name, each [sequences, ...].
+
+        Where it runs on a CPU, for which padding costs as much as text, sequences of like length go through together.
+        """
+        if not self._on_cpu:
+            return self._run(sequences, segments)
+        groups = token_batches([len(ids) for ids in sequences], max_tokens=BATCH_TOKENS, batch_size=GROUP)
+        parts = [self._run([sequences[i] for i in rows], segments and [segments[i] for i in rows]) for rows in groups]
+        if len(parts) == 1 and groups[0] == [*range(len(sequences))]:
+            return parts[0]
+        order = np.argsort([i for rows in groups for i in rows])
+        return {name: _stacked([part[name] for part in parts])[order] for name in self.outputs}
+
+    def _run(self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None) -> dict[str, Array]:
+        given: dict[str, Array] = {}
+        if self.separator is not None:
+            last, extra = _both_texts(sequences, self.separator)
+            width = max(map(len, chain(last, extra)))
+            given["ids"], given["mask"] = padded(last, pad_id=self._pad_id, width=width)
+            given["extra_ids"], given["extra_mask"] = padded(extra, pad_id=self._pad_id, width=width)
+        else:
+            given["ids"], given["mask"] = padded(sequences, pad_id=self._pad_id)
+        if segments is not None:
+            given["segments"], _ = padded(segments, pad_id=0)
+        feed = {name: array for name, array in given.items() if name in self._inputs}
+        return dict(zip(self.outputs, self._session.run(None, feed), strict=True))
+
+
+def padded(sequences: Sequence[Sequence[int]], *, pad_id: int, width: int = 1) -> tuple[Array, Array]:
+    """Stacks sequences as int64 [n, length], `width` or the longest of them, with their mask, False at padding."""
+    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+    mask = np.arange(max(int(lengths.max(initial=0)), width, 1)) < lengths[:, None]
+    ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    ids[mask] = np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=int(lengths.sum()))
+    return ids, mask
+
+
+def _both_texts(sequences: Sequence[Sequence[int]], separator: int) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
+    """Splits contexts at the first separator: the last utterances, and the earlier ones without separators."""
+    last, extra = list[Sequence[int]](), list[Sequence[int]]()
+    for ids in map(list, sequences):
+        end = ids.index(separator) if separator in ids else len(ids)
+        last.append(ids[:end])
+        extra.append([i for i in ids[end:] if i != separator])
+    return last, extra
+
+
+def _stacked(parts: Sequence[Array]) -> Array:
+    """Concatenates arrays [batch, ...]; those with fewer codes are padded with zeros (False)."""
+    if parts[0].ndim == 1:
+        return np.concatenate(parts)
+    width = max(part.shape[1] for part in parts)
+    behind = [(0, 0)] * (parts[0].ndim - 2)  # nothing is added to the dimensions after the codes
+    return np.concatenate([np.pad(part, [(0, 0), (0, width - part.shape[1]), *behind]) for part in parts])

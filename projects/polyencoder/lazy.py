@@ -1,0 +1,25 @@
+"""Imports a package's names on first use: what needs no torch is then imported without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """A package's `__getattr__` (PEP 562).
+
+    Args:
+        package: its `__name__`.
+        modules: the names that it offers, each with the module, relative to the package, that defines it.
+    """
+
+    def get(name: str) -> Any:
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
+
+    return get

@@ -1,0 +1,181 @@
+"""`Ranker`: ranks, scores and encodes with onnxruntime and numpy alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+
+from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
+from polyencoder.checks import checked_candidates, checked_count
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.export.onnx.exported import Exported, graphs_folder
+from polyencoder.export.onnx.files import Precision
+from polyencoder.export.onnx.graph import Array
+from polyencoder.ranker.protocol import Dialogue
+from polyencoder.ranker.ranked import Ranked
+from polyencoder.runtime.scoring import Contexts, best, score
+from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
+from polyencoder.text.context import join_pair
+from polyencoder.text.dialogue import checked_contexts
+
+__all__ = ["Ranker"]
+
+Kind = Literal["context", "candidate"]
+
+
+class Ranker:
+    """Ranks candidates for a context with exported graphs, on a CPU.
+
+    Its methods are those of `polyencoder.Ranker`, with numpy arrays in place of tensors.
+
+    Examples:
+        >>> ranker = Ranker.from_pretrained("folder-or-hub-id", precision="int8")
+        >>> ranker.rank(["hi !"], ["do you ski ?", "hello , i love snow ."], top_k=1)
+        [Ranked(index=1, text='hello , i love snow .', score=7.31)]
+    """
+
+    def __init__(self, exported: Exported) -> None:
+        self.model = exported
+        self.text = exported.text
+        self.config = exported.config
+        self.source: Path | None = None
+        """The folder it was loaded from."""
+        self.calibration: Calibration | None = None
+        """Maps scores to probabilities; None unless `polyencoder calibrate` fitted it."""
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | os.PathLike[str], *, precision: Precision = "float32", threads: int = 0
+    ) -> Ranker:
+        """Loads a ranker from a folder of `polyencoder export`, or a hub id with such graphs.
+
+        Args:
+            name: nothing is downloaded for a folder.
+            precision: "int8" for the quantized graphs.
+            threads: of onnxruntime; 0 for one per core.
+
+        Raises:
+            CheckpointError: the graphs are missing or damaged.
+            ConfigError: the configuration or tokenizer cannot be used, or onnxruntime is not installed.
+        """
+        if precision not in get_args(Precision):
+            raise ConfigError(f"precision is {precision!r:.60}; it must be one of {', '.join(get_args(Precision))}")
+        folder = graphs_folder(name, precision=precision)
+        ranker = cls(Exported.open(folder, precision=precision, threads=checked_count("threads", threads, least=0)))
+        ranker.source = folder
+        ranker.calibration = read_calibration(folder, cast(Any, ranker))
+        return ranker
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether contexts and candidates are encoded separately; not by a cross-encoder."""
+        return SCORER not in self.model.graphs
+
+    def rank(
+        self,
+        context: Dialogue,
+        candidates: Sequence[str],
+        *,
+        top_k: int | None = None,
+        min_probability: LeastProbability | None = None,
+    ) -> list[Ranked]:
+        """Ranks candidates by score, best first; with `top_k` only the first `top_k`.
+
+        The context is a text, a list of turns, or the messages of a chat (`[{"role": "user", "content": "hi"}]`).
+
+        `min_probability` leaves out candidates below this probability, perhaps all: a number, or "auto" for the
+        calibration's threshold. ConfigError if the model is not calibrated.
+        """
+        candidates = checked_candidates("candidates", candidates)
+        top_k = None if top_k is None else checked_count("top_k", top_k)
+        least = least_probability(self.calibration, min_probability, of=cast(Any, self))
+        scores = self.score([context], candidates)[0]
+        ranked = [Ranked(i, candidates[i], float(scores[i])) for i in best(scores, len(scores)).tolist()]
+        if self.calibration is not None:  # probabilities are normalized over all distinct candidates
+            values = self.calibration.of_ranking(
+                [one.text for one in ranked], [one.score for one in ranked], among=len(set(candidates))
+            )
+            ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
+        if least is not None:
+            ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+        return ranked[:top_k]
+
+    def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Array:
+        """Scores every candidate for every context: float32 [contexts, candidates]."""
+        texts = checked_candidates("candidates", candidates)
+        if not texts:
+            raise InputError("no candidate to rank: the list of candidates is empty")
+        turns = checked_contexts(contexts)
+        if self.has_vectors:
+            return self.score_vectors(self._contexts(turns), self.encode_candidates(texts))
+        candidate_ids, keep_start = self.text.candidate_ids(texts), self.config.keeps_start
+        found = np.empty((len(turns), len(texts)), dtype=np.float32)
+        for row, context in enumerate(turns):
+            ids = self.text.context_ids(context)
+            pairs = [join_pair(ids, candidate, keep_start=keep_start) for candidate in candidate_ids]
+            sequences, segments = zip(*pairs, strict=True)
+            found[row] = self.model.graphs[SCORER](sequences, segments)["scores"]
+        return found
+
+    def score_vectors(self, contexts: Contexts, candidates: Array) -> Array:
+        """Scores encoded candidates [n, dim] for each encoded context: float32 [contexts, n]."""
+        config = self.config
+        return score(contexts, candidates, attention=config.poly_attention, heads=config.poly_attention_heads)
+
+    def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
+        """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""
+        self._check_has_vectors()
+        return self._contexts(checked_contexts(contexts))
+
+    def encode_candidates(self, candidates: Sequence[str]) -> Array:
+        """Encodes candidates: float32 [candidates, dim]. Not for cross-encoders."""
+        self._check_has_vectors()
+        texts, graph = checked_candidates("candidates", candidates), self.model.graphs[CANDIDATES]
+        if not texts:
+            return np.empty((0, int(graph.dim)), dtype=np.float32)
+        return graph(self.text.candidate_ids(texts))["vectors"]
+
+    def encode(self, texts: Sequence[Dialogue], *, kind: Kind, normalize: bool = False) -> Array:
+        """Encodes each text as one float32 vector, [texts, dim], in the order of the texts.
+
+        Args:
+            texts: at least one; candidates, or contexts, which may be lists of turns or messages.
+            kind: "context" and "candidate": the vectors whose inner products are scores.
+            normalize: scale them to length 1.
+
+        Raises:
+            InputError: no texts or an invalid one, or the model has no such vector: a cross-encoder none at all, a
+                poly-encoder several per context (`encode_contexts`).
+        """
+        if kind not in get_args(Kind):
+            raise ConfigError(f"kind is {kind!r:.60}; it must be one of {', '.join(get_args(Kind))}", argument="kind")
+        if kind == "candidate":
+            vectors = self.encode_candidates(cast("Sequence[str]", texts))
+            if not len(vectors):
+                raise InputError("no text to encode: the list of texts is empty")
+        else:
+            codes = self.encode_contexts(texts).vectors
+            if codes.shape[1] != 1:
+                raise InputError(
+                    "this model has several vectors of a context, which `encode_contexts` gives; ask for another kind",
+                    argument="kind",
+                )
+            vectors = codes[:, 0]
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
+
+    def _contexts(self, contexts: Sequence[Sequence[str]]) -> Contexts:
+        if not contexts:
+            raise InputError("no context to encode: the list of contexts is empty")
+        graph = self.model.graphs[CONTEXT]
+        found = graph([self.text.context_ids(turns) for turns in contexts])
+        if graph.takes_both_texts:  # a multi-context ConveRT ranks by the first vector, that of both texts
+            return Contexts(found["vectors"][:, :1])
+        return Contexts(found["vectors"], found.get("codes_mask"), found.get("keys"), found.get("key_biases"))
+
+    def _check_has_vectors(self) -> None:
+        if not self.has_vectors:
+            raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")

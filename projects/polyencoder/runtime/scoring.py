@@ -1,0 +1,72 @@
+"""Scores of vectors in numpy: the formulas of `polyencoder.scoring.exact` and `polyencoder.scoring.keys`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from polyencoder.config import Attention
+from polyencoder.errors import InputError
+from polyencoder.export.onnx.graph import Array
+
+__all__ = ["Contexts", "best", "score"]
+
+
+@dataclass(frozen=True, eq=False)
+class Contexts:
+    """A batch of encoded contexts.
+
+    Args:
+        vectors: float32 [contexts, codes, dim].
+        mask: bool [contexts, codes], False at padding; None without padding.
+        keys: of multi-head attention, [contexts, codes, dim]; None if the vectors are their own keys.
+        biases: of the keys, [contexts, codes].
+    """
+
+    vectors: Array
+    mask: Array | None = None
+    keys: Array | None = None
+    biases: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+
+def score(contexts: Contexts, candidates: Array, *, attention: Attention = "basic", heads: int = 1) -> Array:
+    """Scores candidates [n, dim] for each context: float32 [contexts, n].
+
+    `attention` and `heads` are `RankerConfig.poly_attention` and `poly_attention_heads`.
+    """
+    vectors, mask = contexts.vectors, contexts.mask
+    if mask is not None:
+        vectors = np.where(mask[..., None], vectors, 0)
+    logits = _products(vectors, candidates)
+    if contexts.keys is not None:
+        weighing = _products(contexts.keys, candidates)
+        if contexts.biases is not None:
+            weighing += contexts.biases[:, None]
+    elif logits.shape[-1] == 1:
+        return logits[..., 0]
+    else:
+        weighing, heads = logits * np.float32(vectors.shape[-1] ** -0.5 if attention == "sqrt" else 1), 1
+    if mask is not None:  # not -inf: if all codes are masked, weights are uniform, not nan
+        weighing = np.where(mask[:, None], weighing, np.finfo(np.float32).min)
+    by_head = (*logits.shape[:-1], -1, heads)
+    weights = np.exp(weighing.reshape(by_head) - weighing.reshape(by_head).max(axis=-2, keepdims=True))
+    weights /= weights.sum(axis=-2, keepdims=True)
+    total: Array = (weights * logits.reshape(by_head)).sum(axis=(-2, -1))
+    return total
+
+
+def _products(vectors: Array, candidates: Array) -> Array:
+    """Inner products: [contexts, codes, dim] with [n, dim] -> [contexts, n, codes]."""
+    flat = candidates @ vectors.reshape(-1, vectors.shape[-1]).T
+    return np.ascontiguousarray(flat.reshape(len(candidates), *vectors.shape[:2]).swapaxes(0, 1))
+
+
+def best(scores: Array, k: int) -> Array:
+    """The places of the k highest scores [n], best first; equal ones in their order. InputError for a nan."""
+    if np.isnan(scores).any():
+        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
+    return np.argsort(-scores, kind="stable")[:k]

@@ -1,0 +1,32 @@
+"""The fingerprint of a model: which calibration, and which head of intents, belongs to it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from polyencoder.config import WeightDtype, identity
+from polyencoder.storage.digests import fingerprint, weights_fingerprint
+
+if TYPE_CHECKING:
+    from polyencoder.modeling import RankerModel
+    from polyencoder.text import TextEncoder
+
+__all__ = ["model_fingerprint"]
+
+
+def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
+    """Digest of everything a model's scores depend on: weights, settings, tokenizer. ONNX graphs have their model's.
+
+    `dtype`: as the weights will be when they have been saved so.
+    """
+    model = model.merged()
+    config = identity(model.config)
+    del config["format_version"]
+    if known := model.weights_fingerprints:
+        weights = known.get(dtype, known["float32"])
+    else:
+        import torch
+
+        weights = weights_fingerprint(model.kept_weights(getattr(torch, dtype)))
+    return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])

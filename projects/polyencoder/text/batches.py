@@ -1,0 +1,49 @@
+"""Batches of token sequences by their lengths: by token budget, or groups of similar length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+PASS_COST = 256  # fixed cost of one pass through a model, in tokens
+
+
+def token_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | None = None) -> list[list[int]]:
+    """Cuts sequences of these lengths into batches of at most `max_tokens` tokens, padding included.
+
+    Gives the sequences' places, from the shortest to the longest, so that a batch is of like length and one long
+    sequence does not widen a thousand short ones. A sequence of more than `max_tokens` is a batch of its own.
+    """
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lengths.__getitem__):
+        full = not batches or len(batches[-1]) == batch_size or (len(batches[-1]) + 1) * lengths[i] > max_tokens
+        if full:
+            batches.append([i])
+        else:
+            batches[-1].append(i)
+    return batches
+
+
+def length_groups(lengths: Sequence[int], *, pass_cost: int = PASS_COST) -> list[list[int]]:
+    """Groups sequences of these lengths by index so that padded groups are cheapest to compute.
+
+    A group costs its tokens, padding included, and `pass_cost`. Sorted by length the cheapest groups are neighbours, so
+    that dynamic programming finds them: the best groups of the first k sequences are a last group and the best groups
+    of the sequences before it. Groups come from the shortest sequences to the longest.
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    sizes, counts = np.unique(np.asarray(lengths, dtype=np.int64), return_counts=True)  # equals stay together
+    before = np.concatenate([[0], counts.cumsum()])  # sequences that are shorter than each of the sizes
+    least = np.zeros(len(before), dtype=np.int64)  # of the sequences of the first sizes
+    starts = np.zeros(len(before), dtype=np.int64)  # of the last group among them
+    for end in range(1, len(before)):
+        costs = least[:end] + (before[end] - before[:end]) * sizes[end - 1]
+        starts[end] = costs.argmin()
+        least[end] = costs[starts[end]] + pass_cost
+    groups: list[list[int]] = []
+    end = len(sizes)
+    while end:
+        groups.append(order[before[starts[end]] : before[end]])
+        end = int(starts[end])
+    return groups[::-1]

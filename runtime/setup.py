@@ -1,0 +1,23 @@
+"""The modules of polyencoder-runtime: `polyencoder.runtime`, and what it imports of the library beside this folder."""
+
+from __future__ import annotations
+
+from setuptools import setup
+
+MODULES = """
+__init__ checks config errors lazy packages
+calibration.__init__ calibration.probability
+export.__init__ export.onnx.__init__ export.onnx.exported export.onnx.files export.onnx.graph
+hub.__init__ hub.resolve
+ranker.__init__ ranker.protocol ranker.ranked
+runtime.__init__ runtime.ranker runtime.scoring
+storage.__init__ storage.digests storage.fingerprint storage.names
+text.__init__ text.batches text.context text.dialogue text.encoder text.memory
+text.subwords.__init__ text.subwords.tokenizer text.subwords.words
+"""
+
+setup(
+    package_dir={"": "../projects"},
+    py_modules=[f"polyencoder.{module}" for module in MODULES.split()],
+    options={"egg_info": {"egg_base": "."}},  # not beside the modules, where the library would find it
+)

@@ -1,0 +1,30 @@
+"""A folder of graphs, opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder import CheckpointError
+from polyencoder.export.onnx.exported import Exported, graphs_folder
+from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.storage.digests import weights_fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
+
+pytestmark = pytest.mark.slow
+
+
+def test_it_is_the_exported_ranker(exported):
+    ranker, folder = exported("bi-mean_first")
+    found = Exported.open(folder, threads=1)
+    assert found.config == ranker.model.config
+    assert found.text.fingerprint() == ranker.text.fingerprint()
+    assert found.weights_fingerprints == {"float32": weights_fingerprint(ranker.model.state_dict())}
+    assert found.candidate_fingerprint == candidate_fingerprint(ranker.model, ranker.text)
+    assert model_fingerprint(found, found.text) == model_fingerprint(ranker.model, ranker.text)
+
+
+def test_the_folder_of_graphs(tmp_path):
+    assert graphs_folder(tmp_path) == tmp_path
+    (tmp_path / "model").write_text("")
+    with pytest.raises(CheckpointError, match="model: a model file has no ONNX graphs"):
+        graphs_folder(tmp_path / "model")

@@ -1,0 +1,59 @@
+"""Graphs without torch: any batch gives what each sequence gives alone."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from polyencoder.export.onnx.graph import GROUP, Graph, padded
+
+
+@pytest.fixture
+def graph_of(tmp_path):
+    """(names of inputs) -> a graph that sums the unmasked numbers of each."""
+
+    def make(*names: str) -> Graph:
+        nodes, outputs = [], []
+        for name in names:
+            mask = name.replace("ids", "mask")
+            nodes.append(helper.make_node("Cast", [mask], [f"{name} real"], to=TensorProto.INT64))
+            nodes.append(helper.make_node("Mul", [name, f"{name} real"], [f"{name} kept"]))
+            nodes.append(helper.make_node("ReduceSum", [f"{name} kept", "axis"], [f"sum {name}"], keepdims=0))
+            outputs.append(helper.make_tensor_value_info(f"sum {name}", TensorProto.INT64, ["batch"]))
+        inputs = []
+        for name in names:
+            inputs.append(helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]))
+            inputs.append(
+                helper.make_tensor_value_info(name.replace("ids", "mask"), TensorProto.BOOL, ["batch", "length"])
+            )
+        axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
+        model = helper.make_model(
+            helper.make_graph(nodes, "sums", inputs, outputs, [axis]), opset_imports=[helper.make_opsetid("", 17)]
+        )
+        model.ir_version = 10
+        onnx.save(model, tmp_path / "graph.onnx")
+        return Graph(tmp_path / "graph.onnx", pad_id=9, threads=1)
+
+    return make
+
+
+def test_outputs_are_in_the_order_of_the_sequences(graph_of):
+    sequences = [[1] * (7 * place % 40) for place in range(3 * GROUP)]  # among them an empty one
+    found = graph_of("ids")(sequences)
+    assert found["sum ids"].tolist() == [len(ids) for ids in sequences]
+
+
+def test_both_texts_of_a_context(graph_of):
+    graph = graph_of("ids", "extra_ids")
+    assert graph.takes_both_texts
+    graph.separator = 50
+    found = graph([[1, 2, 50, 3, 4], [5], [50, 6]])
+    assert (found["sum ids"].tolist(), found["sum extra_ids"].tolist()) == ([3, 5, 0], [7, 0, 6])
+
+
+def test_padding():
+    ids, mask = padded([[1, 2], [], [3]], pad_id=9, width=3)
+    assert ids.tolist() == [[1, 2, 9], [9, 9, 9], [3, 9, 9]]
+    assert mask.tolist() == [[True, True, False], [False, False, False], [True, False, False]]
+    assert padded([[]], pad_id=9)[0].tolist() == [[9]]

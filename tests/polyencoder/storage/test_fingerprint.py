@@ -1,0 +1,18 @@
+"""A model's fingerprint: another one for whatever changes its scores."""
+
+from __future__ import annotations
+
+from polyencoder.storage.fingerprint import model_fingerprint
+
+
+def test_it_is_that_of_weights_settings_and_tokenizer(make_ranker):
+    def of(**fields) -> str:
+        ranker = make_ranker("bi", **fields)
+        return model_fingerprint(ranker.model, ranker.text)
+
+    assert of() == of()
+    assert len({of(), of(seed=5), of(reduction="mean"), of(output_scaling=2.0)}) == 4
+    ranker = make_ranker("bi")
+    assert model_fingerprint(ranker.model, ranker.text, dtype="bfloat16") != of()
+    ranker.text.tokenizer.add_tokens(["never seen"])
+    assert model_fingerprint(ranker.model, ranker.text) != of()
