@@ -60,7 +60,7 @@ format: venv  ## mend style and formatting where that is automatic
 	$(BIN)/ruff format
 
 docs: venv  ## build the documentation as a site into build/site
-	$(BIN)/python -m polyencoder.cli.reference docs/settings.md
+	$(BIN)/python -m polyencoder.cli.reference docs/settings.md docs/reference/cli.md docs/reference/http.md
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 demo: venv  ## train a support bot and ask it five questions, in about two minutes (BACKBONE= to choose the encoder)

@@ -1,13 +1,13 @@
-"""Generates docs/settings.md: every command and setting, from their declarations.
+"""Generates the pages of the reference that are made of declarations: commands, their settings, the HTTP API.
 
-python -m polyencoder.cli.reference docs/settings.md
+python -m polyencoder.cli.reference docs/settings.md docs/reference/cli.md docs/reference/http.md
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from cyclopts import App
 from polyencoder.cli.main import COMMANDS, app, shown_default
 from polyencoder.settings.fields import Leaf, leaves, parts
 
-__all__ = ["page", "rows"]
+__all__ = ["PAGES", "commands_page", "page", "rows"]
 
 HEAD = """# Settings
 
@@ -32,14 +32,78 @@ for `-`.
 """
 
 
+COMMANDS_HEAD = """# Commands
+
+The commands of `polyencoder`, and what each needs at least. This page is made of their declarations (`make docs`). All
+flags are in [Settings](../settings.md); `polyencoder COMMAND --help` prints those of one command, and `polyencoder
+--version` the versions of this package and of those below it.
+"""
+COMMANDS_TAIL = """## What all commands share
+
+- **Flags** have the form `--flag VALUE` or `--flag=VALUE`. A flag that is repeated takes several values where its type
+  is a plural. An unknown flag is an error that names the nearest one.
+- **Models** are a model folder, a model file of `parlai train_model`, or a name on the Hugging Face hub; also that of an
+  encoder (`sentence-transformers/all-MiniLM-L6-v2`), which then ranks as a bi-encoder without training.
+- **Indexes** are a folder, `milvus:ADDRESS` or `postgres://ADDRESS#TABLE`.
+- **Files** of data are JSON lines, JSON, CSV, TSV or Parquet, plain or compressed, or text with one item a line; `-` is
+  standard input. They are recognised by the ends of their names.
+- **Output**: results go to standard output, with `--json` as one JSON object a line where a command has it; progress and
+  warnings go to standard error. Files and folders are written beside their final name and then renamed, so that a kill
+  leaves the old one or the new one.
+
+| exit code | means |
+| --- | --- |
+| 0 | success |
+| 1 | an error, in one line on standard error: what is wrong, where, and what to do |
+| 2 | wrong usage: an unknown command or flag, or one that is missing |
+| 130 | interrupted by Ctrl-C |
+
+| environment variable | is read for |
+| --- | --- |
+| `POLYENCODER_API_KEY` | the key of `polyencoder serve`, and of a server that a command asks |
+| `MILVUS_TOKEN` | the token of a Milvus server |
+| `PGPASSWORD` | the password of a PostgreSQL server |
+| `HF_HOME`, `HF_TOKEN`, `HF_HUB_OFFLINE` | the Hugging Face hub: cache, token, no network |
+| `OMP_NUM_THREADS` | torch's threads |
+"""
+
+
+def commands_page() -> str:
+    """The page of commands, in Markdown."""
+    table = ["| command | what it does |", "| --- | --- |"]
+    for words, command in _commands():
+        anchor = f"../settings.md#{'-'.join(words)}"
+        table.append(
+            f"| [`{' '.join(_usage(words, command))}`]({anchor}) | {_help(command).partition('. ')[0].rstrip('.')} |"
+        )
+    return "\n".join([COMMANDS_HEAD, *table, "", COMMANDS_TAIL])
+
+
+def _commands() -> Iterator[tuple[list[str], App]]:
+    """Each command that can be run, and its words."""
+    for name in COMMANDS:
+        found = app[name]
+        if found.default_command is not None:
+            yield ["polyencoder", name], found
+        yield from ((["polyencoder", name, part], found[part]) for part in found if not part.startswith("-"))
+
+
+def _usage(words: list[str], command: App) -> Iterator[str]:
+    yield from words
+    for one in command.assemble_argument_collection(parse_docstring=True):
+        if one.parse and one.required and not one.name.startswith("*"):
+            name = one.name.removeprefix("--")
+            yield name if one.index is not None else f"--{name} {name.upper()}"
+
+
 def page() -> str:
-    """The whole page, in Markdown."""
+    """The page of settings, in Markdown."""
     return "\n".join([HEAD, *(line for name in COMMANDS for line in _command(app[name], f"polyencoder {name}"))])
 
 
 def _command(command: App, title: str) -> Iterator[str]:
     yield f"## {title}\n"
-    yield f"{' '.join((command.help or '').partition('Args:')[0].split())}\n"
+    yield f"{_help(command)}\n"
     if command.default_command is not None:
         yield from _tables(command)
     for name in command:
@@ -89,6 +153,10 @@ def rows(command: App) -> Iterator[dict[str, str]]:
         }
 
 
+def _help(command: App) -> str:
+    return " ".join((command.help or "").partition("Args:")[0].split())
+
+
 def _default(value: Any) -> str:
     shown = shown_default(value)
     return "—" if shown is None else _code(shown)
@@ -109,5 +177,15 @@ def _text(words: str) -> str:
     return " ".join(words.split()).replace("|", "\\|").replace("<", "&lt;").replace("{", "&#123;")
 
 
+def _http_page() -> str:
+    from polyencoder.serving.reference import page  # of an extra
+
+    return page()
+
+
+PAGES: dict[str, Callable[[], str]] = {"settings.md": page, "cli.md": commands_page, "http.md": _http_page}
+"""By the name of the file."""
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+    for _path in map(Path, sys.argv[1:]):
+        _path.write_text(PAGES[_path.name](), encoding="utf-8")

@@ -12,9 +12,10 @@ from starlette.types import ASGIApp
 
 from polyencoder.errors import InputError
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import candidates, chat, embeddings, feedback, health, page, rerank, search, select
+from polyencoder.serving import embeddings, feedback, rerank, search
 from polyencoder.serving.access import Access
 from polyencoder.serving.metrics import Counted
+from polyencoder.serving.openapi import described
 from polyencoder.serving.problems import handle_problems
 from polyencoder.serving.request_limits import RequestLimits
 from polyencoder.serving.service import Service
@@ -46,12 +47,10 @@ def create_app(service: Service) -> ASGIApp:
             yield
         await anyio.to_thread.run_sync(service.close)
 
-    app = FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None)
+    app = described(FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None))
     app.state.service = service
     given = service.config.feedback
     app.state.feedback = None if given is None else feedback.Feedback(Path(given))
-    for one in (rerank, select, embeddings, search, chat, candidates, feedback, health, page):
-        app.include_router(one.router)
     if mcp is not None:
         app.router.routes.append(mcp.route)
     handle_problems(app)

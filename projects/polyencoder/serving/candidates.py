@@ -22,20 +22,20 @@ class NewCandidate(KnownFields):
     """A candidate, as an index has it."""
 
     id: str | None = Field(None, min_length=1, description="None: derived from the text and the metadata.")
-    text: str
-    metadata: dict[str, Any] | None = None
+    text: str = Field(description="What is ranked.")
+    metadata: dict[str, Any] | None = Field(None, description="Fields to filter by, with any JSON values.")
 
 
 class PutRequest(KnownFields, Body):
     """Candidates to add, or to replace those with their ids."""
 
-    candidates: list[NewCandidate]
+    candidates: list[NewCandidate] = Field(description="An id that the index has is replaced.")
 
 
 class DeleteRequest(KnownFields, Body):
     """Candidates to remove."""
 
-    ids: list[str]
+    ids: list[str] = Field(description="Unknown ones are no error.")
 
 
 class Changed(BaseModel):

@@ -43,9 +43,9 @@ class ChatRequest(SearchParameters):
 class ChatResponse(SearchResponse):
     """A reply and its alternatives."""
 
-    reply: str
+    reply: str = Field(description="The best candidate's text, or that there is no good answer.")
     answered: bool = Field(description="Whether a good answer was found; otherwise the reply says that there is none.")
-    session: str | None = None
+    session: str | None = Field(None, description="To send with the next message.")
 
 
 @router.post("/v1/chat", response_model_exclude_none=True)

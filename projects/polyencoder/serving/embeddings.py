@@ -31,11 +31,11 @@ class EmbeddingsRequest(Body):
     """`input` is text; lists of token ids, which OpenAI also accepts, are refused, as vocabularies differ."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    input: str | list[str]
+    input: str | list[str] = Field(description="One text or several.")
     input_type: Literal["query", "document", "search_query", "search_document"] = Field(
-        "document", description="The last two are Cohere's names."
+        "document", description="Whether a text is a context or a candidate; the last two are Cohere's names."
     )
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] = Field("float", description="Of the vectors.")
     dimensions: int | None = Field(None, description="The dimension of the model's vectors, or null.")
     normalize: bool = Field(True, description="Vectors of length 1; else those whose products are the model's scores.")
 
@@ -44,7 +44,7 @@ class Embedding(BaseModel):
     """The vector of one text."""
 
     object: str = "embedding"
-    index: int
+    index: int = Field(description="The text's place in the request, from 0.")
     embedding: list[float] | str = Field(description="Numbers, or base64 of little-endian float32.")
 
 
@@ -53,7 +53,7 @@ class EmbeddingsResponse(BaseModel):
 
     object: str = "list"
     data: list[Embedding]
-    model: str
+    model: str = Field(description="The server's model.")
     usage: Usage
 
 

@@ -90,11 +90,11 @@ def _feedback(request: Request) -> Feedback:
 class FeedbackRequest(KnownFields, Body):
     """A dialogue, a reply to it, and whether the reply is good."""
 
-    messages: list[Message] = Field(min_length=1)
-    persona: str | list[str] | None = None
-    response: str
+    messages: list[Message] = Field(min_length=1, description="The dialogue, oldest first.")
+    persona: str | list[str] | None = Field(None, description="Lines of a persona.")
+    response: str = Field(description="The reply that is rated.")
     candidates: list[str] = Field([], description="The candidates that the reply was chosen from.")
-    good: bool
+    good: bool = Field(description="Whether the reply is good.")
 
 
 @router.post("/v1/feedback")

@@ -33,9 +33,9 @@ def _no_truth(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_no_truth), Field(ge=1)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth)]
 """A whole number from 1 up."""
-Share = Annotated[float, BeforeValidator(_no_truth), Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_truth)]
 """A number from 0 to 1."""
 
 
@@ -69,15 +69,17 @@ class KnownFields(BaseModel):
 class TextPart(BaseModel):
     """A part of a message, as OpenAI's clients may send."""
 
-    type: Literal["text"]
-    text: str
+    type: Literal["text"] = Field(description="No other kind is read.")
+    text: str = Field(description="The text of this part.")
 
 
 class Message(BaseModel):
     """One message of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant"] = Field(
+        description="Messages of `system` and `developer` are lines of the persona."
+    )
+    content: str | list[TextPart] = Field(description="A text, or the parts of one, `{type: text, text}`.")
 
 
 def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str]:
@@ -116,8 +118,8 @@ class Asked(Body):
 class Usage(BaseModel):
     """The tokens of a request."""
 
-    prompt_tokens: int
-    total_tokens: int
+    prompt_tokens: int = Field(description="Tokens that the model read.")
+    total_tokens: int = Field(description="The same number.")
 
     @classmethod
     def of(cls, tokens: int) -> Usage:
@@ -127,8 +129,8 @@ class Usage(BaseModel):
 class Answer(BaseModel):
     """The fields that answers of several contracts share."""
 
-    id: str
-    model: str
+    id: str = Field(description="New for each answer.")
+    model: str = Field(description="The server's model.")
     usage: Usage
 
 

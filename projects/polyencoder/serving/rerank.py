@@ -32,33 +32,33 @@ class Document(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    text: str
+    text: str = Field(description="What is ranked.")
 
 
 class RerankRequest(Asked):
     """Fields of these contracts that this server does not use, such as `max_chunks_per_doc`, are ignored."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    documents: list[str | Document]
-    top_n: Count | None = None
-    return_documents: bool = False
+    documents: list[str | Document] = Field(description="Texts, or objects with `text`.")
+    top_n: Count | None = Field(None, description="Only the best n (all).")
+    return_documents: bool = Field(False, description="Whether results contain their documents.")
 
 
 class Result(BaseModel):
     """A document of a ranking."""
 
-    index: int
+    index: int = Field(description="The document's place in the request, from 0.")
     relevance_score: float = Field(
         description="0 to 1: the probability if the model is calibrated, else a sigmoid of the score."
     )
-    document: Document | None = None
+    document: Document | None = Field(None, description="The document as an object, with `return_documents`.")
 
 
 class RerankResponse(Answer):
     """Documents in order, best first. Cohere's clients read `meta`."""
 
     results: list[Result]
-    meta: dict[str, Any]
+    meta: dict[str, Any] = Field(description="The version of Cohere's API.")
 
 
 @router.post("/rerank", response_model_exclude_none=True)
@@ -98,7 +98,7 @@ class ScoreRequest(Body):
 class Score(BaseModel):
     """The score of a pair."""
 
-    index: int
+    index: int = Field(description="The pair's place in the request, from 0.")
     object: str = "score"
     score: float = Field(description="0 to 1, independent of the other pairs.")
 
@@ -107,7 +107,7 @@ class ScoreResponse(Answer):
     """The scores of pairs, in the order of the request."""
 
     object: str = "list"
-    created: int
+    created: int = Field(description="Seconds since 1970.")
     data: list[Score]
 
 

@@ -37,20 +37,26 @@ class SearchParameters(KnownFields, Body):
     """The settings of a search, as in `polyencoder search`. An unknown field is an error."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    top_k: Count = 10
-    filter: dict[str, Any] | None = Field(None, description="Fields of the metadata and their values.")
-    exactness: Exactness | None = None
-    effort: Count | None = None
-    list_length: Count | None = None
-    diversity: Share | None = None
+    top_k: Count = Field(10, description="How many results; at most the server's limit.")
+    filter: dict[str, Any] | None = Field(
+        None, description="Fields of the metadata and the value of each; a list means any of its values."
+    )
+    exactness: Exactness | None = Field(None, description="At least this (the fastest that the index has).")
+    effort: Count | None = Field(
+        None, description="Of FAISS: ef_search of hnsw, nprobe of ivf (as the index was built)."
+    )
+    list_length: Count | None = Field(None, description="Candidates that each vector of the context proposes.")
+    diversity: Share | None = Field(None, description="More leaves out more candidates that resemble better ones.")
     group_by: str | None = Field(None, description="A field of the metadata: few results for each of its values.")
     group_size: Count | None = Field(None, description="Results for each value (1).")
     hybrid: bool = Field(False, description="Also search by words, in an index that has them.")
-    fusion: Fusion | None = None
+    fusion: Fusion | None = Field(None, description="How a hybrid search orders its results (rrf).")
     vector_weight: Share | None = Field(None, description="Of the vectors in the fusion weight (the fitted one).")
-    words_only: bool = False
-    min_probability: Share | Literal["auto"] | None = None
-    keep_turns: bool = False
+    words_only: bool = Field(False, description="Search by words alone.")
+    min_probability: Share | Literal["auto"] | None = Field(
+        None, description="Leave out less probable results (the server's); the model must be calibrated."
+    )
+    keep_turns: bool = Field(False, description="Also return candidates that equal a turn of the context.")
 
 
 class SearchRequest(Asked, SearchParameters):
@@ -62,23 +68,23 @@ class SearchResult(BaseModel):
 
     id: str
     text: str
-    metadata: dict[str, Any] | None = None
-    score: float
-    rerank_score: float | None = None
-    probability: float | None = None
-    considered: int | None = None
-    word_score: float | None = None
-    fused_score: float | None = None
-    found: Found
-    part: int | None = None
+    metadata: dict[str, Any] | None = Field(None, description="Of the candidate, if it has any.")
+    score: float = Field(description="The model's score, without a unit.")
+    rerank_score: float | None = Field(None, description="The score that reranking orders by.")
+    probability: float | None = Field(None, description="0 to 1; of a calibrated model.")
+    considered: int | None = Field(None, description="With diversity or groups: how many they were chosen from.")
+    word_score: float | None = Field(None, description="BM25, if words found it.")
+    fused_score: float | None = Field(None, description="The value that a hybrid search orders by.")
+    found: Found = Field(description="Whether a better candidate may have been missed.")
+    part: int | None = Field(None, description="The number of its index, if there are several.")
 
 
 class SearchResponse(Answer):
     """Candidates in order, best first, and the milliseconds of each step."""
 
-    results: list[SearchResult]
+    results: list[SearchResult] = Field(description="Best first.")
     missing: list[int] | None = Field(None, description="Numbers of the indexes that did not answer.")
-    milliseconds: dict[str, float]
+    milliseconds: dict[str, float] = Field(description="Of each step.")
 
 
 @router.post("/v1/search", response_model_exclude_none=True)

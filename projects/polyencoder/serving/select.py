@@ -32,24 +32,26 @@ class SelectRequest(KnownFields, Asked):
         description="Texts, or tools: OpenAI's `{type: function, function: {name, description, parameters}}` or MCP's "
         "`{name, description, inputSchema}`."
     )
-    top_k: Count | None = None
-    min_probability: Share | Literal["auto"] | None = None
+    top_k: Count | None = Field(None, description="At most k options (all).")
+    min_probability: Share | Literal["auto"] | None = Field(
+        None, description="Leave out less probable options (none is left out); the model must be calibrated."
+    )
 
 
 class SelectedOption(BaseModel):
     """An option that was chosen."""
 
     option: Given = Field(description="As it was sent.")
-    index: int
-    name: str | None = None
-    score: float
+    index: int = Field(description="Its place in the request, from 0.")
+    name: str | None = Field(None, description="Of a tool.")
+    score: float = Field(description="The model's score, without a unit.")
     probability: float | None = Field(None, description="Of a calibrated model.")
 
 
 class SelectResponse(Answer):
     """The chosen options, best first; empty if none is probable enough."""
 
-    chosen: list[SelectedOption]
+    chosen: list[SelectedOption] = Field(description="Best first.")
     none_probability: float | None = Field(
         None, description="The probability that none of the options is right, of a calibrated model."
     )

@@ -1,4 +1,4 @@
-"""docs/settings.md, which is made of the declarations of settings."""
+"""The pages of docs/ that are made of the declarations of commands, settings and routes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,24 @@ from pathlib import Path
 import pytest
 
 from polyencoder.cli.main import COMMANDS, app, flags_of
-from polyencoder.cli.reference import page, rows
+from polyencoder.cli.reference import PAGES, commands_page, page, rows
 
-PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
+DOCS = Path(__file__).parents[3] / "docs"
+PLACES = ["settings.md", "reference/cli.md", "reference/http.md"]
 
 
-def test_the_page_is_up_to_date():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m polyencoder.cli.reference docs/settings.md`"
+@pytest.mark.parametrize("place", PLACES)
+def test_the_pages_are_up_to_date(place):
+    if place.endswith("http.md"):
+        pytest.importorskip("fastapi")
+    written = PAGES[Path(place).name]()
+    assert (DOCS / place).read_text(encoding="utf-8") == written, f"run `python -m polyencoder.cli.reference {place}`"
+
+
+def test_the_page_of_commands_has_each_with_what_it_needs():
+    assert [name for name in COMMANDS if f"](../settings.md#polyencoder-{name}" not in commands_page()] == []
+    for usage in ("train --train TRAIN --out OUT", "intents predict TEXTS --head HEAD", "export MODEL FOLDER"):
+        assert f"`polyencoder {usage}`" in commands_page()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
