@@ -75,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--postgres", help="engines: the address of a server with pgvector, postgres://...")
     parser.add_argument("--vectors", type=Path, help="of real candidates, .npy [n, dim]")
     parser.add_argument("--contexts-from", type=Path, help="vectors of real contexts, .npy [contexts, codes, dim]")
+    parser.add_argument("--systems", nargs="+", default=[], choices=peers.SYSTEMS, help="peers: these alone")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="of the case answering")
     parser.add_argument(
         "--made-texts",
@@ -179,6 +180,7 @@ def _peers(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[s
         counts=[n for n in peers.COUNTS if n < flags.rows] + [flags.rows],
         crossed=1 if flags.quick else 3,
         threads=torch.get_num_threads(),
+        systems=flags.systems,
     )
 
 

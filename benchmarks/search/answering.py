@@ -14,6 +14,7 @@ A cross-encoder has no vectors of candidates; it answers fewer contexts, given i
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -75,16 +76,22 @@ def times_faster(rows: Sequence[dict[str, Any]], column: str, *, ours: str = OUR
 def timed(
     answers: Mapping[str, Answer], contexts: Sequence[list[str]], *, candidates: int, warm_up: int = WARM_UP
 ) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
-    """A row for each system, which take turns with each context, and their replies; `warm_up` contexts come before."""
+    """A row for each system, which take turns with each context, and their replies; `warm_up` contexts come before.
+
+    Times are wall-clock, but `processor_ms`, which other processes on the machine hardly change.
+    """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in answers}
+    computing: dict[str, list[float]] = {name: [] for name in answers}
     replies: dict[str, list[str]] = {name: [] for name in answers}
     for answer in answers.values():
         for turns in contexts[:warm_up]:
             answer(turns)
     for turns in contexts:
         for name, answer in answers.items():
+            computed = time.process_time()
             start = systems.now()
             reply, encoding = answer(turns)
+            computing[name].append(time.process_time() - computed)
             seconds[name].append((systems.now() - start, encoding))
             replies[name].append(reply)
     rows = [
@@ -94,6 +101,7 @@ def timed(
             "contexts": len(contexts),
             "mean_ms": 1e3 * statistics.mean(whole for whole, _ in seconds[name]),
             "median_ms": 1e3 * statistics.median(whole for whole, _ in seconds[name]),
+            "processor_ms": 1e3 * statistics.median(computing[name]),
             "after_encoding_ms": 1e3 * statistics.median(whole - encoding for whole, encoding in seconds[name]),
         }
         for name in answers

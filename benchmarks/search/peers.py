@@ -3,7 +3,9 @@
 One encoder is used for our bi-, poly- and cross-encoder and for sentence-transformers' two models; added layers are
 untrained, since times do not depend on them. Ours answer by a `Searcher` over an index folder, theirs by `encode` and
 `util.semantic_search` over a tensor (by dot products of vectors of length 1, as its documentation advises for speed),
-each with its ten best; cross-encoders by `Ranker.rank` and `CrossEncoder.rank`. They take turns with each context.
+each with its ten best; cross-encoders by `Ranker.rank` and `CrossEncoder.rank`. They take turns with each context. A
+late-interaction encoder searches by a vector of each turn and rescores the best 100 by their tokens, which it reads
+from their texts.
 
 Vectors of candidates are computed beforehand: those of real texts, and copies of them (`vectors.GROWN`) for the same
 texts with a number appended. A cross-encoder has no vectors: it is measured among the fewest candidates, and its time
@@ -47,12 +49,12 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import write_vectors
 from polyencoder.ranker.ranker import Ranker
 
-__all__ = ["BI", "COUNTS", "THEIR_BI", "measure"]
+__all__ = ["BI", "COUNTS", "SYSTEMS", "THEIR_BI", "measure"]
 
 COUNTS = (1_000, 100_000, 1_000_000)
 TOP_K = 10  # semantic_search's default
 TOKENS = 360  # of a context, and of sentence-transformers' pairs
-BI, CROSS = "bi-encoder", "cross-encoder"
+BI, LATE, CROSS = "bi-encoder", "late-interaction", "cross-encoder"
 THEIR_BI, THEIR_CROSS = "SentenceTransformer", "CrossEncoder"
 INDEX, TEXTS, VECTORS, CONTEXTS = "index", "texts.json", "vectors.npy", "contexts.json"
 
@@ -66,6 +68,7 @@ def measure(
     counts: Sequence[int] = COUNTS,
     crossed: int,
     threads: int,
+    systems: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Rows of times for each system and number of candidates, then one of memory for each system.
 
@@ -77,20 +80,25 @@ def measure(
         counts: of candidates, from few to many.
         crossed: how many of the contexts cross-encoders answer.
         threads: of the processes whose memory is measured.
+        systems: those to measure, of `SYSTEMS`; all if there are none.
     """
+    searching, crossing = (
+        {name: make for name, make in kinds.items() if not systems or name in systems}
+        for kinds in (SEARCHING, CROSSING)
+    )
     few, most = folder / str(counts[0]), folder / str(counts[-1])
     ranker = _ours(backbone, "bi")
     real = ranker.encode_candidates(texts).float()
     rows: list[dict[str, Any]] = []
     for n in counts:
         _write(folder / str(n), list(numbered(texts, n)), real, ranker)
-        answers = {name: make(backbone, folder / str(n)) for name, make in SEARCHING.items()}
+        answers = {name: make(backbone, folder / str(n)) for name, make in searching.items()}
         found, replies = timed(answers, contexts, candidates=n)
-        same = {BI: share_equal(replies[BI], replies[THEIR_BI])}
+        same = {BI: share_equal(replies[BI], replies[THEIR_BI])} if {BI, THEIR_BI} <= replies.keys() else {}
         rows += [{**row, "replies_as_peer": same.get(row["system"])} for row in found]
         del answers  # and with them the vectors that are in memory
-    crossing = {name: make(backbone, few) for name, make in CROSSING.items()}
-    found, _ = timed(crossing, contexts[:crossed], candidates=counts[0], warm_up=min(crossed, 1))
+    crossed_by = {name: make(backbone, few) for name, make in crossing.items()}
+    found, _ = timed(crossed_by, contexts[:crossed], candidates=counts[0], warm_up=min(crossed, 1))
     rows += found
     rows += [
         {"system": row["system"], "candidates": n, "inferred_ms": row["median_ms"] * n / counts[0]}
@@ -98,7 +106,7 @@ def measure(
         for n in counts[1:]
     ]
     (folder / CONTEXTS).write_text(json.dumps(list(contexts[:3])), encoding="utf-8")
-    for name in SYSTEMS:
+    for name in (*searching, *crossing):
         at = few if name in CROSSING else most
         flags = ["--system", name, "--backbone", backbone, "--candidates", str(at), "--threads", str(threads)]
         rows.append(
@@ -167,12 +175,15 @@ def _ours(backbone: str, architecture: Architecture) -> Ranker:
     kind: dict[str, Any] = {"reduction": "mean", "normalize": True} if architecture != "cross" else {}
     codes = {"n_codes": CODES} if architecture == "poly" else {}
     text = {"text_truncate": TOKENS}
-    return Ranker.from_backbone(backbone, architecture, device="cpu", text=text, turn_separator="none", **kind, **codes)
+    if architecture != "late":  # which has a vector of each turn
+        kind["turn_separator"] = "none"
+    return Ranker.from_backbone(backbone, architecture, device="cpu", text=text, **kind, **codes)
 
 
 def _searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Answer:
     ranker = _ours(backbone, architecture)
-    searcher = Searcher(ranker, open_index(folder / INDEX, ranker), top_k=TOP_K)
+    maker = _ours(backbone, "bi")  # of the vectors, which are the same: contexts alone have turn separators
+    searcher = Searcher(ranker, open_index(folder / INDEX, maker), top_k=TOP_K)
 
     def answer(turns: list[str]) -> tuple[str, float]:
         before = searcher.seconds["encode"]
@@ -239,6 +250,7 @@ Make = Callable[[str, Path], Answer]
 SEARCHING: Mapping[str, Make] = {
     BI: partial(_searcher, architecture="bi"),
     OURS: partial(_searcher, architecture="poly"),
+    LATE: partial(_searcher, architecture="late"),
     THEIR_BI: _sentence_transformer,
 }
 CROSSING: Mapping[str, Make] = {CROSS: _cross, THEIR_CROSS: _cross_encoder}

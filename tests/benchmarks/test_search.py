@@ -260,7 +260,8 @@ def test_peers(datapath, bert, monkeypatch, capsys):
     main(["--cases", "peers", *words, "--json"])
     rows = json.loads(capsys.readouterr().out)["rows"]
     timed = [(row["system"], row["candidates"]) for row in rows if "median_ms" in row]
-    searching, crossing = ["bi-encoder", "poly-64", "SentenceTransformer"], ["cross-encoder", "CrossEncoder"]
+    searching = ["bi-encoder", "poly-64", "late-interaction", "SentenceTransformer"]
+    crossing = ["cross-encoder", "CrossEncoder"]
     assert timed == [(name, n) for n in (10, 40) for name in searching] + [(name, 10) for name in crossing]
     assert [row["replies_as_peer"] for row in rows if row["system"] == "bi-encoder" and "median_ms" in row] == [1, 1]
     times = {row["system"]: row["median_ms"] for row in rows if "median_ms" in row}
@@ -269,8 +270,12 @@ def test_peers(datapath, bert, monkeypatch, capsys):
     memory = {row["system"]: row for row in rows if "peak_mb" in row}
     assert list(memory) == searching + crossing
     assert all(row["peak_mb"] > row["mapped_mb"] > 0 for row in memory.values())
-    assert [row["vectors_mb"] > 0 for row in memory.values()] == [True, True, True, False, False]
+    assert [row["vectors_mb"] > 0 for row in memory.values()] == [True, True, True, True, False, False]
     assert summary(rows)["bi_1m_vs_sentence_transformers"] == times["SentenceTransformer"] / times["bi-encoder"]
+    main(["--cases", "peers", *words, "--systems", "late-interaction", "--json"])
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {row["system"] for row in rows} == {"late-interaction"}
+    assert all(row["processor_ms"] > 0 for row in rows if "median_ms" in row)
 
 
 def test_numbered_texts_are_different():

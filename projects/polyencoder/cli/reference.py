@@ -42,14 +42,14 @@ COMMANDS_TAIL = """## What all commands share
 
 - **Flags** have the form `--flag VALUE` or `--flag=VALUE`. A flag that is repeated takes several values where its type
   is a plural. An unknown flag is an error that names the nearest one.
-- **Models** are a model folder, a model file of `parlai train_model`, or a name on the Hugging Face hub; also that of an
-  encoder (`sentence-transformers/all-MiniLM-L6-v2`), which then ranks as a bi-encoder without training.
+- **Models** are a model folder, a model file of `parlai train_model`, or a name on the Hugging Face hub. An encoder's
+  name (`sentence-transformers/all-MiniLM-L6-v2`) works, too: it ranks as a bi-encoder without training.
 - **Indexes** are a folder, `milvus:ADDRESS` or `postgres://ADDRESS#TABLE`.
 - **Files** of data are JSON lines, JSON, CSV, TSV or Parquet, plain or compressed, or text with one item a line; `-` is
   standard input. They are recognised by the ends of their names.
-- **Output**: results go to standard output, with `--json` as one JSON object a line where a command has it; progress and
-  warnings go to standard error. Files and folders are written beside their final name and then renamed, so that a kill
-  leaves the old one or the new one.
+- **Output**: results go to standard output, as one JSON object a line with `--json`, where a command has it; progress
+  and warnings go to standard error. Files and folders are written beside their final name and then renamed, so that a
+  kill leaves the old one or the new one.
 
 | exit code | means |
 | --- | --- |
@@ -60,7 +60,7 @@ COMMANDS_TAIL = """## What all commands share
 
 | environment variable | is read for |
 | --- | --- |
-| `POLYENCODER_API_KEY` | the key of `polyencoder serve`, and of a server that a command asks |
+| `POLYENCODER_API_KEY` | the key of `polyencoder serve` |
 | `MILVUS_TOKEN` | the token of a Milvus server |
 | `PGPASSWORD` | the password of a PostgreSQL server |
 | `HF_HOME`, `HF_TOKEN`, `HF_HUB_OFFLINE` | the Hugging Face hub: cache, token, no network |
