@@ -173,11 +173,12 @@ def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> 
 def _ours(backbone: str, architecture: Architecture) -> Ranker:
     """Cosines of mean vectors, as sentence-transformers has them."""
     kind: dict[str, Any] = {"reduction": "mean", "normalize": True} if architecture != "cross" else {}
-    codes = {"n_codes": CODES} if architecture == "poly" else {}
+    if architecture == "poly":
+        kind["n_codes"] = CODES
     text = {"text_truncate": TOKENS}
     if architecture != "late":  # which has a vector of each turn
         kind["turn_separator"] = "none"
-    return Ranker.from_backbone(backbone, architecture, device="cpu", text=text, **kind, **codes)
+    return Ranker.from_backbone(backbone, architecture, device="cpu", text=text, **kind)
 
 
 def _searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Answer:

@@ -51,7 +51,7 @@ class Result(BaseModel):
     relevance_score: float = Field(
         description="0 to 1: the probability if the model is calibrated, else a sigmoid of the score."
     )
-    document: Document | None = Field(None, description="The document as an object, with `return_documents`.")
+    document: Document | None = Field(default=None, description="The document as an object, with `return_documents`.")
 
 
 class RerankResponse(Answer):

@@ -68,15 +68,17 @@ class SearchResult(BaseModel):
 
     id: str
     text: str
-    metadata: dict[str, Any] | None = Field(None, description="Of the candidate, if it has any.")
+    metadata: dict[str, Any] | None = Field(default=None, description="Of the candidate, if it has any.")
     score: float = Field(description="The model's score, without a unit.")
-    rerank_score: float | None = Field(None, description="The score that reranking orders by.")
-    probability: float | None = Field(None, description="0 to 1; of a calibrated model.")
-    considered: int | None = Field(None, description="With diversity or groups: how many they were chosen from.")
-    word_score: float | None = Field(None, description="BM25, if words found it.")
-    fused_score: float | None = Field(None, description="The value that a hybrid search orders by.")
+    rerank_score: float | None = Field(default=None, description="The score that reranking orders by.")
+    probability: float | None = Field(default=None, description="0 to 1; of a calibrated model.")
+    considered: int | None = Field(
+        default=None, description="With diversity or groups: how many they were chosen from."
+    )
+    word_score: float | None = Field(default=None, description="BM25, if words found it.")
+    fused_score: float | None = Field(default=None, description="The value that a hybrid search orders by.")
     found: Found = Field(description="Whether a better candidate may have been missed.")
-    part: int | None = Field(None, description="The number of its index, if there are several.")
+    part: int | None = Field(default=None, description="The number of its index, if there are several.")
 
 
 class SearchResponse(Answer):
