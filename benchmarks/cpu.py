@@ -112,7 +112,7 @@ def _cases(tokens: int, dim: int) -> dict[str, tuple[Function, Function, list[Te
         "dropout": (lambda x: dropout(x, 0.1), lambda x: F.dropout(x, 0.1), [hidden]),
         "attention in bfloat16": (cpu_attention.attention, attention, halves),
         "attention with dropout": (
-            partial(cpu_attention.attention_with_dropout, dropout_p=0.1),
+            partial(cpu_attention.attention_by_heads, dropout_p=0.1),
             partial(attention, dropout_p=0.1),
             [query, key, value],
         ),

@@ -20,6 +20,7 @@ from polyencoder.modeling.encoder_config import first_position, max_length
 from polyencoder.modeling.last_layer import LastLayer
 from polyencoder.modeling.packing import Blocks, Packing, pack
 from polyencoder.modeling.packing_check import gives_first, why_not_packed
+from polyencoder.modeling.relative import with_our_layers
 from polyencoder.modeling.rounding import LowPrecisionWeights
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.text.batches import length_groups
@@ -45,6 +46,7 @@ class Backbone(nn.Module):
         model = deepcopy(model, {id(tensor): tensor for tensor in tensors})  # modules and configuration alone
         if getattr(model, "pooler", None) is not None:
             model.register_module("pooler", nn.Identity())  # some families always call it
+        model = with_our_layers(model)
         attention.use_our_attention(model)
         for_cpu(model)
         self.model = model

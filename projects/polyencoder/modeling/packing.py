@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyencoder.modeling import varlen
-from polyencoder.modeling.cpu.attention import attention
+from polyencoder.modeling.cpu.attention import attention, biased_mask
 from polyencoder.modeling.varlen import AttentionOptions
 from polyencoder.text.batches import length_groups
 
@@ -58,7 +58,7 @@ class Packing(ABC):
 
         Args:
             query, key, value: [1, heads, tokens, dim].
-            options: dropout, scale and window.
+            options: dropout, scale, window and bias.
 
         Returns:
             [1, tokens, heads, dim]
@@ -102,7 +102,8 @@ class Blocks(Packing):
         for *parts, block, mask in zip(*split, self.blocks, self.masks, strict=True):
             q, k, v = (part.unflatten(0, block).transpose(1, 2) for part in parts)
             seen = _within(options.window, block[1], mask)
-            output = attention(q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale)
+            bias = None if options.bias is None else options.bias[:, : block[1], : block[1]]
+            output = attention(q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale, bias=bias)
             outputs.append(output.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).unsqueeze(0)
 
@@ -168,6 +169,8 @@ class Ragged(Packing):
             return zeros.index_copy(0, places, row).unflatten(0, mask.shape).transpose(1, 2)
 
         seen = _within(options.window, self.longest, mask[:, None, None])
+        if options.bias is not None:
+            seen = biased_mask(options.bias, seen)
         q, k, v = padded(query), padded(key), padded(value)
         output = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale)
         return output.transpose(1, 2).flatten(0, 1)[places]

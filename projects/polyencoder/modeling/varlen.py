@@ -31,6 +31,8 @@ class AttentionOptions(NamedTuple):
     """Of the products of queries and keys; None for 1 / sqrt(dim)."""
     window: int | None = None
     """Tokens attend to those less than this many positions away; None for the whole sequence."""
+    bias: Tensor | None = None
+    """[heads, length, length] of the longest sequence: added to the scores of each, from its first token on."""
 
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor, int, AttentionOptions], Tensor]
@@ -49,7 +51,7 @@ def kernel_for(query: Tensor, options: AttentionOptions) -> Kernel | None:
     """The kernel for rows like `query`, [tokens, heads, dim]; None without one."""
     size = query.size(-1)
     windowed = options.window is not None and "window_size" not in _options_of_torchs()
-    if options.dropout or windowed or size % 8 or size > _LARGEST_HEAD:
+    if options.dropout or options.bias is not None or windowed or size % 8 or size > _LARGEST_HEAD:
         return None
     return _torchs() if has_kernel(query.device, query.dtype) else None
 

@@ -59,7 +59,8 @@ def tokenizer_of(kind: str, *, pad: int) -> PreTrainedTokenizerFast:
     else:
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
         mark = "▁" if kind == "pieces" else ""
-        words = {f"{mark}{word}" for text in TEXTS for word in text.split()} | {*"abcdefghijklmnopqrstuvwxyz:,.?!▁"}
+        words = {f"{mark}{word}" for text in TEXTS for word in text.replace(":", " : ").split()}
+        words |= {*"abcdefghijklmnopqrstuvwxyz:,.?!▁"}  # none unknown: with padding id 1, that is padding to MPNet
         ids = {word: i for i, word in enumerate([*special, *sorted(words)])}
         if kind == "pieces":
             tokenizer = Tokenizer(models.Unigram([(word, -0.1 * i) for word, i in ids.items()], unk_id=1))

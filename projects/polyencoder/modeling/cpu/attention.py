@@ -1,9 +1,9 @@
 """Scaled dot-product attention on a CPU, with the fastest kernel for the inputs.
 
-torch's flash attention is the fastest, with two exceptions: in bfloat16 its backward pass takes four times as long as
-in float32, so it is computed in float32; and it has no attention dropout. torch's fallback for dropout goes through
-memory for each of many small steps. Here a few heads at a time go through all steps in the processor's cache, in
-float32.
+torch's flash attention is the fastest, with three exceptions: in bfloat16 its backward pass takes four times as long as
+in float32, so it is computed in float32; and it has neither attention dropout nor the gradient of a bias. torch's
+fallback goes through memory for each of many small steps. Here a few heads at a time go through all steps in the
+processor's cache, in float32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from polyencoder.modeling.cpu.dropout import decides, draw, kept, raised
 
-__all__ = ["attention", "attention_with_dropout"]
+__all__ = ["attention", "attention_by_heads", "biased_mask"]
 
 CACHED = 2**17  # attention weights processed together, per thread
 
@@ -30,12 +30,19 @@ def attention(
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     scale: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """`scaled_dot_product_attention` with the faster kernel; the same number of heads in all three."""
+    """`scaled_dot_product_attention` with the faster kernel; the same number of heads in all three.
+
+    `bias`, [heads, length, length], is added to the scores of each sequence, whose padding a bool `attn_mask` gives.
+    """
     needs_mask_gradient = attn_mask is not None and attn_mask.requires_grad  # which ours does not compute
-    if decides(dropout_p) and not needs_mask_gradient:
-        return attention_with_dropout(query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, scale=scale)
+    trains_bias = bias is not None and bias.requires_grad and torch.is_grad_enabled()
+    if (decides(dropout_p) and not needs_mask_gradient) or (trains_bias and dropout_p == 0):
+        return attention_by_heads(query, key, value, attn_mask=attn_mask, bias=bias, dropout_p=dropout_p, scale=scale)
     options: dict[str, Any] = {"dropout_p": dropout_p, "scale": scale}
+    if bias is not None:
+        attn_mask = biased_mask(bias.to(query.dtype), attn_mask)
     if query.dtype == torch.float32 or not torch.is_grad_enabled():
         return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)
     if attn_mask is not None and attn_mask.dtype != torch.bool:
@@ -47,7 +54,12 @@ def attention(
     return output.to(query.dtype)
 
 
-def attention_with_dropout(
+def biased_mask(bias: Tensor, mask: Tensor | None) -> Tensor:
+    """Combines a bias [heads, length, length] and a bool mask of the keys: [1 or batch, heads, length, length]."""
+    return bias.unsqueeze(0) if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
+
+
+def attention_by_heads(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -55,14 +67,16 @@ def attention_with_dropout(
     *,
     dropout_p: float,
     scale: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
-    """dropout(softmax(scale * query @ key.T + mask)) @ value, in the dtype of the inputs.
+    """dropout(softmax(scale * query @ key.T + bias + mask)) @ value, in the dtype of the inputs.
 
     Args:
         query, key, value: [batch, heads, length, dim].
         attn_mask: bool (False masks) or a bias; broadcast to [batch, heads, length, length]. The output of a query with
-            all keys masked is arbitrary, but finite.
-        dropout_p: the dropout rate, neither 0 nor 1 when rounded to 1 / 65,536.
+            all keys masked is arbitrary, but finite. Gets no gradient.
+        dropout_p: the dropout rate: 0, or neither 0 nor 1 when rounded to 1 / 65,536.
+        bias: [heads, length, length], the same for all sequences; gets a gradient.
 
     Returns:
         [batch, heads, length, dim]
@@ -71,7 +85,7 @@ def attention_with_dropout(
     scale = query.size(-1) ** -0.5 if scale is None else scale
     with torch.autocast("cpu", enabled=False):
         inputs = [tensor.flatten(0, 1).float() for tensor in (query, key, value)]
-        output: Tensor = _Dropped.apply(*inputs, _added(attn_mask, batch, heads), scale, dropout_p)
+        output: Tensor = _ByHeads.apply(*inputs, _added(attn_mask, batch, heads), bias, scale, dropout_p)
     return output.unflatten(0, (batch, heads)).to(query.dtype)
 
 
@@ -85,46 +99,74 @@ def _added(mask: Tensor | None, batch: int, heads: int) -> Tensor | None:
     return mask.flatten(0, 1) if mask.size(0) == mask.size(1) == 1 else mask.expand(batch, heads, -1, -1).flatten(0, 1)
 
 
-class _Dropped(torch.autograd.Function):
-    """Attention with dropout over [heads, length, dim]; saves the weights and 16 random bits for each."""
+class _ByHeads(torch.autograd.Function):
+    """Attention over [batch x heads, length, dim]; saves the weights, and 16 random bits for each with dropout."""
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, added: Tensor | None, scale: float, p: float
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        added: Tensor | None,
+        bias: Tensor | None,
+        scale: float,
+        p: float,
     ) -> Tensor:
         weights = query.new_empty(len(query), query.size(1), key.size(1))
-        numbers, output = draw(weights.shape), torch.empty_like(value)
+        numbers, output = draw(weights.shape) if p else None, torch.empty_like(value)
         # The factors are applied to the smaller tensors, not to the weights
         query, value = query * scale, value * raised(p)
-        for heads in _cached(weights):
+        for heads in _cached(weights, bias):
             part = weights[heads]
             torch.bmm(query[heads], key[heads].mT, out=part)
             if added is not None:
                 part += added if len(added) == 1 else added[heads]
+            if bias is not None:
+                ours, same = _same_heads(bias, part, heads)
+                same += ours
             torch.softmax(part, -1, out=part)
-            torch.bmm(kept(numbers[heads], p).mul_(part), value[heads], out=output[heads])
-        ctx.save_for_backward(query, key, value, weights, numbers)
+            torch.bmm(part if numbers is None else kept(numbers[heads], p).mul_(part), value[heads], out=output[heads])
+        ctx.save_for_backward(query, key, value, weights, numbers, bias)
         ctx.scale, ctx.p = scale, p
         return output
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, weights, numbers = ctx.saved_tensors
+        query, key, value, weights, numbers, bias = ctx.saved_tensors
         of_query, of_key, of_value = (torch.empty_like(tensor) for tensor in (query, key, value))
-        for heads in _cached(weights):
-            part, of_output, chosen = weights[heads], gradient[heads], kept(numbers[heads], ctx.p)
-            dropped = part * chosen
-            torch.bmm(dropped.mT, of_output, out=of_value[heads])
-            of_weights = torch.bmm(of_output, value[heads].mT, out=dropped).mul_(chosen)
+        of_bias = torch.zeros_like(bias, dtype=torch.float32) if ctx.needs_input_grad[4] else None
+        for heads in _cached(weights, bias):
+            part, of_output = weights[heads], gradient[heads]
+            chosen = None if numbers is None else kept(numbers[heads], ctx.p)
+            torch.bmm((part if chosen is None else part * chosen).mT, of_output, out=of_value[heads])
+            of_weights = torch.bmm(of_output, value[heads].mT)
+            if chosen is not None:
+                of_weights.mul_(chosen)
             # of the softmax: w * (g - sum(w * g))
-            of_scores = of_weights.sub_(torch.mul(of_weights, part, out=chosen).sum(-1, keepdim=True)).mul_(part)
+            of_scores = of_weights.sub_((of_weights * part).sum(-1, keepdim=True)).mul_(part)
+            if of_bias is not None:
+                ours, same = _same_heads(of_bias, of_scores, heads)
+                ours += same.sum(0)
             torch.bmm(of_scores, key[heads], out=of_query[heads])
             torch.bmm(of_scores.mT, query[heads], out=of_key[heads])
-        return of_query.mul_(ctx.scale), of_key, of_value.mul_(raised(ctx.p)), None, None, None
+        of_bias = None if of_bias is None else of_bias.to(bias.dtype)
+        return of_query.mul_(ctx.scale), of_key, of_value.mul_(raised(ctx.p)), None, of_bias, None, None
 
 
-def _cached(weights: Tensor) -> Iterator[slice]:
-    """Slices of the heads [n, length, length] that fit the caches."""
+def _cached(weights: Tensor, bias: Tensor | None) -> Iterator[slice]:
+    """Slices of [batch x heads, length, length] that fit the caches; with a bias, whole sequences or equal parts."""
     step = max(1, CACHED * torch.get_num_threads() // max(1, weights.shape[1:].numel()))
+    if bias is not None and step > len(bias):
+        step -= step % len(bias)
+    while bias is not None and step % len(bias) and len(bias) % step:
+        step -= 1
     return (slice(start, start + step) for start in range(0, len(weights), step))
+
+
+def _same_heads(bias: Tensor, part: Tensor, heads: slice) -> tuple[Tensor, Tensor]:
+    """The heads [n, length, length] of the bias that a slice has, and the slice as [sequences, n, length, length]."""
+    count = min(len(part), len(bias))
+    first = heads.start % len(bias)
+    return bias[first : first + count], part.unflatten(0, (-1, count))

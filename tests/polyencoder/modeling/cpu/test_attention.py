@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from polyencoder.modeling.cpu.attention import attention, attention_with_dropout
+from polyencoder.modeling.cpu.attention import attention, attention_by_heads
 from polyencoder.modeling.cpu.dropout import draw
 from polyencoder.modeling.loading import build_backbone
 from polyencoder.text import TokenBatch
@@ -50,7 +50,7 @@ def test_dropout_by_the_book_with_gradients(monkeypatch, name, options, cached):
         query, key, value = tensors = inputs()
         torch.manual_seed(3)
         if ours:
-            output = attention_with_dropout(
+            output = attention_by_heads(
                 query, key, value, attn_mask=mask, dropout_p=options["p"], scale=options["scale"]
             )
         else:
@@ -71,9 +71,7 @@ def test_dropout_of_rows_as_models_have_them():
         for ours in (True, False):
             views = [row.transpose(1, 2) for row in rows]
             torch.manual_seed(3)
-            output = (
-                attention_with_dropout(*views, dropout_p=0.5) if ours else by_the_book(*views, None, p=0.5, scale=None)
-            )
+            output = attention_by_heads(*views, dropout_p=0.5) if ours else by_the_book(*views, None, p=0.5, scale=None)
             weights = torch.arange(float(DIM))
             results.append([output, *torch.autograd.grad((output.transpose(1, 2) @ weights).square().sum(), rows)])
         torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
@@ -82,8 +80,8 @@ def test_dropout_of_rows_as_models_have_them():
 def test_what_learns_nothing_gets_no_gradient():
     query, key, value = inputs()
     with torch.no_grad():
-        assert attention_with_dropout(query, key, value, dropout_p=0.5).grad_fn is None
-    attention_with_dropout(query, key.detach(), value.detach(), dropout_p=0.5).sum().backward()
+        assert attention_by_heads(query, key, value, dropout_p=0.5).grad_fn is None
+    attention_by_heads(query, key.detach(), value.detach(), dropout_p=0.5).sum().backward()
     assert query.grad is not None
 
 
@@ -95,10 +93,41 @@ def test_a_bias_that_learns_gets_its_gradient(dtype):
     assert bias.grad.norm() > 0
 
 
+@pytest.mark.parametrize("cached", [1, 60, 80, 2**17])  # one head at a time, two, three, all
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("name", ["none", "keys", "pairs"])
+def test_a_bias_of_all_sequences_by_the_book_with_its_gradient(monkeypatch, name, p, cached):
+    monkeypatch.setattr("polyencoder.modeling.cpu.attention.CACHED", cached)
+    mask, heads = masks()[name], 4 if cached == 60 else HEADS
+    results = []
+    for ours in (True, False):
+        torch.manual_seed(0)
+        tensors = [torch.randn(BATCH, heads, LENGTH, DIM, requires_grad=True) for _ in range(3)]
+        bias = torch.randn(heads, LENGTH, LENGTH, requires_grad=True)
+        torch.manual_seed(3)
+        if ours:
+            output = attention(*tensors, attn_mask=mask, dropout_p=p, bias=bias)
+        else:
+            added = bias if mask is None else bias.masked_fill(~mask, -1e30)
+            output = by_the_book(*tensors, added, p=p, scale=None)
+        output.square().sum().backward()
+        results.append([output, *(tensor.grad for tensor in (*tensors, bias))])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["none", "keys", "pairs"])
+def test_a_frozen_bias_takes_torchs_kernel(monkeypatch, name):
+    tensors, bias, mask = inputs(), torch.randn(HEADS, LENGTH, LENGTH), masks()[name]
+    expected = by_the_book(*tensors, bias if mask is None else bias.masked_fill(~mask, -1e30), p=0.0, scale=None)
+    monkeypatch.setattr("polyencoder.modeling.cpu.attention.attention_by_heads", None)
+    torch.testing.assert_close(attention(*tensors, attn_mask=mask, bias=bias), expected, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(0, HEADS, LENGTH, DIM), (BATCH, HEADS, 0, DIM), (1, 1, 1, 1)])
 def test_dropout_of_nothing_or_little(shape):
     query = torch.ones(shape, requires_grad=True)
-    output = attention_with_dropout(query, query, query, dropout_p=0.5)
+    output = attention_by_heads(query, query, query, dropout_p=0.5)
     output.sum().backward()
     assert output.shape == query.grad.shape == shape
 
@@ -114,7 +143,7 @@ def test_a_query_that_may_go_nowhere():
     query, key, value = inputs()
     mask = torch.ones(BATCH, 1, 1, LENGTH, dtype=torch.bool)
     mask[0] = False
-    output = attention_with_dropout(query, key, value, attn_mask=mask, dropout_p=0.2)
+    output = attention_by_heads(query, key, value, attn_mask=mask, dropout_p=0.2)
     output.sum().backward()
     assert all(bool(tensor.isfinite().all()) for tensor in (output, query.grad, key.grad, value.grad))
 
@@ -122,7 +151,7 @@ def test_a_query_that_may_go_nowhere():
 def test_dropout_takes_out_weights_and_keeps_their_sum():
     query, key, _ = inputs()
     torch.manual_seed(0)
-    many = torch.stack([attention_with_dropout(query, key, torch.ones_like(query), dropout_p=0.5) for _ in range(2000)])
+    many = torch.stack([attention_by_heads(query, key, torch.ones_like(query), dropout_p=0.5) for _ in range(2000)])
     assert many.std(0).min() > 0.1
     torch.testing.assert_close(many.mean(0), torch.ones_like(query), rtol=0, atol=0.1)
 
@@ -156,8 +185,8 @@ def test_which_kernel_in_which_type(monkeypatch, learning, dtype, dropout_p):
     def counted(name, kernel):
         return lambda *tensors, **options: calls.append((name, tensors[0].dtype)) or kernel(*tensors, **options)
 
-    kernel = "polyencoder.modeling.cpu.attention.attention_with_dropout"
-    monkeypatch.setattr(kernel, counted("ours", attention_with_dropout))
+    kernel = "polyencoder.modeling.cpu.attention.attention_by_heads"
+    monkeypatch.setattr(kernel, counted("ours", attention_by_heads))
     monkeypatch.setattr(F, "scaled_dot_product_attention", counted("flash", flash))
     with torch.set_grad_enabled(learning), torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
         output = attention(*inputs(dtype), dropout_p=dropout_p)

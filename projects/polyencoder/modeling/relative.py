@@ -1,0 +1,79 @@
+"""Runs MPNet packed, with our attention: it adds a bias to each score, by head and distance of the two tokens.
+
+transformers' MPNet computes attention in its layers, eagerly and padded (Song et al., "MPNet", 2020; the distances are
+bucketed as in Raffel et al., 2020, Section 2.1). All layers and sequences share one bias.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import MPNetModel, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from polyencoder.modeling.cpu.attention import attention, biased_mask
+from polyencoder.modeling.packing import Packing
+from polyencoder.modeling.tracing import is_traced
+from polyencoder.modeling.varlen import AttentionOptions
+
+__all__ = ["with_our_layers"]
+
+
+def with_our_layers(model: PreTrainedModel) -> PreTrainedModel:
+    """An MPNet as one that can be packed, with the same modules under the same names; other models unchanged."""
+    if model.config.model_type != "mpnet":
+        return model
+    given: Any = model
+    with torch.device("meta"):
+        ours = _PackableMPNet(given.config, add_pooling_layer=False)
+    ours.embeddings, ours.encoder = given.embeddings, given.encoder
+    ours.set_attn_implementation("sdpa")
+    ours.train(model.training)
+    return ours
+
+
+class _PackableMPNet(MPNetModel):
+    _supports_sdpa = True
+    _supports_attention_backend = True
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        packing: Packing | None = None,
+        **_: Any,
+    ) -> BaseModelOutput:
+        """transformers' arguments, and a packing: then the inputs are its row [1, tokens], and the mask is unused."""
+        hidden = self.embeddings(input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds)
+        longest = hidden.size(1) if packing is None else int(packing.positions.max()) + 1
+        bias = self.encoder.compute_position_bias(hidden.new_empty(1, longest))[0]
+        seen = None if packing is not None or attention_mask is None else attention_mask[:, None, None].bool()
+        for layer in self.encoder.layer:
+            hidden = _layer(layer, hidden, bias, seen, packing)
+        return BaseModelOutput(last_hidden_state=hidden)
+
+
+def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packing: Packing | None) -> Tensor:
+    """One transformer layer, normalised after each of its two parts: [batch, length, dim] -> the same."""
+    block: Any = layer.attention
+    own = block.attn
+    q, k, v = (
+        project(hidden).unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2)
+        for project in (own.q, own.k, own.v)
+    )
+    dropout = own.dropout.p if own.training else 0.0
+    if packing is not None:
+        attended = packing.attend(q, k, v, AttentionOptions(dropout, bias=bias))
+    elif q.device.type == "cpu" and not is_traced():
+        attended = attention(q, k, v, attn_mask=seen, dropout_p=dropout, bias=bias).transpose(1, 2)
+    else:
+        mask = biased_mask(bias.to(q.dtype), seen)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
+    attended = block.LayerNorm(block.dropout(own.o(attended.flatten(2))) + hidden)
+    output: Tensor = layer.output(layer.intermediate(attended), attended)
+    return output
