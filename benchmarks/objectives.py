@@ -22,10 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
 from polyencoder.data.example import Example
 from polyencoder.evaluation.retrieval import evaluate_run
 from polyencoder.evaluation.runs import search_run
+from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
 from polyencoder.index import Candidate
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training import TrainSettings, train_ranker
@@ -86,14 +89,23 @@ def measure(encoder: str, folder: Path, *, updates: int, seeds: int, learning_ra
                 trained = _trained(encoder, examples, objective, updates=updates, seed=seed, rate=learning_rate)
                 run |= search_run(trained, index, {id_: queries[id_] for id_ in test}, depth=100)
             runs.append(run)
-        reports = [evaluate_run(run, qrels, measures=[MEASURE], compare=first) for run in runs]
-        first = runs[0] if objective == "softmax" else first
-        means = [one.measured.means[MEASURE] for one in reports]
-        low, high = reports[0].intervals[MEASURE]
-        row = {"objective": objective, MEASURE: sum(means) / len(means), "by_seed": means, "95%": [low, high]}
-        rows.append(row | {"p": (reports[0].p or {}).get(MEASURE)})
+        measured = [evaluate_run(run, qrels, measures=[MEASURE]).measured.by_query for run in runs]
+        values = np.array([[own[query][MEASURE] for query in sorted(qrels)] for own in measured])
+        rows.append({"objective": objective, **statistics(values, first)})
+        first = values if objective == "softmax" else first
         print(rows[-1], file=sys.stderr)
     return rows
+
+
+def statistics(values: np.ndarray[Any, Any], first: np.ndarray[Any, Any] | None) -> dict[str, Any]:
+    """The mean, by seed too, its interval over the questions, and p against `first`, of values [seeds, questions].
+
+    A question's value is its mean over the seeds.
+    """
+    own = values.mean(axis=0)[:, None]
+    ((low, high),) = bootstrap_intervals(own).tolist()
+    p = None if first is None else randomisation_test(own, first.mean(axis=0)[:, None]).item()
+    return {MEASURE: values.mean().item(), "by_seed": values.mean(axis=1).tolist(), "95%": [low, high], "p": p}
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:

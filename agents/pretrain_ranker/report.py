@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -85,6 +84,7 @@ class TrainedWordsReport(Report):
     """
 
     name, tokens = "tokens", 0
+    kept = ("tokens",)
 
     def before_step(self, run: Run, batch: Batch | None) -> Batch | None:
         if batch is not None:
@@ -97,12 +97,6 @@ class TrainedWordsReport(Report):
     def note_batch(self, outcome: Outcome) -> None:
         if f"{MASKED}_loss" in outcome.sums:
             self._metrics.add("ppl", PPLMetric(*outcome.sums[f"{MASKED}_loss"]))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"tokens": self.tokens}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.tokens = state["tokens"]
 
 
 def main_measures(report: Mapping[str, float]) -> dict[str, float]:

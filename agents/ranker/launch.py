@@ -20,6 +20,7 @@ import parlai.utils.logging as logging
 import torch
 import torch.distributed as dist
 from parlai.agents.ranker.console import explain_errors, show_errors_in_one_line
+from parlai.agents.ranker.dialogue.fixed import task_candidates
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.agents import Agent, create_agent
 from parlai.core.metrics import Metric, aggregate_named_reports, aggregate_unnamed_reports
@@ -186,8 +187,12 @@ def launch(arguments: Sequence[str]) -> Any:
         add_group_arguments(parser)
         opt: Opt = parser.parse_args(list(arguments[1:]))
         logging.set_log_level(opt.get("loglevel", "info").upper())
-        if script is GroupTraining and place.rank == 0:
-            _build_dictionary(opt)  # the others wait for the group
+        if place.rank == 0:  # in a group each process reads a part of the task; the others wait for this one
+            dict_file = opt.get("dict_file") or (f"{opt['model_file']}.dict" if opt.get("model_file") else None)
+            if script is GroupTraining and dict_file:
+                build_dict(Opt({**opt, "dict_file": dict_file}), skip_if_built=True)
+            if "fixed" in (opt.get("candidates"), opt.get("eval_candidates")) and not opt.get("fixed_candidates_path"):
+                task_candidates(opt)
         with process_group(opt, place) as ours:
             return script(ours).run()
 
@@ -223,13 +228,6 @@ def _print_suppressed(suppress: bool) -> Iterator[None]:
             yield
     finally:
         builtins.print = printing
-
-
-def _build_dictionary(opt: Opt) -> None:
-    """Builds the dictionary in the first process, since in a group each process reads a part of the task."""
-    dict_file = opt.get("dict_file") or (f"{opt['model_file']}.dict" if opt.get("model_file") else None)
-    if dict_file:
-        build_dict(Opt({**opt, "dict_file": dict_file}), skip_if_built=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -19,13 +19,11 @@ from torch.multiprocessing.spawn import spawn
 from benchmarks.common import two_towers
 from benchmarks.gpu.fixtures import TINY, check, examples, ranker, relative
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.settings.training import OptimizerConfig, PrecisionName, ScheduleConfig
 from polyencoder.text import TokenBatch
 from polyencoder.training import TrainingConfig
 from polyencoder.training.callbacks import Callback, Checkpoints, Run
 from polyencoder.training.objective import Outcome
-from polyencoder.training.optimizer import OptimizerConfig
-from polyencoder.training.precision import PrecisionName
-from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.trainer import Trainer
 
 __all__ = ["attention", "caching", "precision", "resume"]

@@ -20,9 +20,8 @@ from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.training import OptimizerConfig, ScheduleConfig
 from polyencoder.training import TrainingConfig
-from polyencoder.training.optimizer import OptimizerConfig
-from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.trainer import Trainer
 
 __all__ = ["training"]

@@ -8,7 +8,7 @@ import operator
 import os
 import re
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 from unicodedata import category
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEEPEST",
+    "check_choice",
     "check_fields",
     "check_place",
     "checked_candidate",
@@ -53,6 +54,12 @@ def checked_count(name: str, value: Any, *, least: int = 1) -> int:
     if number is None or isinstance(value, bool) or number < least:
         raise InputError(f"{name} is {shown(value)}; it must be at least {least}, a whole number", argument=name)
     return number
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """Raises ConfigError, with the choices, unless the argument of this name has one of them."""
+    if value not in choices:
+        raise ConfigError(f"{name} is {value!r:.60}; it must be one of {', '.join(choices)}", argument=name)
 
 
 def checked_list(name: str, values: Any, *, of: str = "texts") -> list[Any]:

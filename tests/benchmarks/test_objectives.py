@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from benchmarks.objectives import MEASURE, OBJECTIVES, measure, read_grades
+from benchmarks.objectives import MEASURE, OBJECTIVES, measure, read_grades, statistics
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 WORDS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother"]
+
+
+def test_the_interval_is_that_of_all_seeds():
+    """One seed finds nothing, the other everything: each question has 1/2, in every bootstrap sample."""
+    values = np.stack([np.zeros(9), np.ones(9)])
+    assert statistics(values, None) == {MEASURE: 0.5, "by_seed": [0.0, 1.0], "95%": [0.5, 0.5], "p": None}
+    assert statistics(values, values[:1])["p"] < 0.02, "against 0 for each question"
+    assert statistics(values, values)["p"] == 1
 
 
 def test_all_objectives_are_measured_on_all_questions(backbone_folder, tmp_path):

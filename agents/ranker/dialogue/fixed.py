@@ -16,7 +16,7 @@ from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 from parlai.scripts.build_candidates import build_cands
-from parlai.utils.distributed import is_primary_worker
+from parlai.utils.distributed import is_primary_worker, num_workers
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, fixed_pool
@@ -48,12 +48,15 @@ def read_candidates(path: str) -> list[str]:
     return texts
 
 
-def _task_candidates(opt: Opt) -> str:
-    """The path of a file with all candidates of the task, which is written beside the model."""
+def task_candidates(opt: Opt) -> str:
+    """The path of a file with all candidates of the task, which is written beside the model.
+
+    In a group of processes the launcher has written it: each process reads a part of the task.
+    """
     if not opt.get("model_file") or opt.get("task") in (None, "", "interactive"):
         raise InputError("fixed candidates need a file: give --fixed-candidates-path")
     path = f"{opt['model_file']}.cands-{opt['task']}.cands"
-    if not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse":
+    if num_workers() == 1 and (not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse"):
         logging.warning(f"collecting the candidates of {opt['task']} in {path}")
         check_writable(path, argument="model_file", overwrite=True)
         own = {"datatype": "train:evalmode", "interactive_task": False, "batchsize": 1}
@@ -98,7 +101,7 @@ class FixedSource(ListedSource):
 
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)
-        path = opt.get("fixed_candidates_path") or _task_candidates(opt)
+        path = opt.get("fixed_candidates_path") or task_candidates(opt)
         self.texts, self._place = read_candidates(path), index_place(opt, path)
         self.among = self.rows = {text: row for row, text in enumerate(self.texts)}
         self.blocks_repeats = bool(opt.get("repeat_blocking_heuristic"))
@@ -174,7 +177,8 @@ class FixedSource(ListedSource):
             try:
                 return self._existing(ranker, folder)
             except PolyencoderError as error:
-                if place.is_named and is_primary_worker() and _has_content(folder):
+                is_empty = not os.path.exists(folder) or (os.path.isdir(folder) and not os.listdir(folder))
+                if place.is_named and is_primary_worker() and not is_empty:
                     raise InputError(
                         f"--fixed-candidate-vecs {folder}: is not an index of these candidates by this model "
                         f"({error}); nothing in it was changed. Name the folder of such an index, or one that does not "
@@ -211,7 +215,3 @@ class FixedSource(ListedSource):
 def _numbers(chunk: Chunk) -> Tensor:
     """Converts a stored chunk, perhaps in 8 bits, to float32."""
     return chunk.rows if chunk.scales is None else chunk.rows * chunk.scales.unsqueeze(1)
-
-
-def _has_content(path: str) -> bool:
-    return os.path.exists(path) and not (os.path.isdir(path) and not os.listdir(path))

@@ -43,6 +43,7 @@ from torch.optim import Optimizer
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation.names import main_measures, summary
+from polyencoder.export.metadata import hub_id
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.modeling import RankerModel, build_model, freeze
 from polyencoder.modeling.compiling import compile_encoders
@@ -179,6 +180,7 @@ class RankerModelAgent(TorchRankerAgent):
         config, pretrained = self.family.configure(opt, self.architecture, self.dict.text, start)
         model = build_model(config, pretrained)
         if pretrained is not None:
+            opt["base_model"] = hub_id(opt["backbone"])  # for its card; here, where a relative path can be looked for
             start_from_heads(model, opt["backbone"])
             start_from_dense(model, opt["backbone"])
         freezes = bool(opt.get("freeze_candidates"))

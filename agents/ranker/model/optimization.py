@@ -12,9 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
+from polyencoder.settings.training import ScheduleConfig, ScheduleName
 from polyencoder.training.optimizer import FUSED
 from polyencoder.training.optimizer import parameter_groups as matrices_and_others
-from polyencoder.training.schedule import Schedule, ScheduleConfig, ScheduleName
+from polyencoder.training.schedule import Schedule
 
 __all__ = ["build_schedule", "check_optimizer", "check_schedule", "limit_warmup", "needs_length", "parameter_groups"]
 

@@ -8,7 +8,8 @@ from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
-from polyencoder.training.precision import Precision, PrecisionName
+from polyencoder.settings.training import PrecisionName
+from polyencoder.training.precision import Precision
 
 __all__ = ["check_precision", "precision_of"]
 

@@ -14,6 +14,7 @@ from polyencoder.distributed import EncodeCandidates, encode_blocks, encode_part
 from polyencoder.distributed.blocks import Engine
 from polyencoder.distributed.on_ray import RayEngine
 from polyencoder.distributed.on_spark import SparkEngine
+from polyencoder.errors import ConfigError
 from polyencoder.index import candidates_from
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.settings.base import Settings, settings
@@ -54,7 +55,15 @@ def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:
     name = os.path.abspath(model.model) if settings.engine and os.path.exists(model.model) else model.model
     encode = EncodeCandidates(name, device=model.device, backend=model.backend, dtype=model.model_dtype)
     if settings.engine is not None:
-        total = encode_blocks(files, settings.output, encode, engine=_engine(settings), rows=settings.rows)
+        engine: Engine = SparkEngine(workers=settings.workers)
+        if settings.engine == "ray":
+            if (model.device or "").startswith("cuda:"):
+                raise ConfigError(
+                    f"device is {model.device}, but Ray gives each worker a GPU of its own: give cuda",
+                    argument="device",
+                )
+            engine = RayEngine(workers=settings.workers, gpus=model.device == "cuda")
+        total = encode_blocks(files, settings.output, encode, engine=engine, rows=settings.rows)
         say(f"{settings.output}: {total:,} candidates")
         return
     total = encode_parts(
@@ -67,9 +76,3 @@ def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:
     if summary := bad.summary():
         say(f"polyencoder: {summary}", err=True)
     say(f"{settings.output}: {total:,} candidates")
-
-
-def _engine(settings: EncodeCandidatesSettings) -> Engine:
-    if settings.engine == "spark":
-        return SparkEngine(workers=settings.workers)
-    return RayEngine(workers=settings.workers, gpus=(settings.model.device or "").startswith("cuda"))

@@ -25,10 +25,10 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
 from polyencoder.settings.fields import Count, NotNegative, Share, Without
-from polyencoder.settings.training import Similarity
+from polyencoder.settings.training import HardNegatives, Similarity, parse_ranks
 from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
-from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
+from polyencoder.training.hard_negatives import Miner
 from polyencoder.training.word_negatives import WordMiner
 
 __all__ = ["mine"]

@@ -15,6 +15,8 @@ __all__ = ["RayEngine"]
 class RayEngine:
     """An engine for `encode_blocks`: on the cluster of RAY_ADDRESS, else in processes on this machine.
 
+    A session that it starts ends with the work.
+
     Args:
         workers: actors.
         gpus: of each.
@@ -25,14 +27,18 @@ class RayEngine:
 
     def __call__(self, blocks: Sequence[Block], work: EncodeBlock) -> Iterator[Done]:
         ray, data = require("ray", extra="ray"), require("ray.data", extra="ray")
-        if not ray.is_initialized():
+        if starts := not ray.is_initialized():
             here: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": self._workers + 1}
             ray.init(log_to_driver=False, include_dashboard=False, **here)
-        data.DataContext.get_current().enable_progress_bars = False
-        rows = data.from_items([block._asdict() for block in blocks], override_num_blocks=len(blocks))
-        done = rows.map(_Actor, fn_constructor_args=(work,), concurrency=self._workers, num_gpus=self._gpus or None)
-        for row in done.iter_rows():
-            yield Done(**row)
+        try:
+            data.DataContext.get_current().enable_progress_bars = False
+            rows = data.from_items([block._asdict() for block in blocks], override_num_blocks=len(blocks))
+            done = rows.map(_Actor, fn_constructor_args=(work,), concurrency=self._workers, num_gpus=self._gpus or None)
+            for row in done.iter_rows():
+                yield Done(**row)
+        finally:
+            if starts:
+                ray.shutdown()
 
 
 class _Actor:

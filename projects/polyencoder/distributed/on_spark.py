@@ -18,6 +18,8 @@ _BLOCK, _DONE = "file string, first long, rows long, part string", "rows long, e
 class SparkEngine:
     """An engine for `encode_blocks`: on the master that Spark is configured with, else on this machine.
 
+    A session that it starts ends with the work.
+
     Args:
         workers: tasks at once, on this machine; a cluster has its own number.
     """
@@ -31,10 +33,16 @@ class SparkEngine:
         if not spark.SparkConf().contains("spark.master"):
             builder = builder.master(f"local[{self._workers}]")
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes any python3
-        rows = builder.getOrCreate().createDataFrame([tuple(block) for block in blocks], _BLOCK)
-        done = rows.repartitionByRange(len(blocks), "part").mapInArrow(_mapper(work), _DONE)
-        for row in done.collect():  # an iterator would compute one partition after the other
-            yield Done(row["rows"], row["error"])
+        known = sql.SparkSession.getActiveSession()
+        session = known or builder.getOrCreate()
+        try:
+            rows = session.createDataFrame([tuple(block) for block in blocks], _BLOCK)
+            done = rows.repartitionByRange(len(blocks), "part").mapInArrow(_mapper(work), _DONE)
+            for row in done.collect():  # an iterator would compute one partition after the other
+                yield Done(row["rows"], row["error"])
+        finally:
+            if known is None:
+                session.stop()
 
 
 def _mapper(work: EncodeBlock) -> Callable[[Iterable[Any]], Iterator[Any]]:

@@ -97,8 +97,8 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     opt = _read(f"{os.fspath(model_file)}.opt")
     shown = _FLAGS_OF_CONVERT if opt.get("model") == "convert" else _FLAGS
     given = opt.get("override") or {name: opt.get(name) for name in shown}
-    base_model = hub_id(given.get("init_model")) or hub_id(given.get("backbone"))
-    flags = {name: without_folder(value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
+    base_model = hub_id(opt.get("base_model"))  # the agent's note, as a relative path may look like a hub id
+    flags = {name: _published(name, value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
     flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
     stats = _read(f"{os.fspath(model_file)}.trainstats")
     metrics = {}
@@ -240,8 +240,13 @@ def _results(run: TrainingRun) -> list[str]:
 def _training(run: TrainingRun) -> list[str]:
     if not run.flags:
         return []
-    rows = ((f"`--{name.replace('_', '-')}`", f"`{without_folder(value)}`") for name, value in run.flags.items())
+    rows = ((f"`--{name.replace('_', '-')}`", f"`{_published(name, value)}`") for name, value in run.flags.items())
     return ["## Training", table((f"flag of `{run.command}`", "value"), rows)]
+
+
+def _published(name: str, value: Any) -> Any:
+    """A flag's value without folders; a prompt is text, also where it looks like a path."""
+    return value if name in PROMPTS else without_folder(value)
 
 
 def _length(run: TrainingRun) -> str:

@@ -102,13 +102,6 @@ def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
         raise InputError(f"the vectors of context {place} are not finite (inf or nan): this model cannot search")
 
 
-def _with_id(record: Candidate) -> Candidate:
-    if record.id is None:
-        raise InputError(f"{record.where or 'a record'}: has no id; an update needs the id of a candidate")
-    checked_text(f"{record.where or 'a record'}: its id", record.id)
-    return record
-
-
 class Index(ABC):
     """Candidates that are searched with encoded contexts, and changed without encoding the others again."""
 
@@ -318,7 +311,16 @@ class Index(ABC):
 
     def update(self, records: Iterable[Record]) -> int:
         """Changes the text or metadata of candidates. InputError for an unknown or missing id."""
-        return self._enter(map(_with_id, self._usable(records)), "update")
+
+        def with_ids() -> Iterator[Candidate]:
+            for record in self._usable(records):
+                where = record.where or "a record"
+                if record.id is None:
+                    raise InputError(f"{where}: has no id; an update needs the id of a candidate")
+                checked_text(f"{where}: its id", record.id)
+                yield record
+
+        return self._enter(with_ids(), "update")
 
     def put(self, records: Iterable[Record]) -> int:
         """Adds candidates, replacing those with the same ids. Equal ones are unchanged."""

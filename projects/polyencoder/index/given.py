@@ -43,7 +43,14 @@ def with_vectors(
     if first.vector is None:
         if isinstance(ranker, Fingerprints):
             raise InputError(f"{_place(first)}has no vector, and there is no model to encode its text")
-        return map(_without, records), None
+
+        def plain() -> Iterator[Candidate]:
+            for record in records:
+                if record.vector is not None:
+                    raise InputError(f"{_place(record)}has a vector; either all candidates bring theirs, or none does")
+                yield record
+
+        return plain(), None
     if isinstance(ranker, Fingerprints):
         dim = len(checked_vector(first).vector)  # type: ignore[arg-type]
         return (checked_vector(record, dim=dim) for record in records), dim
@@ -82,12 +89,6 @@ def checked_vector(candidate: Candidate, *, dim: int | None = None, length: floa
 def same_vector(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
     """Whether two vectors are equal except for rounding, including that of index files."""
     return bool(np.linalg.norm(one - other) <= TOLERANCE * np.linalg.norm(one))
-
-
-def _without(candidate: Candidate) -> Candidate:
-    if candidate.vector is not None:
-        raise InputError(f"{_place(candidate)}has a vector; either all candidates bring theirs, or none does")
-    return candidate
 
 
 def _of_model(records: Iterator[Candidate], ranker: TextRanker) -> Iterator[Candidate]:

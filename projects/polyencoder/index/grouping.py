@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from polyencoder.index.hits import Hit
 
@@ -27,7 +26,9 @@ def limited(hits: Iterable[Hit], key: str, *, size: int) -> list[Hit]:
     for hit in hits:
         value = (hit.metadata or {}).get(key)
         if value is not None:
-            group = json.dumps(_plain(value), sort_keys=True)
+            if isinstance(value, float) and value.is_integer():
+                value = int(value)  # 1.0 and 1 are one group, as in filters
+            group = json.dumps(value, sort_keys=True)
             counts[group] += 1
             if counts[group] > size:
                 continue
@@ -38,11 +39,6 @@ def limited(hits: Iterable[Hit], key: str, *, size: int) -> list[Hit]:
 def considered(hits: Sequence[Hit], kept: Sequence[Hit], *, count: int) -> int:
     """How many of the hits, best first, one goes through to find `count` of those that `limited` keeps."""
     return len(hits) if len(kept) < count else hits.index(kept[count - 1]) + 1
-
-
-def _plain(value: Any) -> Any:
-    """1.0 as 1, which filters do not tell apart either."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def grown(

@@ -208,7 +208,10 @@ def _on_server(
     model_name: str,
     progress: bool,
 ) -> Index:
-    records, dim = _with_first(records, where, ranker)
+    records, dim = with_vectors(records, ranker)
+    if (first := next(records, None)) is None:  # before a server is contacted
+        raise InputError(f"{without_password(where)}: not made, as there are no candidates: the input is empty")
+    records = chain([first], records)
     index = None
     if not is_postgres(where):
         index = MilvusIndex.create(  # checks the kind
@@ -219,13 +222,3 @@ def _on_server(
             return PostgresIndex.make(where, shown, ranker, kind=kind, words=words, model_name=model_name, dim=dim)
         index.add(shown)
     return index
-
-
-def _with_first(
-    records: Iterator[Candidate], where: str, ranker: TextRanker | Fingerprints
-) -> tuple[Iterator[Candidate], int | None]:
-    """Like `with_vectors`. InputError if there are no candidates, before a server is contacted."""
-    records, dim = with_vectors(records, ranker)
-    if (first := next(records, None)) is None:
-        raise InputError(f"{without_password(where)}: not made, as there are no candidates: the input is empty")
-    return chain([first], records), dim

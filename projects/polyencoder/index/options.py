@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 import torch
 from cyclopts import Parameter
 
-from polyencoder.checks import checked_count, checked_text, unencodable
+from polyencoder.checks import check_choice, checked_count, checked_text, unencodable
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
@@ -85,11 +85,8 @@ class SearchOptions:
         if self.top_k is not None:
             checked_count("top_k", self.top_k)
         checked_filter(self.filter)
-        if self.exactness is not None and self.exactness not in get_args(Exactness):
-            raise ConfigError(
-                f"exactness is {self.exactness!r}; it must be one of {', '.join(get_args(Exactness))}",
-                argument="exactness",
-            )
+        if self.exactness is not None:
+            check_choice("exactness", self.exactness, get_args(Exactness))
         for name, value in {"list_length": self.list_length, "effort": self.effort}.items():
             if value is not None:
                 checked_count(name, value)
@@ -107,10 +104,7 @@ class SearchOptions:
                     "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
                 )
         self._check_words()
-        if self.dtype not in get_args(ScanDtype):
-            raise ConfigError(
-                f"dtype is {self.dtype!r}; it must be one of {', '.join(get_args(ScanDtype))}", argument="dtype"
-            )
+        check_choice("dtype", self.dtype, get_args(ScanDtype))
         if self.dtype != "float32" and self.exactness in ("exact", "certified"):
             raise ConfigError(
                 f"exactness is {self.exactness!r}, which a scan in {self.dtype} cannot prove: leave dtype out",
@@ -118,10 +112,8 @@ class SearchOptions:
             )
 
     def _check_words(self) -> None:
-        if self.fusion is not None and self.fusion not in get_args(Fusion):
-            raise ConfigError(
-                f"fusion is {self.fusion!r}; it must be one of {', '.join(get_args(Fusion))}", argument="fusion"
-            )
+        if self.fusion is not None:
+            check_choice("fusion", self.fusion, get_args(Fusion))
         if self.fusion is not None and not self.hybrid:
             raise ConfigError("fusion is the order of a hybrid search: give hybrid, too", argument="fusion")
         if (weight := self.vector_weight) is not None:

@@ -62,11 +62,12 @@ def rerank(
         )
     else:
         scores = _pair_scores(ranker, contexts, texts)
-    ordered = [
-        _ordered(found, dict(zip(own, values, strict=False)))
-        for found, own, values in zip(firsts, texts, scores, strict=True)
-    ]
-    return [[*best, *found[len(best) :]] for best, found in zip(ordered, hits, strict=True)]
+    reranked: list[list[Hit]] = []
+    for first, own, values, found in zip(firsts, texts, scores, hits, strict=True):
+        new = dict(zip(own, values, strict=False))
+        best = [hit._replace(rerank_score=new[hit.text]) for hit in sorted(first, key=lambda hit: -new[hit.text])]
+        reranked.append([*best, *found[len(best) :]])
+    return reranked
 
 
 def _pair_scores(ranker: TextRanker, contexts: Sequence[Context], texts: Sequence[list[str]]) -> list[list[float]]:
@@ -120,8 +121,3 @@ def check_reranker(ranker: TextRanker, *, k: int) -> None:
             argument="rerank",
         )
     checked_count("rerank_k", k)
-
-
-def _ordered(hits: list[Hit], scores: dict[str, float]) -> list[Hit]:
-    """The hits from the highest to the lowest score of their texts."""
-    return [hit._replace(rerank_score=scores[hit.text]) for hit in sorted(hits, key=lambda hit: -scores[hit.text])]

@@ -78,7 +78,13 @@ def to_write(
                 raise missing(entry.id, where=where)
         else:
             has_vector = vector is None or (key in vectors and same_vector(vectors[key], vector))
-            if not (other := _difference(old, entry) or ("" if has_vector else "values in its vector")):
+            if old.text != entry.text:
+                other = "text"
+            elif canonical(old.metadata) != canonical(entry.metadata):
+                other = "metadata"
+            elif not has_vector:
+                other = "values in its vector"
+            else:
                 continue
             if how == "add":
                 raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
@@ -86,12 +92,6 @@ def to_write(
         if vector is not None:
             vectors[key] = vector
         yield record, entry
-
-
-def _difference(old: Entry, new: Entry) -> str:
-    if old.text != new.text:
-        return "text"
-    return "" if canonical(old.metadata) == canonical(new.metadata) else "metadata"
 
 
 def brought(new: Iterable[tuple[Candidate, Entry]], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyencoder.checks import check_fields, checked_count
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.checks import check_choice, check_fields, checked_count
+from polyencoder.errors import CheckpointError, InputError
 from polyencoder.modeling import RankerModel
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.digests import fingerprint, weight_parts
@@ -45,9 +45,7 @@ class StoredTokens:
     @classmethod
     def of(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
         """Those of this model. InputError for a model without any, ConfigError for another dtype."""
-        if dtype not in get_args(TokenDtype):
-            known = ", ".join(get_args(TokenDtype))
-            raise ConfigError(f"store_tokens is {dtype!r:.60}; it must be one of {known}", argument="store_tokens")
+        check_choice("store_tokens", dtype, get_args(TokenDtype))
         if model.token_dim is None:
             raise InputError(
                 f"a {model.title} compares no token vectors that an index could hold; store_tokens is for a "

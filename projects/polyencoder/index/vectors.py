@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
+from polyencoder.checks import check_choice
+from polyencoder.errors import CheckpointError, InputError, first_line
 from polyencoder.index.token_rows import StoredTokens, TokenRows
 from polyencoder.scoring.rows import Chunk
 from polyencoder.storage.files import atomic_write
@@ -89,7 +90,7 @@ class Vectors:
             CheckpointError: a file is missing, truncated, or of another shape or dtype.
         """
         folder = Path(folder)
-        check_dtype(dtype)
+        check_choice("dtype", dtype, get_args(VectorDtype))
         mapped = {} if before is None else before._mapped
         files: dict[str, MappedFile] = {}
         row = 0
@@ -152,12 +153,6 @@ class Vectors:
         for i, place in enumerate(places):
             if len(place):
                 yield self._files[i], place, rows[place] - self._starts[i]
-
-
-def check_dtype(dtype: str) -> None:
-    """Raises ConfigError for an unknown dtype."""
-    if dtype not in get_args(VectorDtype):
-        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(VectorDtype))}", argument="dtype")
 
 
 def vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:

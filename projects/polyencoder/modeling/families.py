@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from polyencoder.checks import check_choice
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
@@ -94,6 +95,5 @@ FAMILIES: dict[str, Family] = {
 
 def family(name: str) -> Family:
     """Looks up an architecture by name. ConfigError if unknown."""
-    if name not in FAMILIES:
-        raise ConfigError(f"architecture is {name!r}; it must be one of {', '.join(FAMILIES)}", argument="architecture")
+    check_choice("architecture", name, FAMILIES)
     return FAMILIES[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from polyencoder.checks import check_choice
 from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import TrainableModel
@@ -23,10 +24,7 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
     Raises:
         ConfigError: unknown part, weights loaded in low precision, or a model without a candidate side to freeze.
     """
-    if fine_tuned not in FINE_TUNED:
-        raise ConfigError(
-            f"fine_tuned is {fine_tuned!r}; it must be one of {', '.join(FINE_TUNED)}", argument="fine_tuned"
-        )
+    check_choice("fine_tuned", fine_tuned, FINE_TUNED)
     if reason := model.why_not_trainable():
         raise ConfigError(reason)
     for backbone in model.backbones:

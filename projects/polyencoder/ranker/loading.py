@@ -9,7 +9,7 @@ from typing import get_args
 
 import torch
 
-from polyencoder.checks import checked_device
+from polyencoder.checks import check_choice, checked_device
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import downloaded, exists
@@ -32,10 +32,7 @@ def load_parts(
     """Loads a ranker's model and text encoder, with the path they come from; see `Ranker.from_pretrained`."""
     if not isinstance(name, (str, os.PathLike)):
         raise ConfigError(f"a model's name must be a text or a path, got {name!r:.60} ({type(name).__name__})")
-    if backend not in get_args(Backend):
-        raise ConfigError(
-            f"backend is {backend!r}; it must be one of {', '.join(get_args(Backend))}", argument="backend"
-        )
+    check_choice("backend", backend, get_args(Backend))
     if backend != "torch":  # onnxruntime has its own devices
         from polyencoder.export.onnx.runtime import find_onnx  # optional dependency
 
@@ -53,8 +50,7 @@ def load_parts(
 
 def cast_encoders(ranker: Scorer, dtype: WeightDtype, *, backend: Backend) -> None:
     """Casts the encoders' weights to `dtype`; the fingerprints stay those of the loaded weights."""
-    if dtype not in get_args(WeightDtype):
-        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
+    check_choice("dtype", dtype, get_args(WeightDtype))
     if dtype == "float32":
         return
     model, encoders = ranker.model, ranker.model.backbones

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from polyencoder.checks import checked_candidates, checked_count, checked_device, checked_texts
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_device, checked_texts
+from polyencoder.errors import InputError
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.encoding import VectorKind, candidate_ids, encode_candidates, encode_contexts, encode_pooled
@@ -148,8 +148,7 @@ class Scorer:
             InputError: no texts or an invalid one, or the model has no such vector: a cross-encoder none at all, a
                 poly-encoder several per context (`encode_contexts`), ONNX graphs no pooled output.
         """
-        if kind not in get_args(VectorKind):
-            raise ConfigError(f"kind is {kind!r:.60}; it must be one of {', '.join(get_args(VectorKind))}")
+        check_choice("kind", kind, get_args(VectorKind))
         size, model = checked_count("batch_size", batch_size), self.model
         model.check_has_vectors()
         if kind == "context" and not model.has_one_vector:

@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from polyencoder.checks import check_choice
 from polyencoder.config import Architecture, RankerConfig, WeightDtype
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.hub.resolve import downloaded, exists
@@ -72,8 +73,7 @@ def save_weights(weights: dict[str, Tensor], path: Path, *, beside: Mapping[str,
 
 def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
     """The model's tensors on the CPU, those of floating point in this dtype."""
-    if dtype not in get_args(WeightDtype):
-        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(get_args(WeightDtype))}")
+    check_choice("dtype", dtype, get_args(WeightDtype))
     if any(parameter.dtype.itemsize < 4 for parameter in model.parameters()):
         raise InputError("these weights were loaded in low precision: load the ranker without dtype to save it")
     own = model.state_dict()

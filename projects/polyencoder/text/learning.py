@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import regex
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
+from polyencoder.checks import check_choice
 from polyencoder.errors import ConfigError
 from polyencoder.text.vocabulary import NEWLINES, PAD, UNKNOWN
 
@@ -79,8 +80,7 @@ class PieceSettings:
     lower_case: bool = True
 
     def __post_init__(self) -> None:
-        if self.type not in get_args(PieceType):
-            raise ConfigError(f"type is {self.type!r}; it must be one of {', '.join(get_args(PieceType))}")
+        check_choice("type", self.type, get_args(PieceType))
         least = len(_SPECIAL) + (self.merges or 0) + 1
         if self.size < least:
             raise ConfigError(

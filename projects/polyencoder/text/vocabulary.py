@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from polyencoder.checks import check_choice
 from polyencoder.config import TextConfig, TurnSeparator
 from polyencoder.errors import ConfigError
 
@@ -72,8 +73,7 @@ def separate_turns(tokenizer: Tokenizer, special: dict[str, str], how: TurnSepar
     The papers' contexts are "the concatenation of the utterances in the dialogue history separated by a special token
     [NEW-LINE]" (Section 4.1 of the first version); a BERT has seen [SEP] between its two texts.
     """
-    if how not in get_args(TurnSeparator):
-        raise ConfigError(f"turn_separator is {how!r}; it must be one of {', '.join(get_args(TurnSeparator))}")
+    check_choice("turn_separator", how, get_args(TurnSeparator))
     if how == "newline":
         known = [token for token in NEWLINES if tokenizer.token_to_id(token) is not None]
         if not known:

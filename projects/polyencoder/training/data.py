@@ -85,7 +85,9 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
     else:
         pairs = _pairs(files.train, train, settings, bad)
         if not held and len(pairs) > 1:
-            pairs, held = _held_out(pairs)
+            count = min(HELD_OUT, max(1, len(pairs) // HELD_OUT_SHARE))
+            _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
+            pairs, held = pairs[:-count], pairs[-count:]
         examples = list(_examples(pairs, settings, bad))
         source, size, responses = examples, len(examples), partial(_labels, examples)
     if bad.count:
@@ -95,7 +97,11 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
     seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
     ranked = validation_examples(held, responses, num_negatives=files.num_negatives, seed=seed, source=files.train)
-    trained = map(_printed, source) if isinstance(source, Sequence) else _of_files(settings.data.train)
+    if isinstance(source, Sequence):
+        trained = (f"{one!r}{_numbers(one)}" for one in source)
+    else:
+        paths = (name for name in data_files(files.train) if not name.startswith(HUB))
+        trained = (f"{os.path.getsize(path)} {ends_fingerprint(path)}" for path in paths)
     parts = chain(trained, (f"{(one.text, one.label, one.candidates)!r}{_numbers(one)}" for one in held))
     digest = fingerprint(part.encode(errors="surrogatepass") for part in parts)
     return RunData(source, size, ranked, responses, sampler if own else None, bad, digest)
@@ -119,21 +125,9 @@ def _pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamp
     return list(pairs_of_rows(rows, name=names, columns=columns, bad=bad))
 
 
-def _printed(example: Example) -> str:
-    return f"{example!r}{_numbers(example)}"
-
-
 def _numbers(example: Example) -> str:
     """The labels as numbers, which the text of an example leaves out."""
     return "" if example.labels is None else repr(dict(example.labels))
-
-
-def _of_files(names: str) -> Iterator[str]:
-    """Fingerprints of a stream's files; for a hub dataset, its name."""
-    for name in data_files(names):
-        if name.startswith(HUB):
-            continue
-        yield f"{os.path.getsize(name)} {ends_fingerprint(name)}"
 
 
 def validation_examples(
@@ -190,12 +184,6 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
     size = source.counts().examples
     _log.info("streaming about %d pairs, mixed in a buffer of %d", size, settings.data.shuffle_buffer)
     return source, size, responses
-
-
-def _held_out(pairs: list[Example]) -> tuple[list[Example], list[Example]]:
-    count = min(HELD_OUT, max(1, len(pairs) // HELD_OUT_SHARE))
-    _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
-    return pairs[:-count], pairs[-count:]
 
 
 def _columns(settings: TrainSettings) -> Columns:

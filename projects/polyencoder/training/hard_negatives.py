@@ -151,20 +151,15 @@ class Choice:
             top_k *= 2
         wrong = [hits[first - 1 : last] for hits in wrong]
         if settings.margin is not None or settings.relative_margin is not None:
-            ceilings = map(self._ceiling, of_labels())
+            margin, share = settings.margin or 0.0, settings.relative_margin or 0.0
+            ceilings = (score - max(margin, share * abs(score)) for score in of_labels())
             wrong = [
                 [hit for hit in hits if hit.score <= ceiling] for hits, ceiling in zip(wrong, ceilings, strict=True)
             ]
         texts = [[hit.text for hit in hits] for hits in wrong]
-        return self._dissimilar(texts, positives) if settings.max_similarity is not None else self._first(texts)
-
-    def _ceiling(self, score: float) -> float:
-        """The maximum score of a negative beside a right candidate of this score."""
-        settings = self._settings
-        return score - max(settings.margin or 0.0, (settings.relative_margin or 0.0) * abs(score))
-
-    def _first(self, texts: list[list[str]]) -> list[list[str]]:
-        return [some[: self._settings.count] for some in texts]
+        if settings.max_similarity is not None:
+            return self._dissimilar(texts, positives)
+        return [some[: settings.count] for some in texts]
 
     def _dissimilar(self, texts: list[list[str]], positives: Sequence[Sequence[str]]) -> list[list[str]]:
         """The first texts of each list that are no near-duplicates of its positives; encodes no more than it needs."""

@@ -148,7 +148,10 @@ class RankingObjective:
 
     def __call__(self, batch: Batch | None) -> Outcome | None:
         """Scores a batch; None in a process without examples, which still takes part in the collectives."""
-        own = batch = None if batch is None else self._without_twins(batch)
+        own = None
+        if batch is not None:  # candidates with equal tokens would be negatives of each other
+            merged = without_twins(batch.pool, self._keys(batch.pool))
+            own = batch if merged is batch.pool else replace(batch, pool=merged, candidates=None)
         joins = self.gather_negatives and self._processes.count > 1  # then the others' candidates may be negatives
         if own is not None and not (joins and own.pool.own is None):
             own = self._with_choice(own)
@@ -176,11 +179,6 @@ class RankingObjective:
             if count:  # 0 is that of plain sums
                 sums = {**sums, f"{one.name}_loss": (float(added.detach().sum()), count)}
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
-
-    def _without_twins(self, batch: Batch) -> Batch:
-        """Merges candidates with equal tokens, which would be negatives of each other."""
-        pool = without_twins(batch.pool, self._keys(batch.pool))
-        return batch if pool is batch.pool else replace(batch, pool=pool, candidates=None)
 
     def _with_choice(self, batch: Batch) -> Batch | None:
         """Drops examples that leave nothing to rank, mostly those with the label alone; None if no other is left."""

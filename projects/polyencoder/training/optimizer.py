@@ -14,10 +14,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.training import OptimizerConfig, OptimizerName
+from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training.adadelta import Adadelta
 
-__all__ = ["OptimizerConfig", "OptimizerName", "build_optimizer", "clip_embeddings", "parameter_groups"]
+__all__ = ["build_optimizer", "clip_embeddings", "parameter_groups"]
 
 _CLASSES: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,

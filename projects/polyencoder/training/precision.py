@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from polyencoder.checks import check_choice
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.settings.training import PrecisionName
@@ -28,10 +29,7 @@ class Precision:
     """
 
     def __init__(self, name: PrecisionName, device: torch.device, *, loss_scale: float | None = None) -> None:
-        if name not in get_args(PrecisionName):
-            raise ConfigError(
-                f"precision is {name!r}; it must be one of {', '.join(get_args(PrecisionName))}", argument="precision"
-            )
+        check_choice("precision", name, get_args(PrecisionName))
         if name == "float16" and device.type != "cuda":
             raise ConfigError("float16 needs a GPU; on a CPU bfloat16 may be faster than float32", argument="precision")
         if loss_scale is not None and not loss_scale > 0:

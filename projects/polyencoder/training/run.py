@@ -159,7 +159,6 @@ def _train(
     )
     if processes.is_first:
         _say_what_learns(trainer, data)
-        _warn_of_a_low_scale(trainer)
     progress = trainer.fit()
     if trainer.skipped_examples and processes.is_first:
         _log.warning("skipped %d times: an example whose candidates are all right", trainer.skipped_examples)
@@ -204,20 +203,19 @@ def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
 def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, processes: Processes) -> Checkpoints:
     # each process's part of the data depends on their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
+    own = {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
+    # what models had before there was a setting for it
+    known = {one.name: one.default for part in (RankerConfig, TextConfig, ConvertConfig) for one in fields(part)}
+    older = {name: known[name] for name in (*RANKER_FIELDS, *TEXT_FIELDS, *CONVERT_FIELDS)}
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
-        settings=_of_the_run(settings) | _of_the_model(ranker) | of_the_data,
-        defaults=flat_defaults(settings) | _of_older_models(),
+        settings=own | _of_the_model(ranker) | of_the_data,
+        defaults=flat_defaults(settings) | older,
         changeable={"max_seconds", "skip_bad_examples"},  # a bad record of a stream may come after hours
         given=settings.given,
         instead=f"continue its model in another folder (init {settings.data.out})",
         every_seconds=settings.evaluation.save_every_seconds,
     )
-
-
-def _of_the_run(settings: TrainSettings) -> dict[str, Any]:
-    """The settings that must be equal in a resumed run; model settings are the model's values."""
-    return {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
 
 
 def _of_the_model(ranker: Ranker) -> dict[str, Any]:
@@ -232,14 +230,8 @@ def _of_the_model(ranker: Ranker) -> dict[str, Any]:
     return shape
 
 
-def _of_older_models() -> dict[str, Any]:
-    """What models had before there was a setting for it."""
-    known = {one.name: one.default for part in (RankerConfig, TextConfig, ConvertConfig) for one in fields(part)}
-    return {name: known[name] for name in (*RANKER_FIELDS, *TEXT_FIELDS, *CONVERT_FIELDS)}
-
-
 def _say_what_learns(trainer: Trainer, data: RunData) -> None:
-    """Logs the number of pairs, their lengths in tokens, and parameters."""
+    """Logs the pairs, their lengths in tokens, and parameters; warns of a run that is too short for the model."""
     own = data.train
     some = own[:SAMPLE] if isinstance(own, Sequence) else list(islice(own.items(), SAMPLE))
     contexts = trainer.text.contexts([one.turns for one in some]).mask.sum() / len(some)
@@ -253,10 +245,6 @@ def _say_what_learns(trainer: Trainer, data: RunData) -> None:
         f"{sum(p.numel() for p in parameters):,}",
         f"{sum(p.numel() for p in parameters if p.requires_grad):,}",
     )
-
-
-def _warn_of_a_low_scale(trainer: Trainer) -> None:
-    """Warns if the run is too short for a ConveRT's scale of cosines."""
     config, batch = trainer.config, trainer.config.batch_size * trainer.processes.count
     updates = trainer.goal.total_updates(batch=batch, accumulate=config.accumulate)  # if time does not end the run
     if updates is not None and (reason := trainer.model.why_too_short(updates * config.accumulate)):

@@ -12,9 +12,9 @@ from typing import Any
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.training import ScheduleConfig, ScheduleName
+from polyencoder.settings.training import ScheduleConfig
 
-__all__ = ["Schedule", "ScheduleConfig", "ScheduleName"]
+__all__ = ["Schedule"]
 
 BETTER = 1e-4  # relative improvement of a validation loss, the `threshold` of torch's ReduceLROnPlateau
 

@@ -28,7 +28,7 @@ class Tracker(Protocol):
         """Adds figures, by names such as `train/loss`."""
         ...
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         """Ends the run, or this part of it."""
         ...
 
@@ -56,11 +56,23 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
         self._writer.flush()  # else a kill takes figures of before the last checkpoint
 
-    def close(self) -> None:
+    def close(self, *, failed: bool = False) -> None:
         self._writer.close()
 
 
-class WandB:
+class _Run:
+    """A run that its package's own object logs and finishes."""
+
+    _run: Any
+
+    def log(self, figures: Mapping[str, float], *, step: int) -> None:
+        self._run.log(dict(figures), step=step)
+
+    def close(self, *, failed: bool = False) -> None:
+        self._run.finish()
+
+
+class WandB(_Run):
     """A run of Weights & Biases, offline unless WANDB_MODE says otherwise; arguments as for `TensorBoard`."""
 
     def __init__(self, folder: Path, *, name: str, options: Mapping[str, Any], id: str | None, step: int) -> None:
@@ -76,14 +88,11 @@ class WandB:
             resume=None if id is None else "allow",
         )
 
-    def log(self, figures: Mapping[str, float], *, step: int) -> None:
-        self._run.log(dict(figures), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, *, failed: bool = False) -> None:
+        self._run.finish(exit_code=int(failed))
 
 
-class Trackio:
+class Trackio(_Run):
     """A run of Trackio, in its local database unless TRACKIO_SPACE_ID is set; arguments as for `TensorBoard`."""
 
     def __init__(self, folder: Path, *, name: str, options: Mapping[str, Any], id: str | None, step: int) -> None:
@@ -96,12 +105,6 @@ class Trackio:
             resume="never" if id is None else "allow",
             embed=False,
         )
-
-    def log(self, figures: Mapping[str, float], *, step: int) -> None:
-        self._run.log(dict(figures), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
 
 
 class MLflow:
@@ -127,8 +130,8 @@ class MLflow:
         for name, value in figures.items():
             self._client.log_metric(self.id, name.replace("@", "_at_"), value, step=step)  # it takes no @
 
-    def close(self) -> None:
-        self._client.set_terminated(self.id)
+    def close(self, *, failed: bool = False) -> None:
+        self._client.set_terminated(self.id, status="FAILED" if failed else "FINISHED")
 
 
 PROJECT = "polyencoder"

@@ -69,7 +69,12 @@ class Trainer:
     ) -> None:
         self.ranker, self.config = ranker, config or TrainingConfig()
         self.callbacks = [*mined_negatives(ranker, self.config), *callbacks]
-        _check_names(self.callbacks)
+        names = Counter(callback.name for callback in self.callbacks if callback.name)
+        if twice := next((name for name, count in names.items() if count > 1), None):
+            raise ConfigError(
+                f"{names[twice]} callbacks are named {twice!r}, the key of their state in checkpoints: give each its "
+                "own"
+            )
         self.model, self.text, self.device = ranker.model, ranker.text, ranker.device
         self.progress = Progress()
         self.processes = Processes.of_this_group()
@@ -78,7 +83,9 @@ class Trainer:
         if train is not None:
             seed_everything(self.config.seed)
         self._sampler, self._given = sampler, batches
-        self.goal = self._goal()
+        epochs = None if self._source is None else self.config.epochs
+        examples = None if self._source is None or epochs is None else epochs * self._source.counts().examples
+        self.goal = Goal(examples, self.config.max_updates, self.config.max_seconds)
         self.updates = updates or build_updates(ranker, self.config, goal=self.goal, processes=self.processes)
         with_turns = self.config.distillation.has_teacher
         self._collator = Collator(self.text, self.config.candidates, with_turns=with_turns)
@@ -149,17 +156,30 @@ class Trainer:
         self._why = None
         broadcast_weights(self.model)
         try:
+            self._fit()
+            self.end()
+        except BaseException:
+            for callback in self.callbacks:
+                callback.on_failure(self)
+            raise
+        return self.progress
+
+    def _fit(self) -> None:
+        try:
             self.start()
             if self.progress.batches == 0:
                 self._seed_apart()
             if not self._has_ended():
                 self._run()
             self.check_has_trained()
-            self._check_has_updated()
+            if self.updates.count == 0 and self._why is None:
+                raise InputError(
+                    f"nothing was trained: the run ended after {self.progress.batches} batches, before its first "
+                    f"update, which takes the gradients of {self.config.accumulate}",
+                    argument="accumulate",
+                )
         finally:
             self.model.eval()
-        self.end()
-        return self.progress
 
     def _seed_apart(self) -> None:
         """Broadcasts the first process's weights; seeds dropout differently in each process."""
@@ -185,14 +205,6 @@ class Trainer:
             raise TrainingError(
                 f"nothing was trained: all of {left_out} updates were left out, as their losses or gradients were not "
                 f"finite. {DIVERGED.capitalize()}"
-            )
-
-    def _check_has_updated(self) -> None:
-        if self.updates.count == 0 and self._why is None:
-            raise InputError(
-                f"nothing was trained: the run ended after {self.progress.batches} batches, before its first update, "
-                f"which takes the gradients of {self.config.accumulate}",
-                argument="accumulate",
             )
 
     def end(self) -> None:
@@ -305,20 +317,3 @@ class Trainer:
         for callback in self.callbacks:
             if callback.name in states:
                 callback.load_state_dict(states[callback.name])
-
-    # ---- from the configuration
-
-    def _goal(self) -> Goal:
-        config = self.config
-        source, epochs = self._source, self.config.epochs
-        examples = None if source is None or epochs is None else epochs * source.counts().examples
-        return Goal(examples, config.max_updates, config.max_seconds)
-
-
-def _check_names(callbacks: Sequence[Callback]) -> None:
-    """Raises ConfigError if a checkpoint would hold the state of only one of two callbacks."""
-    for name, count in Counter(callback.name for callback in callbacks if callback.name).items():
-        if count > 1:
-            raise ConfigError(
-                f"{count} callbacks are named {name!r}, the key of their state in checkpoints: give each its own"
-            )

@@ -9,6 +9,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError
 from polyencoder.training.process_group import VARIABLES
+from tests.agents.ranker.conftest import ANIMALS
 from tests.task_files import write
 
 pytestmark = pytest.mark.slow
@@ -68,6 +69,15 @@ def test_a_vocabulary_is_trained_before_the_processes_part(options, launched, tm
     first, second = launched("train_model", fresh, fresh)
     assert float(first[0]["exs"]) == float(second[0]["exs"]) == 24
     assert {path.name for path in tmp_path.glob("new*")} >= {"new", "new.dict", "new.tokenizer.json", "new.opt"}
+
+
+def test_fixed_candidates_of_two_processes_are_all_labels_of_the_task(options, launched, tmp_path):
+    flags = {**options, "batchsize": 4, "num_epochs": 1.0, "loglevel": "error", "model_file": str(tmp_path / "two")}
+    flags |= {"candidates": "fixed", "eval_candidates": "fixed"}
+    for valid, _ in launched("train_model", flags, flags):
+        assert float(valid["exs"]) == 24
+    (written,) = tmp_path.glob("two.cands-*")
+    assert sorted(written.read_text().splitlines()) == sorted(f"my {animal} is here ." for animal in ANIMALS)
 
 
 # ---- errors

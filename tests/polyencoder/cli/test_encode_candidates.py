@@ -7,7 +7,7 @@ import json
 import pytest
 
 from polyencoder.distributed.encoding import _loaded
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import open_index
 from tests.commands import command_fails, run_command
 
@@ -40,3 +40,12 @@ def test_its_files_are_an_index(tmp_path, monkeypatch, make_ranker, sentences):
     command_fails(InputError, "made by another model", "index", "--vectors", *parts, "--model", "other", "--out", "x")
     command_fails(InputError, "give no other", "index", "--vectors", *parts, "--fingerprint", "other", "--out", "x")
     _loaded.cache_clear()
+
+
+def test_ray_chooses_the_gpu_of_each_worker(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some.parquet").write_bytes(b"")
+    flags = ["--model", "model", "--input", "some.parquet", "--output", "parts", "--engine", "ray"]
+    command_fails(
+        ConfigError, "Ray gives each worker a GPU of its own", "encode-candidates", *flags, "--device", "cuda:1"
+    )

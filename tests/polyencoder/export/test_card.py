@@ -140,9 +140,16 @@ def test_the_card(make_ranker, architecture):
 
 
 def test_what_a_run_of_parlai_started_from(model_file):
-    for given, base in (({}, None), ({"init_model": "me/old"}, "me/old"), ({"init_model": "zoo:a/b/model"}, None)):
-        write(model_file, ".opt", {"override": {**OVERRIDE, **given}})
+    for given, base in (({}, None), ({"backbone": "runs/old"}, None), ({"base_model": "me/old"}, "me/old")):
+        write(model_file, ".opt", {"override": {**OVERRIDE, **given}, **given})
         assert read_run(model_file).base_model == base
+
+
+def test_a_prompt_that_looks_like_a_path_is_shown_whole(make_ranker):
+    run = TrainingRun({"context_prompt": "/ask, ", "backbone": "/home/me/minilm"})
+    card = model_card(make_ranker("bi"), name="m", run=run)
+    assert "| `--context-prompt` | `/ask, ` |" in card.splitlines()
+    assert "| `--backbone` | `minilm` |" in card.splitlines()
 
 
 def test_no_paths_and_no_numbers_that_are_none(make_ranker):

@@ -14,9 +14,7 @@ from polyencoder.pretraining.heads import NextName
 from polyencoder.pretraining.inputs import pair_batch
 from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.start import Pretrained
-from polyencoder.settings.training import TrainingConfig
-from polyencoder.training.optimizer import OptimizerConfig
-from polyencoder.training.schedule import ScheduleConfig
+from polyencoder.settings.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.pretraining.conftest import LONGEST
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 import torch
 
 from polyencoder.data.example import Example
-from polyencoder.settings.training import TrainingConfig
+from polyencoder.settings.training import OptimizerConfig, ScheduleConfig, TrainingConfig
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.optimizer import OptimizerConfig
-from polyencoder.training.schedule import ScheduleConfig
 
 ARCHITECTURES = ["bi", "poly", "cross", "late", "convert"]
 WORDS = ["cats", "dogs", "snow", "math", "skis", "pets", "school", "mountains"]

@@ -12,7 +12,8 @@ from torch.nn.functional import cosine_similarity
 
 from polyencoder import ConfigError, InputError
 from polyencoder.index import Candidate
-from polyencoder.training.hard_negatives import HardNegatives, Miner, parse_ranks
+from polyencoder.settings.training import HardNegatives, parse_ranks
+from polyencoder.training.hard_negatives import Miner
 from polyencoder.training.word_negatives import WordMiner
 
 WORDS = ["dogs", "cats", "ski", "teach", "math", "mountains", "pets", "school"]

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.optimizer import OptimizerConfig, build_optimizer, clip_embeddings, parameter_groups
+from polyencoder.settings.training import OptimizerConfig
+from polyencoder.training.optimizer import build_optimizer, clip_embeddings, parameter_groups
 
 
 class Words(nn.Module):

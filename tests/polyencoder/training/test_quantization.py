@@ -14,11 +14,11 @@ from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.precision import Precision
 from polyencoder.training.run import training_config
 from polyencoder.training.trainer import Trainer

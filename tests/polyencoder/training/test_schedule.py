@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.schedule import BETTER, MEASURED, Schedule, ScheduleConfig
+from polyencoder.settings.training import ScheduleConfig
+from polyencoder.training.schedule import BETTER, MEASURED, Schedule
 
 
 def schedule_of(config: ScheduleConfig, *, total: int | None, by_time: bool = False, peak: float = 1.0) -> Schedule:

@@ -13,13 +13,11 @@ from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError, TrainingError
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.training import HardNegatives, OptimizerConfig, ScheduleConfig
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.distillation import Distillation, DistillationConfig
-from polyencoder.training.hard_negatives import HardNegatives
 from polyencoder.training.objective import RankingObjective
-from polyencoder.training.optimizer import OptimizerConfig
-from polyencoder.training.schedule import ScheduleConfig
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer

@@ -9,9 +9,9 @@ import torch
 
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, InputError, TrainingError
+from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.optimizer import OptimizerConfig
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import (
     ARCHITECTURES,

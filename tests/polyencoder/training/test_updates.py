@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from polyencoder.errors import ConfigError, TrainingError
+from polyencoder.settings.training import ScheduleConfig
 from polyencoder.training.precision import Precision
-from polyencoder.training.schedule import Schedule, ScheduleConfig
+from polyencoder.training.schedule import Schedule
 from polyencoder.training.updates import OptimizerUpdates
 
 RATE = 0.5

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from polyencoder.checks import check_fields
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
@@ -146,7 +145,8 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         if kind == "ivf-pq":
             index.do_polysemous_training = False  # minutes of annealing, for a search mode that is not used here
         if not index.is_trained:
-            index.train(vectors.take(_sample(rows, int(parameters["training_rows"]))).numpy())
+            places = torch.randperm(rows, generator=torch.Generator().manual_seed(0))  # always the same
+            index.train(vectors.take(places[: int(parameters["training_rows"])].sort().values).numpy())
         max_norm = 0.0
         for first in range(0, rows, _CHUNK):
             chunk = vectors.take(torch.arange(first, min(first + _CHUNK, rows)))
@@ -179,8 +179,3 @@ def read_faiss(meta: FaissFile, vectors: Vectors) -> Any:
     if is_other or (index.ntotal, index.d) != (meta.rows, vectors.dim) or meta.rows > len(vectors):
         raise CheckpointError(f"{file} was made from other vectors than those in its folder: build it again")
     return index
-
-
-def _sample(rows: int, count: int) -> Tensor:
-    """`count` rows to train on, ascending, always the same."""
-    return torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:count].sort().values

@@ -21,9 +21,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 from tqdm import tqdm
 
+from polyencoder.checks import check_choice
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.base import Candidate, Record, checked_records
 from polyencoder.index.folder.catalogue import Catalogue
@@ -45,7 +47,7 @@ from polyencoder.index.folder.shards import Share, encode_here, encode_in_proces
 from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.token_rows import StoredTokens, TokenDtype
-from polyencoder.index.vectors import VectorDtype, check_dtype
+from polyencoder.index.vectors import VectorDtype
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
 
@@ -97,7 +99,7 @@ def build_index(
         PolyencoderError: a process that shares the work has ended early.
     """
     folder = Path(folder)
-    check_dtype(dtype)
+    check_choice("dtype", dtype, get_args(VectorDtype))
     for name, value in (("workers", workers), ("shard_size", shard_size)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
             raise ConfigError(
@@ -115,7 +117,15 @@ def build_index(
     if (dim is not None or isinstance(ranker, Fingerprints)) and (workers, share.processes) != (1, 1):
         raise ConfigError("nothing is encoded where candidates bring their vectors: start one process")
     build = secrets.token_hex(8)
-    tokens = None if store_tokens is None else _stored_tokens(ranker, store_tokens, given=dim is not None)
+    tokens = None
+    if store_tokens is not None:
+        if dim is not None or isinstance(ranker, Fingerprints):
+            raise ConfigError(
+                "store_tokens is for candidates that are encoded, and these bring their vectors: give their texts "
+                "alone",
+                argument="store_tokens",
+            )
+        tokens = StoredTokens.of(separable(ranker), store_tokens)
     plan = IndexMeta.of(
         ranker, model_name=model_name, dim=dim, dtype=dtype, shard_size=shard_size, build=build, tokens=tokens
     )
@@ -127,7 +137,11 @@ def build_index(
         if first:
             plan = _entered(folder, records, plan, given, words=words, progress=progress)
         else:
-            plan = _awaited(folder, plan)
+            _wait_for(folder, DATABASE, UNFINISHED)
+            begun, _ = _begun(folder)
+            assert begun is not None
+            _check_same(begun, plan, folder=folder)
+            plan = begun
         if (folder / DATABASE).exists():
             return
         with explained(folder):
@@ -148,15 +162,6 @@ def build_index(
                 _finish(folder, plan)
         if not first:
             _wait_for(folder, DATABASE)
-
-
-def _stored_tokens(ranker: TextRanker | Fingerprints, dtype: TokenDtype, *, given: bool) -> StoredTokens:
-    if given or isinstance(ranker, Fingerprints):
-        raise ConfigError(
-            "store_tokens is for candidates that are encoded, and these bring their vectors: give their texts alone",
-            argument="store_tokens",
-        )
-    return StoredTokens.of(separable(ranker), dtype)
 
 
 def candidates_digest(candidates: Iterable[Record]) -> str:
@@ -229,15 +234,6 @@ def _entered(
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode = WAL")
     return plan
-
-
-def _awaited(folder: Path, plan: IndexMeta) -> IndexMeta:
-    """Waits for the description written by the process of rank 0."""
-    _wait_for(folder, DATABASE, UNFINISHED)
-    begun, _ = _begun(folder)
-    assert begun is not None
-    _check_same(begun, plan, folder=folder)
-    return begun
 
 
 def _wait_for(folder: Path, *names: str) -> None:

@@ -118,7 +118,10 @@ class Change:
         living = self._living(len(vectors))
         size = self.meta.shard_size
         pieces = {i * size: rows for i, rows in enumerate(living.nonzero().squeeze(1).split(size)) if len(rows)}
-        kept = {first: _file_of(rows, vectors) if first == rows[0] else None for first, rows in pieces.items()}
+        kept = {
+            first: vectors.file_of(first, len(rows)) if first == rows[0] and first + len(rows) - 1 == rows[-1] else None
+            for first, rows in pieces.items()
+        }
         if living.all() and None not in kept.values():
             return
         self.catalogue.compact()
@@ -299,9 +302,3 @@ def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
 
 def _stored(vectors: Vectors, rows: Tensor) -> MappedFile:
     return MappedFile(*vectors.stored(rows), vectors.token_rows(rows))
-
-
-def _file_of(rows: Tensor, vectors: Vectors) -> str | None:
-    """The file with exactly these rows."""
-    first, last = int(rows[0]), int(rows[-1])
-    return vectors.file_of(first, len(rows)) if last - first + 1 == len(rows) else None

@@ -157,7 +157,9 @@ def connect_to_fill(path: Path, *, words: bool = False) -> sqlite3.Connection:
 
 
 def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
-    content = None if os.access(path.resolve().parent, os.W_OK) or not _is_at_rest(path) else _content(path)
+    content, log = None, Path(f"{path.resolve()}-wal")
+    if not os.access(log.parent, os.W_OK) and (not log.exists() or log.stat().st_size == 0):  # there is no writer
+        content = _content(path)
     connection = None
     try:
         connection = connect(path, "mode=ro" if content is None else "mode=ro&immutable=1")
@@ -169,12 +171,6 @@ def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
             raise
         raise CheckpointError(f"{path}: damaged or not readable ({first_line(error)}); {_AGAIN}") from error
     return _Reader(connection, stamp, content)
-
-
-def _is_at_rest(path: Path) -> bool:
-    """Whether the log is empty and there is no writer."""
-    wal = Path(f"{path.resolve()}-wal")
-    return not wal.exists() or wal.stat().st_size == 0
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

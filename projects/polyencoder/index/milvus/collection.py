@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from polyencoder.index.milvus.rows import MAX_BYTES, any_of
 from polyencoder.index.rows import key_of
 from polyencoder.packages import require
 
-__all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection", "check_kind"]
+__all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection"]
 
 MILVUS = "milvus:"
 """The beginning of the address of a Milvus collection."""
@@ -70,7 +70,9 @@ class MilvusCollection:
         milvus, grpc = require("pymilvus", extra="milvus"), require("grpc", extra="milvus")
         for logger in ("pymilvus", "milvus_lite"):  # they also log, with a traceback, what they raise
             logging.getLogger(logger).setLevel(logging.CRITICAL)
-        logging.getLogger("grpc._server").addFilter(_is_no_missing_method)
+        logging.getLogger("grpc._server").addFilter(  # Milvus Lite lacks optional methods, and logs this
+            lambda record: record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
+        )
         self._milvus: Any = milvus
         self._errors = (milvus.MilvusException, grpc.RpcError)
         self._lost = {_UNAVAILABLE, *grpc.StatusCode}
@@ -295,17 +297,6 @@ class MilvusCollection:
             raise CheckpointError(self.how_to_make)
         if not path.parent.is_dir():
             raise InputError(f"{self.where}: there is no folder {path.parent}")
-
-
-def check_kind(kind: str) -> None:
-    """Raises ConfigError for an unknown kind."""
-    if kind not in get_args(IndexKind):
-        raise ConfigError(f"milvus is {kind!r}; it must be one of {', '.join(get_args(IndexKind))}", argument="milvus")
-
-
-def _is_no_missing_method(record: logging.LogRecord) -> bool:
-    """Filters out log lines about optional methods that Milvus Lite lacks."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
 
 
 def _matrix(vectors: list[Any], *, dim: int) -> Tensor:

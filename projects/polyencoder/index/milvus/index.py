@@ -15,17 +15,18 @@ import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 import torch
 
+from polyencoder.checks import check_choice
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, How, Index, check_contexts
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker, encoder_of
-from polyencoder.index.milvus.collection import IndexKind, MilvusCollection, check_kind
+from polyencoder.index.milvus.collection import IndexKind, MilvusCollection
 from polyencoder.index.milvus.rows import condition, has_field, milvus_entry
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import Filter, SearchOptions
@@ -93,7 +94,7 @@ class MilvusIndex(Index):
             ConfigError: the collection exists and is of another kind.
         """
         if kind is not None:
-            check_kind(kind)
+            check_choice("milvus", kind, get_args(IndexKind))
         maker = Maker.of(ranker, model_name=model_name, dim=dim)
         collection = MilvusCollection(where)
         if (there := collection.description()) is None:

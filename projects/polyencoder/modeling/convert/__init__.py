@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyencoder.modeling.convert.config import ConvertConfig
+from polyencoder.config import ConvertConfig
 from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS, ContextVector
 from polyencoder.modeling.convert.model import ConveRT
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyencoder.modeling.convert.config import ConvertConfig
+from polyencoder.config import ConvertConfig
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding
 from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.modeling.cpu.products import scaled_linear

@@ -8,7 +8,7 @@ from typing import Any
 from polyencoder.config import ConvertConfig, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError
 
-__all__ = ["ConvertConfig", "convert_ranker", "convert_text", "parse_sizes", "shown_sizes"]
+__all__ = ["convert_ranker", "convert_text", "parse_sizes", "shown_sizes"]
 
 
 def convert_text(*, text_truncate: int = 60, label_truncate: int = 60, extra_contexts: int = 0) -> TextConfig:

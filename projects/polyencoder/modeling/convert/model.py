@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from polyencoder.config import RankerConfig
+from polyencoder.config import ConvertConfig, RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.blocks import Block, Embeddings
-from polyencoder.modeling.convert.config import ConvertConfig
 from polyencoder.modeling.convert.contexts import by_vector, immediate_and_extra
 from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
 from polyencoder.modeling.convert.quantization import (

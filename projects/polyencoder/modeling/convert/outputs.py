@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from polyencoder.config import ConvertConfig
 from polyencoder.modeling.convert.blocks import activation, layer_norm
-from polyencoder.modeling.convert.config import ConvertConfig
 from polyencoder.modeling.convert.rows import PackedRows
 
 __all__ = ["AnnealedScale", "FeedForward", "Reduction"]

@@ -53,10 +53,12 @@ class Run(Protocol):
 class Callback:
     """Hooks of a run, no-ops by default, called in the trainer's order of callbacks.
 
-    `name` is the key of its state in a checkpoint.
+    `name` is the key of its state in a checkpoint, `kept` the attributes that are its state, by their names without a
+    leading underscore: tensors, numbers, texts and containers of them.
     """
 
     name = ""
+    kept: tuple[str, ...] = ()
 
     def on_start(self, run: Run) -> None:
         """Before the first step; a checkpoint may restore a run here."""
@@ -74,9 +76,14 @@ class Callback:
     def on_end(self, run: Run) -> None:
         """After the last step, unless the run failed."""
 
+    def on_failure(self, run: Run) -> None:
+        """After an error, of a step or of another callback, which ends the run."""
+
     def state_dict(self) -> dict[str, Any]:
-        """The state to resume from: tensors, numbers, texts and containers of them."""
-        return {}
+        """The state to resume from."""
+        return {name.removeprefix("_"): getattr(self, name) for name in self.kept}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `state_dict`."""
+        for name in self.kept:
+            setattr(self, name, state[name.removeprefix("_")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
@@ -31,6 +30,7 @@ class Baselines(Callback):
     """
 
     name = "baselines"
+    kept = ("before", "stands_in", "tfidf")
 
     def __init__(
         self,
@@ -40,12 +40,8 @@ class Baselines(Callback):
         responses: Callable[[], Iterable[str]],
         on_untrained: Callable[[Run, Mapping[str, float]], None] | None = None,
     ) -> None:
-        self._examples, self._untrained, self._responses, self._on_untrained = (
-            examples,
-            untrained,
-            responses,
-            on_untrained,
-        )
+        self._examples, self._untrained = examples, untrained
+        self._responses, self._on_untrained = responses, on_untrained
         self.before: dict[str, float] = {}
         """The metrics of the ranker before training."""
         self.stands_in = False
@@ -69,12 +65,6 @@ class Baselines(Callback):
         restore_random_state(random)
         if self._on_untrained is not None and not self.stands_in:
             self._on_untrained(run, self.before)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"before": self.before, "stands_in": self.stands_in, "tfidf": self.tfidf}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.before, self.stands_in, self.tfidf = state["before"], state["stands_in"], state["tfidf"]
 
 
 def _say(who: str, metrics: Mapping[str, float]) -> None:

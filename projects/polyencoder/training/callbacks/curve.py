@@ -37,6 +37,7 @@ class LearningCurve(Callback):
     """
 
     name = "curve"
+    kept = ("points", "_every", "_batches")
     panels: tuple[str, ...] = ("loss", "R@1", RATE)
     """The measures to plot, one panel each."""
 
@@ -85,12 +86,6 @@ class LearningCurve(Callback):
         figure = curve_figure(self.points, self.panels, title=self._title)
         with atomic_write(self.path) as temporary:
             figure.savefig(temporary, format="png")
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"points": self.points, "every": self._every, "batches": self._batches}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.points, self._every, self._batches = state["points"], state["every"], state["batches"]
 
 
 def curve_figure(points: Points, panels: Sequence[str], *, title: str | None = None) -> Any:

@@ -44,6 +44,7 @@ class Evaluation(Callback):
     """
 
     name = "evaluation"
+    kept = ("_done", "_at", "report")
 
     def __init__(self, ranker: TextRanker, examples: Sequence[Example], *, every: int) -> None:
         self._ranker, self._examples = ranker, examples
@@ -74,12 +75,6 @@ class Evaluation(Callback):
             run.evaluated(self.report)
         self._done = due
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"done": self._done, "at": self._at, "report": self.report}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._done, self._at, self.report = state["done"], state["at"], state["report"]
-
 
 class KeepBest(Callback):
     """Saves the best model to a folder; ends the run when it stops improving (early stopping).
@@ -94,6 +89,7 @@ class KeepBest(Callback):
     """
 
     name = "best"
+    kept = ("report", "trained", "_bad", "updates", "examples")
 
     def __init__(
         self, ranker: Any, folder: str | os.PathLike[str], *, metric: str = "hits@1", patience: int | None = None
@@ -144,12 +140,3 @@ class KeepBest(Callback):
             which = f"after {self.updates} of {run.updates.count} updates" if self.updates else "as before training"
             measures = "  ".join(f"{name} {value:.3f}" for name, value in main_measures(self.report).items())
             _log.info("kept: the model %s: %s", which, measures)
-
-    def state_dict(self) -> dict[str, Any]:
-        own = {"report": self.report, "trained": self.trained, "bad": self._bad}
-        return own | {"updates": self.updates, "examples": self.examples}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.report, self._bad = state["report"], state["bad"]
-        self.updates, self.examples = state["updates"], state["examples"]
-        self.trained = state["trained"]

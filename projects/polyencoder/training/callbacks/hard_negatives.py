@@ -16,8 +16,9 @@ from polyencoder.data.collator import Batch
 from polyencoder.index.meta import separable
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import TextRanker
+from polyencoder.settings.training import HardNegatives
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.hard_negatives import EncodedTexts, HardNegatives, Miner
+from polyencoder.training.hard_negatives import EncodedTexts, Miner
 
 __all__ = ["MinedNegatives"]
 

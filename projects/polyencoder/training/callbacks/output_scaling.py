@@ -10,9 +10,8 @@ is the same function.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,6 +45,7 @@ class MeasuredScaling(Callback):
     """
 
     name = "scaling"
+    kept = ("_scaling",)
 
     def __init__(self, on_measured: Callable[[float], None] | None = None) -> None:
         self._on_measured = on_measured
@@ -73,12 +73,6 @@ class MeasuredScaling(Callback):
             what = "output scaling %.4g: the outputs have a standard deviation of %.4g, BERT's of %g"
             _log.info(what, scaling, BERT_OUTPUT_STD / scaling, BERT_OUTPUT_STD)
         return scaling
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scaling": self._scaling}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._scaling = state["scaling"]
 
 
 @torch.no_grad()

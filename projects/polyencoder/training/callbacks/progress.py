@@ -69,6 +69,8 @@ class ProgressLine(Callback):
             self._bar.close()
             self._bar = None
 
+    on_failure = on_end
+
     def rate(self) -> float:
         """Recent examples per second; 0 before it is known."""
         if len(self._steps) < 2:

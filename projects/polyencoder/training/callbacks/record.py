@@ -53,7 +53,8 @@ class Record(Callback):
     def on_end(self, run: Run) -> None:
         starts = _starts(self.path)
         if starts:
-            end = {"time": _now(), "peak_bytes": _peak_bytes()}
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # resident; in kilobytes, but on macOS in bytes
+            end = {"time": _now(), "peak_bytes": peak if sys.platform == "darwin" else 1024 * peak}
             if torch.cuda.is_initialized():
                 end["gpu_peak_bytes"] = max(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count())))
             starts[-1]["end"] = end
@@ -69,12 +70,6 @@ class Record(Callback):
 
 def _now() -> str:
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
-def _peak_bytes() -> int:
-    """The largest resident memory that this process has had."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def _starts(path: str | os.PathLike[str]) -> list[dict[str, Any]]:

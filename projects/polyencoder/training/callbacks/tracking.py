@@ -51,6 +51,7 @@ class Tracking(Callback):
     """
 
     name = "tracking"
+    kept = ("_ids", "_logged")
 
     def __init__(
         self,
@@ -91,7 +92,14 @@ class Tracking(Callback):
         self._log("valid", main_measures(report) or report, step=run.updates.count)
 
     def on_end(self, run: Run) -> None:
-        self._each(lambda tracker: tracker.close())
+        self._close(failed=False)
+
+    def on_failure(self, run: Run) -> None:
+        self._close(failed=True)
+
+    def _close(self, *, failed: bool) -> None:
+        self._each(lambda tracker: tracker.close(failed=failed))
+        self._trackers.clear()
 
     def _log(self, part: str, figures: Mapping[str, float], *, step: int) -> None:
         numbers = {f"{part}/{name}": float(value) for name, value in figures.items() if name not in NOT_FIGURES}
@@ -104,9 +112,3 @@ class Tracking(Callback):
             except Exception as error:
                 del self._trackers[name]
                 _log.warning("%s: the rest of the run is not reported there (%s)", name, first_line(error))
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"ids": self._ids, "logged": self._logged}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._ids, self._logged = dict(state["ids"]), state["logged"]

@@ -11,8 +11,11 @@ import struct
 import sys
 
 import pytest
+import torch
 
 from polyencoder.errors import ConfigError, TrainingError
+from polyencoder.training import Example, Trainer, TrainingConfig
+from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.tracking import Tracking
 from polyencoder.training.trackers import TRACKERS, check_trackers
@@ -117,6 +120,44 @@ def test_a_resumed_run_is_one_run_of_the_tracker(tracker, run, tmp_path, monkeyp
     resumed[1].on_evaluation(run, {"R20@1": 0.5, "hits@1": 0.5})
     resumed[1].on_end(run)
     assert globals()[f"of_{tracker}"](tmp_path) == FIGURES
+
+
+class Ended(Callback):
+    """Notes how a run ended."""
+
+    how: str | None = None
+
+    def on_end(self, run):
+        self.how = "ended"
+
+    def on_failure(self, run):
+        self.how = "failed"
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_run_that_diverges_is_closed_as_failed(tracker, tmp_path, monkeypatch, make_ranker):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip(tracker)
+    curve, ended = LearningCurve(tmp_path / "curve.png", title="a run"), Ended()
+    tracking = Tracking([tracker], curve, folder=tmp_path, name="my run", options={"seed": 3})
+    ranker = make_ranker("bi")
+    examples = [Example([f"say {word}"], word) for word in ("yes", "no", "maybe", "never")]
+    config = TrainingConfig(batch_size=2, epochs=20, max_nonfinite=1)
+    trainer = Trainer(ranker, config, train=examples, callbacks=[curve, tracking, ended])
+    with torch.no_grad():
+        next(ranker.model.parameters()).fill_(torch.inf)
+    closed = []
+    close = TRACKERS[tracker].close
+    monkeypatch.setattr(TRACKERS[tracker], "close", lambda self, **how: (closed.append(how), close(self, **how)))
+    with pytest.raises(TrainingError, match="not finite|loss is"):
+        trainer.fit()
+    assert (ended.how, closed) == ("failed", [{"failed": True}])
+    if tracker == "mlflow":
+        import mlflow
+
+        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+        (one,) = client.search_runs([client.get_experiment_by_name("polyencoder").experiment_id])
+        assert one.info.status == "FAILED"
 
 
 @pytest.fixture
