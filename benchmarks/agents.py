@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-__all__ = ["CONVAI2", "make_agent", "make_world", "options", "quiet_parlai", "size"]
-
 CONVAI2 = "selection:convai2"
 
 

@@ -8,8 +8,6 @@ from itertools import islice
 from benchmarks.agents import CONVAI2, quiet_parlai
 from polyencoder.data.example import Example
 
-__all__ = ["validation_examples"]
-
 
 def validation_examples(datapath: str, count: int | None = None) -> list[Example]:
     """The first `count` of the official validation examples, or all 7,801, each with its 20 candidates.

@@ -25,8 +25,6 @@ from polyencoder.index.folder import FolderIndex
 from polyencoder.index.open import make_index
 from polyencoder.scoring import ContextEncoding
 
-__all__ = ["measure"]
-
 DIM = 384  # MiniLM's
 CODES = {"bi": 1, "poly": 16}
 _BY_VECTORS = Fingerprints("benchmark")

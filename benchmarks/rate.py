@@ -22,8 +22,6 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.convert import ConveRT
 from polyencoder.modeling.encoder_config import backbone_config
 
-__all__ = ["Encoded", "Shape", "encoded", "encoder_flops", "product_rate", "products"]
-
 REPEATS = 7
 
 

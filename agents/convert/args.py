@@ -12,8 +12,6 @@ from polyencoder.modeling.families import family
 from polyencoder.settings.evaluate import EvaluateSettings
 from polyencoder.settings.train import TrainSettings
 
-__all__ = ["add_convert_args"]
-
 OF_TRAINING = ("batchsize", "max_train_steps")  # only in ParlAI's training scripts
 
 

@@ -15,8 +15,6 @@ from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import shown_sizes
 from polyencoder.modeling.families import CONVERT_SIZES
 
-__all__ = ["LEARNING", "OF_THE_MODEL", "UNSUPPORTED", "check_flags", "check_start"]
-
 OF_THE_MODEL = CONVERT_SIZES
 """Fields that must match a loaded model, also with `--init-model`."""
 

@@ -30,9 +30,6 @@ from polyencoder.text.subwords import (
     learn_subwords_of_size,
 )
 
-__all__ = ["ConvertDictionary", "ConvertFamily"]
-
-
 SIZE = 31_476  # Section 2.1 of the paper
 LEAST_COUNT = 2  # of a subword, if the number of subwords is given
 

@@ -14,8 +14,6 @@ from polyencoder.pretraining.start import POSITIONS
 from polyencoder.settings.pretrain import WARMUP, WARMUP_SHARE, PretrainingSettings
 from polyencoder.settings.training import OptimizerConfig, ScheduleConfig
 
-__all__ = ["add_pretraining_args", "settle_schedule"]
-
 BATCH_SIZE = 64
 
 PAPER_DEFAULTS = {

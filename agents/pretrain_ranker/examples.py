@@ -16,8 +16,6 @@ from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.pretraining.corpus import WINDOW, PairExample, other_response
 from polyencoder.training.callbacks import Callback
 
-__all__ = ["EpisodeExample", "ResponseBuffer", "ResponseSource", "beginning_of"]
-
 
 class ResponseSource(InBatchSource):
     """The responses of the examples."""

@@ -14,8 +14,6 @@ from polyencoder.errors import ConfigError
 from polyencoder.pretraining.start import check_without
 from polyencoder.settings.pretrain import EncoderSettings
 
-__all__ = ["OF_THE_ENCODER", "OF_THE_OBJECTIVE", "UNSUPPORTED", "check_flags", "check_start", "encoder_settings"]
-
 OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
 """Sizes that must match an existing encoder."""
 

@@ -31,8 +31,6 @@ from polyencoder.pretraining.start import (
 )
 from polyencoder.text import AnyTokenizer, TextEncoder
 
-__all__ = ["PretrainingDictionary", "PretrainingFamily"]
-
 
 class PretrainingFamily(ModelFamily):
     """A new encoder of the flags' sizes, that of `--backbone`, or that of the loaded model.

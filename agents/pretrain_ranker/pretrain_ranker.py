@@ -269,12 +269,10 @@ class PretrainRankerAgent(RankerModelAgent):
         with self.autocast():
             found = objective.losses(following)[1:] if following.has_choice else None
             metrics = example_metrics(masked, objective.losses(masked)[1:], found)
-            said = [render_prediction(self.pretrained, self._inputs, pair) for pair in pairs] if self._shows() else None
+            # otherwise ParlAI would compare predictions with the labels
+        shows = "display_add_fields" in self.opt or bool(self.opt.get("display_examples"))
+        said = [render_prediction(self.pretrained, self._inputs, pair) for pair in pairs] if shows else None
         return Output(said, metrics=metrics)
-
-    def _shows(self) -> bool:
-        """Whether to show predictions; otherwise ParlAI would compare them with the labels."""
-        return "display_add_fields" in self.opt or bool(self.opt.get("display_examples"))
 
     def score_candidates(self, batch: Batch, cand_vecs: Tensor, cand_encs: Tensor | None = None) -> Tensor:
         raise ConfigError("pre-training ranks no candidates: make a ranker of the encoder (--backbone)")

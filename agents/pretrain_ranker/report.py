@@ -23,8 +23,6 @@ from polyencoder.pretraining.start import Pretrained
 from polyencoder.training.callbacks import Run
 from polyencoder.training.objective import Outcome
 
-__all__ = ["BothLosses", "TrainedWordsReport", "example_metrics", "main_measures", "render_prediction"]
-
 
 class BothLosses(Metric):
     """The sum of the mean losses of masked words and next utterances: `loss`, as in `polyencoder pretrain`."""

@@ -19,8 +19,6 @@ from transformers.utils import logging as transformers_log
 
 from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
 
-__all__ = ["explain_errors", "hide_options", "show_errors_in_one_line", "show_library_log"]
-
 AGENTS = ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert", "pretrain_ranker", "tfidf")
 
 # The output of `Opt.log()`: a heading, and a line per option

@@ -40,8 +40,6 @@ from polyencoder.training.distributed import gather_objects
 from polyencoder.training.process_group import TIMEOUT, Place
 from polyencoder.training.process_group import process_group as joined
 
-__all__ = ["main"]
-
 OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai_home"}
 """Flags that may differ between hosts."""
 

@@ -16,8 +16,6 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.settings.fields import Leaf, Needs, leaves
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 
-__all__ = ["OTHER_NAMES", "RANKER_FIELDS", "add_settings", "check_read", "flag", "flag_of", "given_in", "option_names"]
-
 
 def flag(name: str) -> str:
     """The flag of an option: `n_layers` -> `--n-layers`."""

@@ -40,8 +40,6 @@ from benchmarks.gpu import equality, framework, search, training
 from benchmarks.gpu.fixtures import Part, Unavailable
 from polyencoder.storage.files import write_text
 
-__all__ = ["PARTS", "main"]
-
 PARTS: dict[str, Part] = {
     "attention": equality.attention,
     "precision": equality.precision,

@@ -26,8 +26,6 @@ from polyencoder.training.callbacks import Callback, Checkpoints, Run
 from polyencoder.training.objective import Outcome
 from polyencoder.training.trainer import Trainer
 
-__all__ = ["attention", "caching", "precision", "resume"]
-
 SMALL = {"dim": 256, "n_layers": 4, "n_heads": 4, "ffn_dim": 1024}
 # Plain gradient descent: Adam makes a step of full size of a gradient that is rounding alone
 PLAIN = TrainingConfig(

@@ -16,8 +16,6 @@ from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder, train_tokenizer
 
-__all__ = ["BERT_BASE", "TINY", "Part", "Unavailable", "check", "examples", "ranker", "relative"]
-
 BERT_BASE = {"dim": 768, "n_layers": 12, "n_heads": 12, "ffn_dim": 3072}
 TINY = {"dim": 32, "n_layers": 2, "n_heads": 2, "ffn_dim": 64}
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from benchmarks.gpu.fixtures import Unavailable, check
 
-__all__ = ["multiprocessing_train"]
-
 FLAGS = (
     "-t selection:sample --embedding-size 128 --ffn-size 256 --n-layers 2 --n-heads 4 --dropout 0 --text-truncate 64"
 )

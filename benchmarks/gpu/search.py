@@ -17,8 +17,6 @@ from benchmarks.search.texts import made_candidates, made_contexts
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring import search as scan
 
-__all__ = ["answering", "million"]
-
 TOP_K, CODES, DIM = 10, 64, 384
 
 

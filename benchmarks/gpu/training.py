@@ -24,8 +24,6 @@ from polyencoder.settings.training import OptimizerConfig, ScheduleConfig
 from polyencoder.training import TrainingConfig
 from polyencoder.training.trainer import Trainer
 
-__all__ = ["training"]
-
 PEER = "sentence-transformers"
 RATE = 2e-5
 

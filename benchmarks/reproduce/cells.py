@@ -16,8 +16,6 @@ from benchmarks.reproduce.scales import Flags, Scale, Task
 from benchmarks.reproduce.tables import Cell, Column, Row, Table
 from polyencoder.errors import ConfigError, did_you_mean
 
-__all__ = ["cell_of", "run_of", "unavailable_reason"]
-
 _SMOKE = (
     *("--max-train-steps", "{updates}", "--num-epochs", "-1", "--validation-every-n-epochs", "-1"),
     *("--validation-max-exs", "8", "--short-final-eval", "true"),

@@ -15,8 +15,6 @@ from benchmarks.reproduce.runs import TORCHRUN, Places, ReproductionRun
 from polyencoder.cli.main import parse
 from polyencoder.errors import PolyencoderError
 
-__all__ = ["missing", "wrong"]
-
 MODULES = {"parlai.agents.ranker.launch": "parlai", "polyencoder.cli.main": "polyencoder"}
 """Modules that torchrun starts, and the command that each one stands for."""
 _PATH_LIKE = (".", "/", "~")

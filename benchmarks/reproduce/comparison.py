@@ -10,8 +10,6 @@ from benchmarks.reproduce.results import RESULTS
 from benchmarks.reproduce.scales import Scale
 from benchmarks.reproduce.tables import Row, Table
 
-__all__ = ["compared"]
-
 
 def compared(table: Table, scale: Scale, rows: Sequence[Row], results: Path) -> Iterator[str]:
     """Yield the lines of a Markdown table of these rows: the columns with a number in `results`; no lines without any.

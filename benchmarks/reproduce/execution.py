@@ -24,8 +24,6 @@ from benchmarks.reproduce.runs import PROCESSES, TORCHRUN, Places, ReproductionR
 from polyencoder.errors import PolyencoderError
 from polyencoder.storage.files import write_text
 
-__all__ = ["OutOfTime", "RunsElsewhere", "StepFailed", "execute", "finished"]
-
 _GRACE = 60.0  # seconds that a command has to end by itself
 PROGRESS = "progress.json"
 _LOCK = "run.lock"

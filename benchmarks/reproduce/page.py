@@ -14,8 +14,6 @@ from benchmarks.reproduce.scales import Scale, read_scale, scale_names
 from benchmarks.reproduce.tables import UNITS, Column, Row, Table, read_table, table_names
 from benchmarks.reproduce.values import Value, mean_of
 
-__all__ = ["PAGE", "PICTURES", "Measured", "grid", "measured", "page"]
-
 PAGE = Path(__file__).parents[2] / "docs/results.md"
 PICTURES = PAGE.parent / "results"
 LEFT_OUT = {

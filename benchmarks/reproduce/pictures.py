@@ -14,8 +14,6 @@ from benchmarks.reproduce.values import Value
 from polyencoder.packages import require
 from polyencoder.storage.files import write_text
 
-__all__ = ["answer_times", "draw"]
-
 _STYLE = {"svg.hashsalt": "benchmarks.reproduce", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 _SIZE = (5.0, 3.2)  # inches
 _MANY = ("latency", "lines")

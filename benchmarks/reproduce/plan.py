@@ -12,8 +12,6 @@ from benchmarks.reproduce.scales import Scale
 from benchmarks.reproduce.tables import Row, Table, read_table, table_names
 from polyencoder.errors import ConfigError
 
-__all__ = ["Planned", "all_runs", "plan", "runs_of"]
-
 
 @dataclass(frozen=True)
 class Planned:

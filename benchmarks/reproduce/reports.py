@@ -12,8 +12,6 @@ from typing import Any
 from benchmarks.reproduce.results import TrainingAmount
 from polyencoder.errors import InputError
 
-__all__ = ["numbers", "training_amount"]
-
 
 def numbers(read: Mapping[str, Any], *, printed: str, where: str) -> dict[str, float]:
     """Read the numbers that a step's `read` asks for, by name.

@@ -17,17 +17,6 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.packages import PACKAGES, version_of
 from polyencoder.storage.files import write_text
 
-__all__ = [
-    "FORMAT",
-    "RESULTS",
-    "Result",
-    "TrainingAmount",
-    "kept_results",
-    "machine_and_versions",
-    "result_path",
-    "write_result",
-]
-
 RESULTS = Path(__file__).parents[1] / "results"
 FORMAT = 1
 _MACHINE = ("cpu", "cores", "threads", "load", "gpu")

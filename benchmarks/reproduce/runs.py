@@ -12,8 +12,6 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["LAUNCHER", "PROCESSES", "TORCHRUN", "Asked", "Places", "ReproductionRun", "Step"]
-
 PROCESSES = "processes"
 """The placeholder for the number of processes, one for each GPU, that share each training batch."""
 TORCHRUN = ("torchrun", "--nproc-per-node", f"{{{PROCESSES}}}", "-m")

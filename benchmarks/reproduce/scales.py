@@ -15,8 +15,6 @@ from benchmarks.reproduce.runs import Asked, ReproductionRun, Step
 from benchmarks.reproduce.yaml_schema import parse_fields, read_yaml
 from polyencoder.errors import ConfigError, did_you_mean
 
-__all__ = ["SCALES", "Flags", "Scale", "Task", "read_scale", "scale_names"]
-
 SCALES = Path(__file__).parent / "scales"
 Flags = Mapping[str, Any]
 

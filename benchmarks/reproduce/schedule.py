@@ -13,8 +13,6 @@ from benchmarks.reproduce.results import Result, result_path, write_result
 from benchmarks.reproduce.runs import Places, ReproductionRun
 from polyencoder.errors import PolyencoderError
 
-__all__ = ["MORE_TO_DO", "run_all"]
-
 MORE_TO_DO = 3
 """Exit code if work is left: out of time, or another process is running it."""
 

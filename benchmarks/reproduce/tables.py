@@ -16,8 +16,6 @@ from benchmarks.reproduce.values import Value, read_value
 from benchmarks.reproduce.yaml_schema import non_empty_list, parse_fields, read_yaml
 from polyencoder.errors import ConfigError, did_you_mean
 
-__all__ = ["TABLES", "Cell", "Column", "Picture", "Row", "Table", "read_table", "table_names"]
-
 TABLES = Path(__file__).parent / "tables"
 UNITS = {"percent": 100.0, "ms": 1.0, "hours": 1.0, "examples": 1.0, "MB": 1.0, "M": 1.0}
 PICTURES = ("line", "lines", "latency", "accuracy")

@@ -8,8 +8,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Value", "mean_of", "read_value"]
-
 _VALUE = re.compile(r"(?P<inferred>≈\s*)?(?P<mean>\d[\d,]*(?:\.\d+)?)(?:\s*±\s*(?P<deviation>\d+(?:\.\d+)?))?")
 _INFERRED = 3  # digits that are shown of a number that was not measured
 

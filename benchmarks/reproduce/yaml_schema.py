@@ -18,8 +18,6 @@ except ImportError:  # PyYAML without libyaml
 
 from polyencoder.errors import ConfigError, did_you_mean
 
-__all__ = ["non_empty_list", "parse_fields", "read_yaml"]
-
 T = TypeVar("T")
 
 

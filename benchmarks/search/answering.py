@@ -25,8 +25,6 @@ from benchmarks.search import systems
 from benchmarks.search.systems import FORMULA, OURS, PARLAI, Answer
 from polyencoder.index.meta import separable
 
-__all__ = ["SIZE", "measure", "share_equal", "timed", "times_faster"]
-
 SIZE = {"layers": 12, "dim": 768, "heads": 12}
 """BERT-base."""
 COUNTS = (1_000, 100_000)

@@ -26,8 +26,6 @@ from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
 
-__all__ = ["measure", "sentence_transformer"]
-
 BATCH_SIZES = (32, 256)  # sentence-transformers' default, and ours
 POOLING = {"first": "cls", "mean": "mean", "max": "max"}  # our reductions that it has
 

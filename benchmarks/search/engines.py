@@ -25,8 +25,6 @@ from polyencoder.index.open import make_index
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
 
-__all__ = ["ENGINES", "measure"]
-
 ENGINES = ("folder", "milvus", "postgres")
 TIMED = 20  # contexts
 _WAYS = ("exact", "certified", "approximate")

@@ -32,8 +32,6 @@ from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.scoring.topk import RunningTopK
 
-__all__ = ["KINDS", "RECALL_WANTED", "TIMED", "TOP_K", "each_of", "faiss_threads", "fastest", "measure", "recall_of"]
-
 TOP_K = 10
 RECALL_WANTED = 0.99
 LONGEST_LIST = 4096

@@ -22,8 +22,6 @@ from polyencoder.index import candidates_from, open_index
 from polyencoder.ranker.protocol import Context
 from polyencoder.ranker.ranker import Ranker
 
-__all__ = ["measure"]
-
 Work = dict[str, Any]
 
 

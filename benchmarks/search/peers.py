@@ -49,8 +49,6 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import write_vectors
 from polyencoder.ranker.ranker import Ranker
 
-__all__ = ["BI", "COUNTS", "SYSTEMS", "THEIR_BI", "measure"]
-
 COUNTS = (1_000, 100_000, 1_000_000)
 TOP_K = 10  # semantic_search's default
 TOKENS = 360  # of a context, and of sentence-transformers' pairs

@@ -26,8 +26,6 @@ from polyencoder.index.faiss.tuning import tune
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, search
 
-__all__ = ["measure"]
-
 AT_ONCE = 32  # contexts that recall is measured with together, as in `FolderIndex.tune`
 
 

@@ -26,11 +26,6 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.text import TextEncoder, train_tokenizer
 
-__all__ = [
-    *("CODES", "FORMULA", "OURS", "PARLAI", "Answer"),
-    *("agent", "by_formula", "cross", "formulas", "made_model", "now", "ours", "same_model"),
-]
-
 CODES = 64
 OURS = f"poly-{CODES}"
 PARLAI = f"ParlAI's poly-{CODES}"

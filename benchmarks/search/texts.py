@@ -9,8 +9,6 @@ from pathlib import Path
 
 from polyencoder.data.readers import lines, records
 
-__all__ = ["dialogues", "made_candidates", "made_contexts", "read_candidates", "read_contexts", "read_texts"]
-
 MADE = "words of one to three made syllables, as many as ConvAI2's validation examples have on average"
 
 _CONVAI2 = "ConvAI2/{split}_*_original*.txt*"

@@ -11,8 +11,6 @@ from torch import Tensor
 from polyencoder.index.vectors import VectorDtype, Vectors, quantize, write_vectors
 from polyencoder.scoring import ContextEncoding
 
-__all__ = ["DRAWN", "GROWN", "draw_contexts", "drawn", "grown", "size_mb", "store"]
-
 SHARD = 1 << 16
 LENGTH = 20**0.5  # of all drawn vectors: logits up to 20, as of models that are trained with cosines times 20
 PERTURBED = 0.35  # the length of the noise, as a share, when a real vector is copied

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 
 from benchmarks.serving.hostile import head, misbehave
 
-__all__ = ["Load", "Outcome", "ask"]
-
 _PATIENCE = 180.0  # seconds for one answer: who waits for longer has lost it
 
 

@@ -8,8 +8,6 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-__all__ = ["KINDS", "head", "misbehave"]
-
 _PAUSE = 0.05  # seconds between two attempts of a client
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -32,8 +32,6 @@ from polyencoder.serving.rerank import RerankRequest, RerankResponse, Result
 from polyencoder.serving.run import bound
 from polyencoder.serving.search import SearchRequest, SearchResponse, SearchResult
 
-__all__ = ["create_app"]
-
 T = TypeVar("T")
 
 

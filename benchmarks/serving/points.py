@@ -21,8 +21,6 @@ from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
 
-__all__ = ["DOCUMENTS", "HOSTILE", "IN_PROCESS", "MANY", "OURS", "PATHS", "PEER", "Plan", "measure", "unseen"]
-
 DOCUMENTS = 50
 TOP_K = 10
 MANY = 64  # clients, by which the summary names its numbers

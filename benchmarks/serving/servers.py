@@ -13,8 +13,6 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["started"]
-
 _STARTING = 300  # seconds
 _ENDING = 60
 

@@ -18,27 +18,6 @@ from polyencoder.errors import ConfigError, InputError, first_line
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "DEEPEST",
-    "check_choice",
-    "check_fields",
-    "check_place",
-    "checked_candidate",
-    "checked_candidates",
-    "checked_count",
-    "checked_device",
-    "checked_iterable",
-    "checked_list",
-    "checked_text",
-    "checked_texts",
-    "is_blank",
-    "json_problem",
-    "lone_surrogates",
-    "shown",
-    "unencodable",
-    "without_password",
-]
-
 DEEPEST = 100
 """Levels of lists and objects inside each other that JSON from outside may have."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["PACKAGES", "require", "version_of", "versions_line"]
-
 PACKAGES = ("parlai-polyencoder", "parlai", "torch", "transformers", "tokenizers", "numpy")
 
 

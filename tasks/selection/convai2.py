@@ -21,8 +21,6 @@ from polyencoder.data.example import Example
 from polyencoder.data.readers import DataFile, OnBad, lines
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["Convai2Teacher"]
-
 VARIANTS = {
     f"{persona}{'' if text == 'original' else '_' + text}": f"{persona}_{text}"
     for persona in ("self", "both", "none")

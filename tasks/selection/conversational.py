@@ -23,8 +23,6 @@ from polyencoder.data.pairs import read_pairs
 from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import InputError
 
-__all__ = ["AmazonqaTeacher", "RedditTeacher"]
-
 GROUP_SIZE = 100  # of the 1-of-100 evaluation
 
 

@@ -12,8 +12,6 @@ from parlai.core.opt import Opt
 
 from polyencoder.errors import InputError
 
-__all__ = ["find"]
-
 
 def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], Any] | None = None) -> Path:
     """The first of these files that exists in `folder` under `--datapath`, plain or as `.gz`.
@@ -49,9 +47,7 @@ def _download(opt: Opt, folder: str, build: Callable[[Opt], Any]) -> None:
     with TemporaryDirectory(dir=root, prefix=f".{folder}-") as place:
         build(Opt(opt, datapath=place))
         files = [path for path in Path(place, folder).rglob("*") if path.is_file()]
-        for path in sorted(
-            files, key=lambda path: path.name == ".built"
-        ):  # ParlAI's mark of a complete folder comes last
+        for path in sorted(files, key=lambda path: path.name == ".built"):  # ParlAI's mark of a complete folder: last
             target = root / path.relative_to(place)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(path, target)

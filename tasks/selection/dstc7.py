@@ -19,8 +19,6 @@ from polyencoder.data.example import Example
 from polyencoder.data.readers import DataFile, OnBad, json_array, lines
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["Dstc7Teacher"]
-
 FOLDER = "dstc7"
 ANSWERS = "ubuntu_responses_subtask_1.tsv"
 

@@ -14,8 +14,6 @@ from polyencoder.data.epochs import Reader, Source
 from polyencoder.data.example import Example
 from polyencoder.data.seeded_random import SeededRandom, shuffled
 
-__all__ = ["Episode", "Epochs", "Messages"]
-
 Episode = list[Example]
 """The examples of one conversation, in order; the turns of each are the new ones of its context."""
 

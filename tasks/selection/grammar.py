@@ -15,8 +15,6 @@ from parlai.tasks.selection.phrases import OPENERS, PERSONA, TALK, TOLD, Persona
 
 from polyencoder.data.seeded_random import SeededRandom
 
-__all__ = ["CANDIDATES", "TURNS", "Dialogue", "Reply", "Turn", "write_dialogue", "write_dialogues"]
-
 CANDIDATES = 20
 FACTS = 4
 TURNS = 4
@@ -85,9 +83,7 @@ class _Writer:
         topic, value = self.unasked.pop()
         text = self.rng.choice(topic.questions)
         same = self.rng.shuffled([other for other in topic.values if other is not value])
-        if self.rng.chance(
-            0.3
-        ):  # the partner states their own value first, so that the history contains the wrong words
+        if self.rng.chance(0.3):  # the partner states their own value first: the history contains the wrong words
             theirs = self.rng.choice(same)
             text = f"{theirs.fill(self.rng.choice(topic.facts))} {text}"
             same = [theirs, *(other for other in same if other is not theirs)]

@@ -11,8 +11,6 @@ from itertools import islice
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, ExactMatchMetric, SumMetric, TeacherMetrics, normalize_answer
 
-__all__ = ["RankingMetrics"]
-
 
 class RankingMetrics(TeacherMetrics):
     """`exs`, `accuracy` and `hits@k`, equal to ParlAI's; the agent's own metrics (`rank`, `mrr`, `R20@1`, ...)."""

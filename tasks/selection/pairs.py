@@ -22,8 +22,6 @@ from polyencoder.data.pairs import HUB, pair_counts, read_pairs
 from polyencoder.data.readers import DataFile, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["JsonlTeacher", "add_file_argument"]
-
 
 def add_file_argument(parser: ParlaiParser) -> None:
     """Adds `--selection-file`."""

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["OPENERS", "PERSONA", "TALK", "TOLD", "PersonaTopic", "TalkTopic", "ToldTopic", "Value"]
-
 
 class Value(NamedTuple):
     plain: str

@@ -15,8 +15,6 @@ from parlai.tasks.selection.teacher import SelectionTeacher
 from polyencoder.data.epochs import InMemory, Source
 from polyencoder.data.example import Example
 
-__all__ = ["DIALOGUES", "SEED", "SampleTeacher", "sample_dialogues"]
-
 DIALOGUES = {"train": 1000, "valid": 100, "test": 100}
 SEED = 1  # published scores are for this seed
 

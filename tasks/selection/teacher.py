@@ -32,8 +32,6 @@ from polyencoder.data.readers import BadExamples, DataFile, OnBad
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 
-__all__ = ["SelectionTeacher"]
-
 CHOICES = "choices"
 """The field of a message that holds its own candidates until it is sent."""
 

@@ -21,8 +21,6 @@ from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.data.ubuntu import CONTEXT, ubuntu_turn, ubuntu_turns
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["UbuntuTeacher"]
-
 WRONG = "Distractor_"
 
 

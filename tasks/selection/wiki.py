@@ -24,8 +24,6 @@ from polyencoder.data.readers import DataFile, OnBad, lines
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["WikiTeacher"]
-
 FOLDER = "wiki_article_search"
 NAMES = {
     "train": ["wikipedia_train.txt", "wikipedia_shuf_train5M.txt", "wikipedia_train250k.txt"],

@@ -18,8 +18,6 @@ from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.storage.files import atomic_write
 
-__all__ = ["articles", "main", "write_splits"]
-
 # After `.`, `!` or `?` and a closing quote, before a character that can begin a sentence.
 SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["')\]]))\s+(?=["'(\[]?[A-Z0-9])""")
 

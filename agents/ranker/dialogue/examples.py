@@ -16,8 +16,6 @@ from polyencoder.checks import lone_surrogates
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 
-__all__ = ["GRADES", "Examples", "label_of", "right_of"]
-
 GRADES = "label_grades"
 """The field of a message with a number above 0 for each of its labels, higher for a better one; also as `2|1`."""
 WITHOUT_NEGATIVES = "without_negatives"

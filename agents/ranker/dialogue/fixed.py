@@ -30,8 +30,6 @@ from polyencoder.scoring.rows import Chunk
 from polyencoder.storage.files import atomic_write, check_writable
 from polyencoder.text import TokenBatch
 
-__all__ = ["FixedSource", "IndexPlace", "index_place", "read_candidates"]
-
 
 def read_candidates(path: str) -> list[str]:
     """The distinct lines of a candidates file, in order."""

@@ -11,9 +11,6 @@ from parlai.core.torch_agent import History
 
 from polyencoder.text import lines_of, persona_lines
 
-__all__ = ["EARLIER", "EPOCH_EXAMPLES", "MESSAGE_TURNS", "RankerHistory"]
-
-
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 

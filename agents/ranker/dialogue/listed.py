@@ -20,8 +20,6 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.ranker.reading import CandidateReader
 from polyencoder.text import TokenBatch
 
-__all__ = ["CAPACITY", "InBatchSource", "ListedSource", "OwnSource"]
-
 CAPACITY = 512 << 20  # bytes of cached vectors: some 200,000 candidates at 384 dimensions
 IN_SELECTION = ("convai2", "dstc7", "ubuntu")  # tasks of ParlAI with a `-t selection:NAME`
 

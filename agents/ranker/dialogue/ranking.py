@@ -14,16 +14,6 @@ from polyencoder.data.pool import CandidatePool
 from polyencoder.evaluation import of_pool
 from polyencoder.scoring import best
 
-__all__ = [
-    "Confidence",
-    "Ranked",
-    "Scored",
-    "answer_metrics",
-    "best_of_pool",
-    "parlai_metrics",
-    "pool_metrics",
-]
-
 Scored = list[tuple[str, float]]
 """The best candidates of an example with their scores, best first."""
 

@@ -18,8 +18,6 @@ from polyencoder.evaluation.names import parse_hits_at
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TokenBatch
 
-__all__ = ["Source", "contexts_of", "source_flag"]
-
 
 class Source(ABC):
     """A source of candidates, made before the model is built; `open` prepares it for answers.

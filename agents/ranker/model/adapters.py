@@ -10,8 +10,6 @@ from polyencoder.modeling import RankerModel
 from polyencoder.modeling.lora import adapted_tensors
 from polyencoder.settings.training import LoraConfig
 
-__all__ = ["adapters_state", "restore_adapters"]
-
 _TENSORS = "adapted"  # the adapters, and the weights beside them
 _SCALE = "lora_scale"  # what a product of the matrices is multiplied by
 

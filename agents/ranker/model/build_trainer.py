@@ -25,8 +25,6 @@ from polyencoder.training.objective import Objective, Outcome
 from polyencoder.training.progress import Goal
 from polyencoder.training.trainer import Trainer
 
-__all__ = ["Report", "build_trainer", "goal_of", "trainer_of", "training_config"]
-
 NOT_SHOWN = ("override", "load_from_checkpoint")  # internal options of ParlAI's scripts
 
 

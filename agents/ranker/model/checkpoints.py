@@ -22,8 +22,6 @@ from parlai.core.opt import Opt
 from polyencoder.errors import CheckpointError
 from polyencoder.storage.files import atomic_write, discard_leftovers, write_text
 
-__all__ = ["Saving", "restore_counters", "write_checkpoint"]
-
 COUNTERS = ".trainstats"
 NOT_BEGUN = "{}"  # counters of a run that has not begun, for ParlAI
 
@@ -96,7 +94,6 @@ class Saving:
         """Writes a model, its options and its dictionary, each atomically.
 
         Args:
-            path: of the model.
             states: returns the states to write.
             in_loop: whether ParlAI's training loop calls.
             continues: whether training continues if the disk is full.

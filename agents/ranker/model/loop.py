@@ -29,8 +29,6 @@ from polyencoder.training.finite import DIVERGED
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
 
-__all__ = ["TrainLoopState", "current_loop", "own_checkpoint", "trains"]
-
 
 def trains(opt: Opt) -> bool:
     """Whether an agent with these options trains."""

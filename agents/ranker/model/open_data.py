@@ -29,8 +29,6 @@ from polyencoder.evaluation.names import current_name, parse_hits_at
 from polyencoder.training.progress import Goal
 from polyencoder.training.randomness import random_state, restore_random_state
 
-__all__ = ["check_evaluation_data", "check_metric", "planned_updates"]
-
 REHEARSED = 1000  # examples of each task
 OF_EVERY_AGENT = ("lr", "total_train_updates", "gpu_mem", "exps", "ups", "tpb", "tps", "ctpb", "ctps", "ltpb", "ltps")
 """Metrics that ParlAI adds to the reports of training agents."""

@@ -17,9 +17,6 @@ from polyencoder.training.optimizer import FUSED
 from polyencoder.training.optimizer import parameter_groups as matrices_and_others
 from polyencoder.training.schedule import Schedule
 
-__all__ = ["build_schedule", "check_optimizer", "check_schedule", "limit_warmup", "needs_length", "parameter_groups"]
-
-
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
 
 

@@ -11,8 +11,6 @@ from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.settings.training import PrecisionName
 from polyencoder.training.precision import Precision
 
-__all__ = ["check_precision", "precision_of"]
-
 
 def precision_of(opt: Opt, *, use_cuda: bool) -> Precision:
     """The precision of `--bf16` or, on a GPU, `--fp16`."""

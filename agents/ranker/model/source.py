@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from polyencoder.config import RankerConfig
 
-__all__ = ["CheckpointSource", "LoadedModel"]
-
 
 @dataclass(frozen=True)
 class CheckpointSource:

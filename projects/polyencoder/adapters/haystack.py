@@ -15,8 +15,6 @@ require("haystack", extra="haystack")
 from haystack import Document, component, default_from_dict, default_to_dict  # noqa: E402 - behind the extra's message
 from haystack.utils import Secret  # noqa: E402
 
-__all__ = ["PolyencoderRanker"]
-
 
 @component
 class PolyencoderRanker:

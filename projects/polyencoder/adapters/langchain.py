@@ -15,8 +15,6 @@ from langchain_core.callbacks import Callbacks  # noqa: E402 - behind the messag
 from langchain_core.documents import BaseDocumentCompressor, Document  # noqa: E402
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr  # noqa: E402
 
-__all__ = ["PolyencoderReranker"]
-
 
 class PolyencoderReranker(BaseDocumentCompressor):
     """Orders documents for a query; each gets its `relevance_score` in the metadata.

@@ -15,8 +15,6 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: 
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr  # noqa: E402
 
-__all__ = ["PolyencoderRerank"]
-
 
 class PolyencoderRerank(BaseNodePostprocessor):
     """Orders nodes for a query, by the text used for embeddings; scores are relevances, 0 to 1.

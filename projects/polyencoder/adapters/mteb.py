@@ -20,8 +20,6 @@ from mteb.types import (  # noqa: E402
     TopRankedDocumentsType,
 )
 
-__all__ = ["MtebRanker"]
-
 _EMPTY = "."  # in the place of a document without text
 
 

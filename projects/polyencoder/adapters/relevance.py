@@ -12,8 +12,6 @@ from polyencoder.calibration.relevance import ranked
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.ranker.ranker import Ranker
 
-__all__ = ["InProcess", "OfServer", "Relevance", "relevance_of"]
-
 
 class Relevance(Protocol):
     """Orders documents for a query."""

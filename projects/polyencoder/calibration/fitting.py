@@ -18,8 +18,6 @@ from polyencoder.calibration.observations import Observations
 from polyencoder.calibration.probability import DEPTH, Calibration
 from polyencoder.errors import InputError
 
-__all__ = ["Bin", "Fit", "Reliability", "fit", "reliability", "reliability_of"]
-
 _FOLDS = 5
 _BINS = 10
 _FEWEST_EXAMPLES = 10

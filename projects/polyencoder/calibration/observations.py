@@ -15,8 +15,6 @@ from polyencoder.evaluation import example_scores
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import check_scores
 
-__all__ = ["Observations", "observations_of", "observe", "observe_search"]
-
 _AT_ONCE = 32  # contexts per search
 
 

@@ -33,17 +33,6 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8
 
-__all__ = [
-    "DEPTH",
-    "CalibratedRanker",
-    "Calibration",
-    "FittedOn",
-    "LeastProbability",
-    "calibration_file",
-    "least_probability",
-    "read_calibration",
-]
-
 DEPTH = 10
 """The number of best candidates that a probability takes into account."""
 FORMAT_VERSION = 2

@@ -10,8 +10,6 @@ from torch import Tensor
 from polyencoder.calibration.probability import Calibration
 from polyencoder.scoring import best, check_scores
 
-__all__ = ["ranked", "single"]
-
 
 def ranked(
     documents: Sequence[str], scores: Tensor, calibration: Calibration | None, *, top_n: int | None = None

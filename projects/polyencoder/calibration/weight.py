@@ -17,8 +17,6 @@ from polyencoder.errors import InputError
 from polyencoder.ranker.protocol import Context
 from polyencoder.text import lines_of, same
 
-__all__ = ["DEPTH", "Ranked", "WeightFit", "fit_weight", "observe_hybrid"]
-
 DEPTH = 10
 """Of nDCG."""
 WEIGHTS = np.arange(101) / 100

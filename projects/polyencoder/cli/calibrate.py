@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
-from polyencoder.calibration.fitting import Fit, Reliability, fit
+from polyencoder.calibration.fitting import Fit, fit
 from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.calibration.weight import WeightFit, fit_weight, observe_hybrid
 from polyencoder.cli.shared.loading import left_out, load, load_reranker
@@ -29,8 +29,6 @@ from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
 from polyencoder.storage.files import check_writable
 from polyencoder.storage.fingerprint import model_fingerprint
-
-__all__ = ["calibrate"]
 
 
 @settings()
@@ -173,7 +171,10 @@ def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str
         "",
         "               before                 after",
         "share   probability  right    probability  right",
-        *_bins(fitted.before, fitted.after),
+        *(
+            f"{b.share:5.1%}       {b.probability:.3f}  {b.right:.3f}          {a.probability:.3f}  {a.right:.3f}"
+            for b, a in zip(fitted.before.bins, fitted.after.bins, strict=False)
+        ),
         f"error      {fitted.before.error:.4f}                {fitted.after.error:.4f}",
         f"Brier      {fitted.before.brier:.4f}                {fitted.after.brier:.4f}",
         "(before: the softmax of the scores; after: found out of fold)",
@@ -186,10 +187,3 @@ def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str
             f"{fitted.coverage:.1%} of the contexts"
         )
     return "\n".join(rows)
-
-
-def _bins(before: Reliability, after: Reliability) -> list[str]:
-    return [
-        f"{b.share:5.1%}       {b.probability:.3f}  {b.right:.3f}          {a.probability:.3f}  {a.right:.3f}"
-        for b, a in zip(before.bins, after.bins, strict=False)
-    ]

@@ -14,8 +14,6 @@ from polyencoder.index.folder.verify import verify
 from polyencoder.storage.checkpoint import check_archive, check_folder, read_states
 from polyencoder.storage.names import CONFIG, WEIGHTS
 
-__all__ = ["check"]
-
 
 def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | None = None) -> None:
     """Verify the checksums of models and indexes, and that no code of their own runs when ParlAI reads a model file.

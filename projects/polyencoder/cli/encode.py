@@ -21,8 +21,6 @@ from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 
-__all__ = ["encode"]
-
 
 @settings()
 class EncodeSettings(Settings):

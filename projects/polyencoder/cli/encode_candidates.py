@@ -21,8 +21,6 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
 
-__all__ = ["encode_candidates"]
-
 
 @settings()
 class EncodeCandidatesSettings(Settings):

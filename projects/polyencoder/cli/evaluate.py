@@ -40,8 +40,6 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.settings.evaluate import EvaluateSettings, QrelsSettings
 from polyencoder.storage.files import check_writable
 
-__all__ = ["evaluate"]
-
 
 def evaluate(settings: EvaluateSettings) -> None:
     """Rank each example's candidates and print recall, mean reciprocal rank and loss.

@@ -19,8 +19,6 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings
 from polyencoder.settings.fields import Count, Needs
 
-__all__ = ["export"]
-
 
 @settings()
 class ExportSettings(Settings):

@@ -22,8 +22,6 @@ from polyencoder.storage.checkpoint import CONFIG_KEY
 from polyencoder.storage.files import check_writable_folder, reporting_write_errors
 from polyencoder.storage.names import CONFIG
 
-__all__ = ["import_model"]
-
 
 @settings()
 class ImportSettings(Settings):
@@ -80,7 +78,14 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
         raise ConfigError(f"{file} is a model of {kind}, which {name} has no meaning for: leave it out", argument=name)
     check_no_model(folder, overwrite=settings.overwrite)
     if kind == "ParlAI":
-        _import_parlai(file, folder, overwrite=settings.overwrite)
+        ranker = Ranker(*import_parlai(file), device="cpu")
+        export_folder(ranker, folder, overwrite=settings.overwrite)
+        search = f"polyencoder search --rerank {folder} ..."
+        if ranker.model.has_vectors:
+            search = f"polyencoder index --model {folder} --candidates FILE --out INDEX"
+        trained = ranker.model.config
+        say(f"{folder}: ParlAI's {trained.architecture}-encoder, {_size(trained.backbone)}")
+        say(f'next: Ranker.from_pretrained("{folder}") in Python, or {search}')
         return
     with reporting_write_errors(folder, CheckpointError), placing(folder, overwrite=settings.overwrite) as made:
         if kind == "fairseq":
@@ -141,20 +146,6 @@ def _kind(file: Path) -> str:
         f"{file}: cannot be told whose model it is: there is no {file.name}.opt beside it, as ParlAI writes, and in it "
         f"neither `args` or `cfg` (fairseq) nor `params` (XLM), but: {found}"
     )
-
-
-def _import_parlai(file: Path, folder: Path, *, overwrite: bool) -> None:
-    ranker = Ranker(*import_parlai(file), device="cpu")
-    export_folder(ranker, folder, overwrite=overwrite)
-    config = ranker.model.config
-    say(f"{folder}: ParlAI's {config.architecture}-encoder, {_size(config.backbone)}")
-    say(f'next: Ranker.from_pretrained("{folder}") in Python' + _search(ranker, folder))
-
-
-def _search(ranker: Ranker, folder: Path) -> str:
-    if not ranker.model.has_vectors:
-        return f", or polyencoder search --rerank {folder} ..."
-    return f", or polyencoder index --model {folder} --candidates FILE --out INDEX"
 
 
 def _size(backbone: Mapping[str, Any]) -> str:

@@ -28,8 +28,6 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings
 from polyencoder.settings.fields import Needs, Without
 
-__all__ = ["index", "update"]
-
 index = App(name="index")
 
 

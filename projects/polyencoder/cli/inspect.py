@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import check_place
 from polyencoder.cli.shared.loading import load
-from polyencoder.cli.shared.output import say
+from polyencoder.cli.shared.output import one_line, say
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index import candidates_from
@@ -21,8 +21,6 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Without
 from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
-
-__all__ = ["inspect"]
 
 SHOWN = 3
 """The context vectors of a candidate, and the tokens of a vector, that the terminal shows."""
@@ -80,11 +78,11 @@ def _as_json(found: Inspection) -> str:
 
 
 def _lines(found: Inspection) -> Iterator[str]:
-    yield f"> {_one_line(' / '.join(found.context))}"
+    yield f"> {one_line(' / '.join(found.context))}"
     named: dict[int, None] = {}
     for place, one in enumerate(found.ranked):
         likely = "" if one.probability is None else f"  {one.probability:4.0%}"
-        yield f"{place + 1:>4}  {one.score:9.4f}{likely}  {_one_line(one.text)}"
+        yield f"{place + 1:>4}  {one.score:9.4f}{likely}  {one_line(one.text)}"
         if found.objectives:
             yield f"      {', '.join(f'{name} {scores[place]:.4f}' for name, scores in found.objectives.items())}"
         if found.weights:
@@ -104,7 +102,3 @@ def _largest(weights: Sequence[float]) -> list[tuple[int, float]]:
     """The places and values of the largest weights, without those that round to 0%."""
     best = sorted(enumerate(weights), key=lambda one: -one[1])[:SHOWN]
     return [one for one in best if one[1] >= 0.005]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -29,8 +29,6 @@ from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.files import check_writable, check_writable_folder
 
-__all__ = ["intents"]
-
 _OF_MLP = Needs("head", ("mlp",))
 _SHOWN = 5  # confusions
 

@@ -21,8 +21,6 @@ from polyencoder.cli.shared.output import say
 from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first_line
 from polyencoder.packages import versions_line
 
-__all__ = ["COMMANDS", "app", "flag_of", "flags_of", "main", "parse", "run", "shown_default"]
-
 COMMANDS = {
     "train": "train:train",
     "evaluate": "evaluate:evaluate",

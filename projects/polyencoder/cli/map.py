@@ -30,8 +30,6 @@ from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.candidate_map import MapSettings, fit_map, mapped, pair_vectors
 
-__all__ = ["map_candidates"]
-
 _HELD_OUT = 0.2  # of the training pairs, as much as in the published code
 
 

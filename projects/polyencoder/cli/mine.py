@@ -31,8 +31,6 @@ from polyencoder.storage.files import atomic_write, check_writable, reporting_wr
 from polyencoder.training.hard_negatives import Miner
 from polyencoder.training.word_negatives import WordMiner
 
-__all__ = ["mine"]
-
 
 @settings()
 class MineSettings(Settings):

@@ -13,8 +13,6 @@ from polyencoder.errors import InputError
 from polyencoder.pretraining.documents import read_documents
 from polyencoder.pretraining.overlap import Utterances, find_overlap
 
-__all__ = ["overlap"]
-
 
 def overlap(
     corpus: list[str],

@@ -17,8 +17,6 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 
-__all__ = ["prepare_reddit"]
-
 _FILTERS = Filters()
 
 

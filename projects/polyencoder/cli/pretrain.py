@@ -11,8 +11,6 @@ from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.console import logged
 
-__all__ = ["pretrain_encoder"]
-
 
 def pretrain_encoder(settings: PretrainingSettings) -> None:
     """Pre-train an encoder with masked words and next utterances; torchrun starts several processes."""

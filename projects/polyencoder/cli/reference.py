@@ -16,8 +16,6 @@ from cyclopts import App
 from polyencoder.cli.main import COMMANDS, app, shown_default
 from polyencoder.settings.fields import Leaf, leaves, parts
 
-__all__ = ["PAGES", "commands_page", "page", "rows"]
-
 HEAD = """# Settings
 
 Every command and its settings. This page is made of their declarations (`make docs`); `polyencoder COMMAND --help` says

@@ -27,8 +27,6 @@ from polyencoder.storage.files import check_writable, reporting_write_errors, wr
 from polyencoder.training.data import validation_examples
 from polyencoder.training.folder import REPORT
 
-__all__ = ["report"]
-
 _OF_DATA = Needs("data")
 
 

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import lone_surrogates, unencodable
 from polyencoder.cli.shared.loading import left_out, load, load_reranker
-from polyencoder.cli.shared.output import say
+from polyencoder.cli.shared.output import one_line, say
 from polyencoder.data.contexts import Question, read_questions
 from polyencoder.data.loader import in_batches
 from polyencoder.data.readers import expand
@@ -24,8 +24,6 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Without
-
-__all__ = ["search"]
 
 
 @settings()
@@ -97,7 +95,9 @@ def search(*, settings: SearchSettings) -> None:
     if kept := left_out(searcher):
         say(f"polyencoder: {kept}", err=True)
     if settings.timing:
-        say(_timing(searcher), err=True)
+        each = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
+        steps = ", ".join(f"{step} {milliseconds:.2f}" for step, milliseconds in each.items())
+        say(f"{searcher.contexts:,} contexts, {sum(each.values()):.2f} ms each: {steps}", err=True)
 
 
 def _filter(pairs: Sequence[str]) -> Filter | None:
@@ -155,24 +155,14 @@ def _chosen(searcher: Searcher, hit: Hit) -> str:
 
 
 def _as_text(question: Question, hits: list[Hit], note: str) -> str:
-    rows = [f"> {_one_line(' / '.join(question.turns))}"]
+    rows = [f"> {one_line(' / '.join(question.turns))}"]
     for place, hit in enumerate(hits, start=1):
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
         score = again or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
         part = "" if hit.part is None else f"index {hit.part}  "
         words = "" if hit.word_score is None else f"  {hit.word_score:7.2f} by words"
-        rows.append(f"{place:>4}{score}{likely}{words}  {hit.found}  {part}{hit.id}  {_one_line(hit.text)}")
+        rows.append(f"{place:>4}{score}{likely}{words}  {hit.found}  {part}{hit.id}  {one_line(hit.text)}")
     if note:
         rows.append(f"  {note.strip()}")
     return "\n".join(rows)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _timing(searcher: Searcher) -> str:
-    each = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
-    steps = ", ".join(f"{step} {milliseconds:.2f}" for step, milliseconds in each.items())
-    return f"{searcher.contexts:,} contexts, {sum(each.values()):.2f} ms each: {steps}"

@@ -6,8 +6,6 @@ from polyencoder.cli.shared.output import say
 from polyencoder.packages import require
 from polyencoder.serving.config import ServerConfig
 
-__all__ = ["serve"]
-
 
 def serve(*, config: ServerConfig) -> None:
     """Serve reranking, selection, embeddings, search and chat over HTTP, and MCP. `/docs` describes the requests."""

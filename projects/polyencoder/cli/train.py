@@ -15,8 +15,6 @@ from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.console import logged
 from polyencoder.training.run import RunReport, train_ranker
 
-__all__ = ["train"]
-
 
 def train(settings: TrainSettings) -> None:
     """Train a ranker on your own pairs, without ParlAI; torchrun starts several processes."""

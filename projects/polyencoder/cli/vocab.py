@@ -23,8 +23,6 @@ from polyencoder.storage.names import TOKENIZER
 from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
 
-__all__ = ["vocab"]
-
 _OF_PIECES = Needs("type", ("bpe", "wordpiece"))
 
 

@@ -12,8 +12,6 @@ from cyclopts import Parameter
 from polyencoder.cli.shared.output import say
 from polyencoder.hub.zoo import PAPER, ZooModel, zoo_model, zoo_models
 
-__all__ = ["zoo"]
-
 
 def zoo(name: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="--json")] = False) -> None:
     """List the published models, which ParlAI's commands take as zoo:polyencoder/NAME/model.

@@ -12,8 +12,6 @@ from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.errors import InputError
 from polyencoder.text import TextEncoder, TokenBatch
 
-__all__ = ["OWN_CANDIDATES", "Batch", "Collator"]
-
 OWN_CANDIDATES = ("inline", "batch-all-cands")
 """Candidate sources that use each example's own candidates."""
 
@@ -44,7 +42,6 @@ class Collator:
     """Tokenizes the examples of a batch and pools their candidates.
 
     Args:
-        text: the model's tokenizer and lengths.
         candidates: their source: "batch", the right texts of the batch; "inline", each example's own;
             "batch-all-cands", those of all examples for each of them.
         with_turns: keep the contexts as text too.

@@ -10,8 +10,6 @@ from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import checked_context
 
-__all__ = ["Question", "read_queries", "read_questions"]
-
 COLUMNS = ("context", "messages", "text")
 """Where records have their context."""
 

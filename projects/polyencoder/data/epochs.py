@@ -17,8 +17,6 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from polyencoder.data.readers import DataFile, open_bytes
 from polyencoder.data.seeded_random import SeededRandom, shuffled
 
-__all__ = ["Counts", "InMemory", "Reader", "Source", "Streamed", "endless", "estimated_counts"]
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -117,7 +115,6 @@ def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequenc
 
     Args:
         read: the items of a file, each as long as it has examples.
-        files: the files.
     """
     kinds: dict[str, list[str]] = {}
     for path in files:

@@ -9,8 +9,6 @@ from typing import Any
 
 from polyencoder.errors import InputError
 
-__all__ = ["Example"]
-
 _SMALLEST, _LARGEST = 2.0**-126, (2 - 2.0**-23) * 2.0**127  # of float32, in which losses are computed
 
 

@@ -12,8 +12,6 @@ from polyencoder.data.readers import DataFile, OnBad, raise_it, records
 from polyencoder.data.trec import judgements
 from polyencoder.errors import InputError
 
-__all__ = ["is_judged", "judged_pairs"]
-
 CORPUS, QUERIES = "corpus.jsonl", ("queries.jsonl", "queries.tsv")
 FOLDER = "qrels"
 

@@ -25,8 +25,6 @@ from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import are_messages, turns_of_messages
 
-__all__ = ["Columns", "earlier_columns", "labels_of", "pair_of", "usual_columns"]
-
 MESSAGES = "messages"
 """The column of chat messages, `[{"role": "user", "content": "hi"}]`, in records without a context."""
 ANCHORS = ("anchor", "query")

@@ -13,8 +13,6 @@ from polyencoder.data.epochs import ALONE, Reader, Source, endless
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
 
-__all__ = ["batches_of", "in_batches", "prefetched"]
-
 T = TypeVar("T")
 
 DEPTH = 2  # prefetched batches
@@ -33,9 +31,7 @@ def batches_of(
     """Yields batches of examples without end, in a seeded order that differs in each epoch.
 
     Args:
-        source: the examples.
         batch_size: examples of one process.
-        seed: of the order.
         sampler: draws candidates for examples that have none.
         reader: which of the processes this is.
         seen: how many examples this process has had in an earlier part of the run, which are left out.

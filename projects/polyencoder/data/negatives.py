@@ -17,8 +17,6 @@ from polyencoder.data.example import Example
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["SAMPLED_FROM", "NegativeSampler", "normalized"]
-
 SAMPLED_FROM = 100_000
 """The number of labels at the start of streamed data to sample negatives from."""
 

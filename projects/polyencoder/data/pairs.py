@@ -16,18 +16,6 @@ from polyencoder.data.readers import BadExamples, DataFile, OnBad, expand, raise
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.packages import require
 
-__all__ = [
-    "HUB",
-    "data_files",
-    "examples_to_rank",
-    "pair_counts",
-    "pairs_and_records",
-    "pairs_of_rows",
-    "read_all_pairs",
-    "read_examples",
-    "read_pairs",
-]
-
 HUB = "hf:"
 """Prefix of a hub dataset: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
 
@@ -137,8 +125,6 @@ def read_examples(
     A response that is not among its candidates is added.
 
     Args:
-        source: the file.
-        columns: the names of its columns.
         with_candidates: False for searches of an index: the right responses are the only candidates.
         num_negatives: how many candidates are drawn for a pair that has none, as `polyencoder evaluate` does; None for
             19, or as many as there are.

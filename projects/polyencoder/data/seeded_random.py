@@ -12,8 +12,6 @@ from itertools import islice
 from random import Random
 from typing import TypeVar
 
-__all__ = ["SeededRandom", "shuffled"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from polyencoder.checks import lone_surrogates
 from polyencoder.data.readers import format_of, records
 from polyencoder.errors import InputError
 
-__all__ = ["TEXT_COLUMNS", "read_records", "read_texts", "sampled"]
-
 TEXT_COLUMNS = ("text", "turns", "context", "response")
 """Default columns with texts or lists of texts."""
 

@@ -11,18 +11,6 @@ from polyencoder.data.readers import DataFile, lines
 from polyencoder.errors import InputError
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
-__all__ = [
-    "Qrels",
-    "Run",
-    "best_first",
-    "judgements",
-    "read_qrels",
-    "read_run",
-    "results",
-    "without_identical_ids",
-    "write_run",
-]
-
 Qrels = Mapping[str, Mapping[str, int]]
 """The label of each judged document, by the ids of the query and the document; 0 for one that is not relevant."""
 

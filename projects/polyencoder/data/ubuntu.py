@@ -6,8 +6,6 @@ from typing import Any
 
 from polyencoder.errors import InputError
 
-__all__ = ["CONTEXT", "is_ubuntu", "ubuntu_turn", "ubuntu_turns"]
-
 CONTEXT, LABEL = "Context", "Label"
 UTTERANCES = ("Utterance", "Ground Truth Utterance")  # of training; of validation and test
 

@@ -21,8 +21,6 @@ from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.parts import Paths, plain
 from polyencoder.packages import require
 
-__all__ = ["Block", "Done", "EncodeBlock", "Engine", "encode_blocks", "in_this_process"]
-
 
 class Block(NamedTuple):
     """Some rows of a file, and where their vectors are written."""
@@ -80,7 +78,6 @@ def encode_blocks(
     Args:
         paths: names or globs; columns as of `EncodeCandidates`.
         folder: created if missing.
-        encode: the model.
         engine: `in_this_process`, `on_ray.RayEngine` or `on_spark.SparkEngine`.
         rows: candidates per part, and the most that a kill of a worker loses.
 

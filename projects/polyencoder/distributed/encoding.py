@@ -18,8 +18,6 @@ from polyencoder.packages import require
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 
-__all__ = ["EncodeCandidates", "candidates_table"]
-
 
 class EncodeCandidates:
     """Encodes tables of candidates. Pickles as the name of its model, for other processes.

@@ -9,8 +9,6 @@ from typing import Any
 from polyencoder.distributed.blocks import Block, Done, EncodeBlock
 from polyencoder.packages import require
 
-__all__ = ["RayEngine"]
-
 
 class RayEngine:
     """An engine for `encode_blocks`: on the cluster of RAY_ADDRESS, else in processes on this machine.

@@ -10,8 +10,6 @@ from typing import Any
 from polyencoder.distributed.blocks import Block, Done, EncodeBlock
 from polyencoder.packages import require
 
-__all__ = ["SparkEngine"]
-
 _BLOCK, _DONE = "file string, first long, rows long, part string", "rows long, error string"
 
 

@@ -24,8 +24,6 @@ from polyencoder.index.parts import fingerprints_of
 from polyencoder.packages import require
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
-__all__ = ["check_whole", "encode_parts", "make_folder", "part_name", "write_part"]
-
 _CANDIDATES = b"polyencoder_candidates"
 
 
@@ -45,7 +43,6 @@ def encode_parts(
     Args:
         candidates: as for `build_index`; read once, and never all in memory.
         folder: created if missing.
-        encode: the model.
         rows: candidates per part, encoded at once: the most that a kill loses.
         progress: show a bar on stderr.
 

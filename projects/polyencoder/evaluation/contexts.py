@@ -11,8 +11,6 @@ from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.text import TextEncoder
 
-__all__ = ["choose_context_vector", "reads_earlier_turns", "with_contexts"]
-
 
 def choose_context_vector(model: RankerModel, vector: str) -> None:
     """Selects one of a model's `CONTEXT_VECTORS`. Raises ConfigError as `with_contexts` does."""

@@ -12,8 +12,6 @@ from torch import Tensor
 from polyencoder.data.pool import CandidatePool
 from polyencoder.evaluation.names import NDCG, recall_name
 
-__all__ = ["HITS_AT", "Tally", "first_right", "ndcg", "of_example", "of_pool", "of_scores", "of_search", "ranks"]
-
 HITS_AT = (1, 5, 10)
 CUTOFF = 10  # of nDCG
 

@@ -8,17 +8,6 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-__all__ = [
-    "NDCG",
-    "current_name",
-    "main_measures",
-    "number_of_candidates",
-    "parse_hits_at",
-    "recall_name",
-    "shown_name",
-    "summary",
-]
-
 NDCG = "nDCG@10"
 """Of examples with several right candidates; named as in ir_measures."""
 

@@ -22,29 +22,11 @@ from polyencoder.index.options import Exactness
 from polyencoder.packages import require
 from polyencoder.ranker.protocol import Dialogue
 
-__all__ = [
-    "MEASURES",
-    "Measured",
-    "RetrievalReport",
-    "cannot_compute",
-    "check_measures",
-    "documents_to_rerank",
-    "evaluate_retrieval",
-    "evaluate_run",
-]
-
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 """The measures by default, by their names in ir_measures."""
 
-_CANNOT = (
-    ArithmeticError,
-    AssertionError,
-    KeyError,
-    OSError,
-    RuntimeError,
-    SubprocessError,
-    ValueError,
-)  # from its providers
+# from its providers
+_CANNOT = (ArithmeticError, AssertionError, KeyError, OSError, RuntimeError, SubprocessError, ValueError)
 _IDS_AT_ONCE = 1024
 _log = logging.getLogger(__name__)
 
@@ -124,7 +106,6 @@ def evaluate_retrieval(
         {'queries': 648, 'unjudged': ..., 'nDCG@10': ..., ...}
 
     Args:
-        ranker: the ranker.
         queries: a text, or the turns or messages of a dialogue, by their ids.
         qrels: the judgements, such as those that `trec.read_qrels` reads.
         index: the index to search; with `rerank`, the source of the texts of the run's documents.
@@ -234,10 +215,11 @@ def _reported(
     parsed = _parsed(measures)
     measured = _measure(run, qrels, parsed)
     other = None if compare is None else _measure(compare, qrels, parsed)
+    mean = require("ir_measures", extra="evaluate").MeanAgg  # over queries; others are sums, such as NumRet
     means = [
-        str(one)
-        for one in parsed
-        if _is_mean(one) and _has_all(measured, str(one)) and (other is None or _has_all(other, str(one)))
+        name
+        for name, kind in ((str(one), one.aggregator()) for one in parsed)
+        if isinstance(kind, mean) and _has_all(measured, name) and (other is None or _has_all(other, name))
     ]
     values = _table(measured, means)
     ends = bootstrap_intervals(values, seed=seed).tolist()
@@ -301,11 +283,6 @@ def _parsed(measures: Sequence[str]) -> list[Any]:
                 argument="measures",
             ) from None
     return list(found)
-
-
-def _is_mean(measure: Any) -> bool:
-    """Whether a measure is a mean over queries, not a sum such as NumRet."""
-    return isinstance(measure.aggregator(), require("ir_measures", extra="evaluate").MeanAgg)
 
 
 def _has_all(measured: Measured, name: str) -> bool:

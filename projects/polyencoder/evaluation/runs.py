@@ -17,8 +17,6 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.protocol import Dialogue, TextRanker
 from polyencoder.text.dialogue import checked_context
 
-__all__ = ["DEPTH", "rerank_run", "search_run"]
-
 DEPTH = 1000
 """Results of a query, as in TREC and BEIR."""
 _AT_ONCE = 256  # queries whose hits, with their texts, are in memory at once
@@ -41,11 +39,8 @@ def search_run(
 
     Args:
         ranker: the one that made the index.
-        index: to search.
         queries: a text, or the turns or messages of a dialogue, by their ids.
         depth: results of a query; fewer if the index has fewer.
-        exactness: see `SearchOptions`.
-        effort: see `SearchOptions`.
         ignore_identical_ids: leave out a candidate that has the query's own id, as BEIR's code does.
 
     Raises:

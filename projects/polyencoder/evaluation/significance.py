@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["bootstrap_intervals", "randomisation_test"]
-
 SAMPLES = 10_000
 _AT_ONCE = 1 << 22  # numbers drawn together
 
@@ -23,8 +21,6 @@ def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0)
 
     Args:
         values: [queries, measures].
-        samples: how many are drawn.
-        seed: of the draws.
 
     Returns:
         [measures, 2].
@@ -46,8 +42,6 @@ def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, s
     Args:
         first: [queries, measures].
         second: the same of the other system.
-        samples: how many exchanges are drawn.
-        seed: of the draws.
 
     Returns:
         [measures].

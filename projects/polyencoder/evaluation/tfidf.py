@@ -17,8 +17,6 @@ from polyencoder.evaluation.metrics import HITS_AT, Tally
 from polyencoder.storage.files import write_text
 from polyencoder.text.memory import TextMemory
 
-__all__ = ["Tfidf", "evaluate_tfidf"]
-
 FORMAT = "tfidf-1"
 FIELDS = ("terms", "idf", "ngrams", "responses", "task")
 MEMORY = 128 << 20  # bytes; a text of eleven words and its vector take some 600
@@ -113,7 +111,6 @@ def evaluate_tfidf(
 
     Args:
         responses: those of the training data, which its weights are fitted to.
-        examples: to rank.
         hits_at: the k of recalls.
 
     Raises:

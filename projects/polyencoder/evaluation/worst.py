@@ -9,8 +9,6 @@ from torch import Tensor
 
 from polyencoder.data.example import Example
 
-__all__ = ["WorstError", "worst_errors"]
-
 
 @dataclass(frozen=True)
 class WorstError:
@@ -35,7 +33,6 @@ def worst_errors(
     Args:
         examples: with candidates, which include the label.
         scores: of the candidates of each example, by its place: `dict(example_scores(ranker, examples))`.
-        count: of errors.
         most_above: candidates ranked above the right one that an error keeps.
     """
     found = []

@@ -20,8 +20,6 @@ from polyencoder.export.metadata import SPLITS, front_matter, hub_dataset, hub_i
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["TrainingRun", "measured", "model_card", "read_run", "table", "updated_card"]
-
 # What of a training matters to a reader, when the options do not say which of them were given
 _FLAGS = (
     *("task", "mutators", "backbone", "init_model", "candidates", "eval_candidates", "batchsize", "num_epochs"),
@@ -120,7 +118,6 @@ def model_card(
     """Writes the README.md of a model folder.
 
     Args:
-        ranker: the model.
         name: of the folder or the repository, for the title and the example.
         run: its training, if that is known.
         dtype: of the weights in the folder.
@@ -139,7 +136,11 @@ def model_card(
         "parameters": ranker.model.describe_weights(dtype),
         "context": _context(config.text),
         "candidate": f"the first {config.text.label_truncate} tokens",
-        "prompts": _prompts(config.text),
+        "prompts": ", ".join(
+            f"{value!r} before a {name.removesuffix('_prompt')}"
+            for name in PROMPTS
+            if (value := getattr(config.text, name))
+        ),
         "trained for": _length(run),
         "ONNX graphs": graphs,
     }
@@ -193,13 +194,14 @@ def _metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
             one
             for part, measures, data in evaluations
             if data is not None
-            for one in results(_without_count(measures), dataset=data, part=part, **facts)
+            for one in results(
+                {name: value for name, value in measures.items() if name != "examples"},
+                dataset=data,
+                part=part,
+                **facts,
+            )
         ],
     )
-
-
-def _without_count(measures: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in measures.items() if name != "examples"}
 
 
 def _context(text: TextConfig) -> str:
@@ -207,12 +209,6 @@ def _context(text: TextConfig) -> str:
         return f"the latest {text.longest_context} tokens"
     last = f"the first {text.text_truncate} tokens of the last turn"
     return last if text.history_size == 1 else f"{last}, and of those before it, most recent first"
-
-
-def _prompts(text: TextConfig) -> str:
-    return ", ".join(
-        f"{value!r} before a {name.removesuffix('_prompt')}" for name in PROMPTS if (value := getattr(text, name))
-    )
 
 
 def _usage(ranker: TextRanker, *, name: str) -> str:

@@ -35,8 +35,6 @@ from polyencoder.storage.files import (
 from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS
 
-__all__ = ["check_no_model", "export_folder", "placing", "save_ranker"]
-
 README = "README.md"
 _GRAPHS = "onnx.json"  # `polyencoder.export.onnx.files.DESCRIPTION`; without it graphs are not read
 _OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, "tokenizer_config.json")

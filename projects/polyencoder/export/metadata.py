@@ -12,8 +12,6 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from polyencoder.hub.resolve import hub_id_problem
 
-__all__ = ["front_matter", "hub_dataset", "hub_id", "renamed", "results", "without_folder"]
-
 SPLITS = {"valid": "validation", "test": "test"}
 """The hub's names of the parts of a data set."""
 

@@ -20,8 +20,6 @@ from polyencoder.storage.checkpoint import read_digests
 from polyencoder.storage.digests import weights_fingerprint
 from polyencoder.storage.names import WEIGHTS
 
-__all__ = ["push"]
-
 
 def push(
     ranker: CalibratedRanker,

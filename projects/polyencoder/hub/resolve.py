@@ -18,17 +18,6 @@ from huggingface_hub.errors import HFValidationError
 
 from polyencoder.errors import CheckpointError, first_line
 
-__all__ = [
-    "SECONDS",
-    "downloaded",
-    "exists",
-    "hub_id_problem",
-    "hub_unreachable_reason",
-    "is_path",
-    "unreachable_reason",
-    "was_downloaded",
-]
-
 SECONDS = 5.0
 """The timeout for a server's answer, in seconds."""
 _FOR = 10.0  # seconds an answer is cached

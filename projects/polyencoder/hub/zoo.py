@@ -16,8 +16,6 @@ from types import MappingProxyType
 from polyencoder.config import Architecture
 from polyencoder.errors import ConfigError, did_you_mean
 
-__all__ = ["PAPER", "ModelSource", "PublishedResult", "ZooModel", "zoo_model", "zoo_models"]
-
 PAPER = "Humeau et al., Poly-encoders, ICLR 2020 (https://arxiv.org/abs/1905.01969)"
 
 

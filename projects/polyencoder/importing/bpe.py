@@ -11,17 +11,6 @@ from tokenizers import Tokenizer, decoders, models
 
 from polyencoder.errors import CheckpointError
 
-__all__ = [
-    "CONTINUED",
-    "END_OF_WORD",
-    "Merge",
-    "complete",
-    "merge_tokenizer",
-    "read_lines",
-    "read_merges",
-    "read_numbers",
-]
-
 Merge = tuple[str, str]
 
 VERSION = "#version: 0.2"

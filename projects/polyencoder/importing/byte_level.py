@@ -20,8 +20,6 @@ from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import Merge, read_merges, read_numbers
 from polyencoder.importing.patterns import class_of
 
-__all__ = ["BYTE_LEVEL", "byte_level"]
-
 _SPACE = "\u0120"  # the character for byte 32
 # GPT-2's, with the letters, numbers and spaces of Python's `regex`
 _PATTERN = r"'s|'t|'re|'ve|'m|'ll|'d| ?[{L}]+| ?[{N}]+| ?[^{s}{L}{N}]+|[{s}]+(?![^{s}])|[{s}]+"
@@ -36,7 +34,6 @@ def byte_level(
     """Returns the tokenizer, and the token of an empty text, if it has one.
 
     Args:
-        dict_file: `X.dict`.
         kind: one of `BYTE_LEVEL`.
         tokens: all of the dictionary's tokens, in the order of their ids.
         special: the padding, start, end and unknown tokens.

@@ -22,8 +22,6 @@ from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, config_fields, names_of, rename, with_unknown_rows
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
-__all__ = ["import_fairseq"]
-
 _ROLES = {
     "bos_token": "<s>",
     "cls_token": "<s>",
@@ -67,8 +65,6 @@ def import_fairseq(
 
     Args:
         checkpoint: the `.pt` file, in old or new layout. No code in it is run.
-        dictionary: its `dict.txt`.
-        out: the folder.
         encoding: what splits texts into the symbols of the dictionary.
 
     Raises:

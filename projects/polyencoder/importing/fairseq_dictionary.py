@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.bpe import CONTINUED, read_lines
 
-__all__ = ["MASK", "PAD", "SPACE", "SPECIAL", "UNKNOWN", "FairseqDictionary"]
-
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")  # ids 0 to 3, in no dict.txt
 PAD, UNKNOWN, MASK = 1, 3, "<mask>"
 SPACE = "\u2581"  # what sentencepiece writes for a space
@@ -35,7 +33,6 @@ class FairseqDictionary:
         Args:
             path: the file, `symbol count` lines.
             n_tokens: the number of the model's word embeddings; with one more than symbols, the last is the mask's.
-            origin: the checkpoint, for errors.
 
         Raises:
             CheckpointError: a line is not a new symbol with its count, or the model has another number of tokens.

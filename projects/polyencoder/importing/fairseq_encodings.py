@@ -19,8 +19,6 @@ from polyencoder.importing.fairseq_dictionary import SPACE, FairseqDictionary
 from polyencoder.importing.patterns import matches
 from polyencoder.importing.sentencepiece_model import read_sentencepiece
 
-__all__ = ["Codes", "Encoding", "Gpt2", "PlainWords", "SentencePiece", "build_tokenizer"]
-
 
 class Encoding(Protocol):
     """Splits texts into the symbols of a dictionary."""

@@ -18,8 +18,6 @@ from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 
-__all__ = ["TOKENIZER_CONFIG", "save_backbone", "save_tokenizer"]
-
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
@@ -38,9 +36,7 @@ def save_backbone(
         folder: created if missing; an encoder in it is replaced.
         config: the configuration of the Hugging Face model.
         weights: its tensors, by its names, without a pooler.
-        tokenizer: the model's tokenizer.
         special_tokens: by role, such as `cls_token`.
-        origin: the checkpoint, for error messages.
 
     Raises:
         CheckpointError: `folder` is a file, or the weights are not those of such a model.

@@ -11,8 +11,6 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.pickles import option
 
-__all__ = ["POSITIONS", "SEGMENTS", "WORDS", "check_names", "config_fields", "names_of", "rename", "with_unknown_rows"]
-
 WORDS, POSITIONS, SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from polyencoder.errors import CheckpointError
 
-__all__ = ["check_options", "model_option_files", "named_modules", "read_options"]
-
 TRUSTED = ("parlai", "polyencoder", "parlai_internal", "parlai_fb")
 """Packages that options may name: ParlAI, this project, and those that ParlAI always imports if they exist."""
 

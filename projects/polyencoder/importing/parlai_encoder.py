@@ -23,8 +23,6 @@ from torch import Tensor
 from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, names_of
 from polyencoder.modeling.encoder_config import first_position, scratch_config
 
-__all__ = ["ENCODER_OPTIONS", "VARIANTS", "encoder_config", "encoder_names", "encoder_weights"]
-
 # The options that shape an encoder, with ParlAI's defaults; None for no default
 ENCODER_OPTIONS: dict[str, Any] = {
     "embedding_size": None,
@@ -89,7 +87,9 @@ def encoder_weights(
     tensors = {ours: state[f"{prefix}.{name}"].float() for name, ours in encoder_names(opt).items()}
     if opt["embeddings_scale"]:
         tensors[WORDS] = tensors[WORDS] * math.sqrt(opt["embedding_size"])
-    tensors[SEGMENTS] = _at_least_two_rows(tensors.get(SEGMENTS, tensors[WORDS][:0]))
+    # zeros for segments that it lacks: with two, a cross-encoder can start from any of these encoders
+    segments = tensors.get(SEGMENTS, tensors[WORDS][:0])
+    tensors[SEGMENTS] = torch.cat([segments, segments.new_zeros(max(2 - len(segments), 0), segments.size(1))])
     positions = tensors[POSITIONS]
     first = first_position({"model_type": VARIANTS[opt["variant"]], "pad_token_id": _NULL})
     before = positions.new_zeros(first, positions.size(1))
@@ -115,11 +115,3 @@ def encoder_config(opt: Mapping[str, Any], weights: Mapping[str, Tensor]) -> dic
     )
     config |= {"model_type": VARIANTS[opt["variant"]], "type_vocab_size": weights[SEGMENTS].size(0)}
     return config if opt["variant"] in ("xlm", "bart") else config | {"embedding_norm": False}
-
-
-def _at_least_two_rows(segments: Tensor) -> Tensor:
-    """Segment embeddings [2 or more, dim], zeros for those that ParlAI's encoder lacks.
-
-    With two, a cross-encoder can start from any of these encoders.
-    """
-    return torch.cat([segments, segments.new_zeros(max(2 - segments.size(0), 0), segments.size(1))])

@@ -23,8 +23,6 @@ from polyencoder.importing.parlai_encoder import (
     encoder_weights,
 )
 
-__all__ = ["convert_parlai"]
-
 # For each architecture: ParlAI's encoders -> our towers
 _TOWERS: dict[str, dict[str, str]] = {
     "bi": {"context_encoder": "context_tower", "cand_encoder": "own_candidate_tower"},
@@ -63,10 +61,7 @@ _ALLOWED: dict[str, tuple[tuple[Any, ...], str]] = {
     "variant": (tuple(VARIANTS), "no encoder of Hugging Face is equal to it"),
     "activation": (("gelu", "relu"), "ParlAI has no other"),
     "reduction_type": (("first", "mean", "max"), "ParlAI has no other"),
-    "use_memories": (
-        (False,),
-        "a context's vector then depends on memories, which only its own agent finds",
-    ),
+    "use_memories": ((False,), "a context's vector then depends on memories, which only its own agent finds"),
     "polyencoder_type": (("codes", "n_first"), "ParlAI has no other"),
     "poly_attention_type": (("basic", "sqrt", "multihead"), "ParlAI has no other"),
     "codes_attention_type": (("basic", "sqrt", "multihead"), "ParlAI has no other"),
@@ -96,7 +91,8 @@ def convert_parlai(
             that it must equal.
     """
     opt = _complete(opt, architecture, origin=origin)
-    towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if not _is_shared(opt, prefix)}
+    shared = "cand_encoder" if opt["share_encoders"] else None
+    towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if prefix != shared}
     others = _other_names(opt, architecture)
     names = [f"{prefix}.{name}" for prefix in towers for name in encoder_names(opt)] + list(others)
     seconds = _second_names(opt) if architecture == "bi" else {}
@@ -154,10 +150,6 @@ def _complete(opt: Mapping[str, Any], architecture: Architecture, *, origin: str
     if architecture == "cross":
         values["n_segments"] = 2  # independent of its options
     return values
-
-
-def _is_shared(opt: Mapping[str, Any], prefix: str) -> bool:
-    return prefix == "cand_encoder" and bool(opt["share_encoders"])
 
 
 def _other_names(opt: Mapping[str, Any], architecture: Architecture) -> dict[str, str]:

@@ -8,8 +8,6 @@ from typing import Any
 
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-__all__ = ["class_of", "lower_case", "matches", "white_space"]
-
 
 def matches(pattern: str) -> pre_tokenizers.PreTokenizer:
     """Keeps what the pattern matches in Python, and drops the text in between; \\w and \\s must be in brackets."""

@@ -20,8 +20,6 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.storage.safe_load import Allowed, allowing
 
-__all__ = ["PlainObject", "option", "plain", "read_checkpoint", "tensors"]
-
 T = TypeVar("T", int, float, bool, str, dict[str, Any])
 _KINDS: dict[type, str] = {
     int: "a count",

@@ -15,8 +15,6 @@ from polyencoder.errors import CheckpointError
 from polyencoder.importing.patterns import white_space
 from polyencoder.packages import require
 
-__all__ = ["SentencePieceModel", "read_sentencepiece"]
-
 _SPACE = "\u2581"
 _UNIGRAM, _BPE = 1, 2  # TrainerSpec.ModelType
 _NORMAL, _USER_DEFINED, _BYTE = 1, 4, 6  # ModelProto.SentencePiece.Type

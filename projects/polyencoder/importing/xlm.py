@@ -22,8 +22,6 @@ from polyencoder.importing.folder import save_backbone
 from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, config_fields, names_of, rename, with_unknown_rows
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
-__all__ = ["import_xlm"]
-
 # The first ids of each dictionary. A sentence of XLM is between two </s>.
 _SPECIAL = ("<s>", "</s>", "<pad>", "<unk>", *(f"<special{i}>" for i in range(10)))
 _PAD, _UNKNOWN = 2, 3
@@ -75,7 +73,6 @@ def import_xlm(
     Args:
         checkpoint: the `.pth` file. No code in it is run.
         codes: fastBPE's merges.
-        out: the folder.
         vocabulary: fastBPE's vocabulary, `token count` lines, for a checkpoint without a dictionary of its own.
         languages: the languages whose embeddings become those of the two segments: one for both, or two.
         lower_case: whether text is lower-cased and stripped of accents, as for XLM's English models.

@@ -240,8 +240,6 @@ class Index(ABC):
         """The best by vectors, with checked options.
 
         Args:
-            contexts: the encoded contexts.
-            options: of the search.
             floors: [contexts], for certificates: scores that `top_k` candidates of other indexes reach. Below them
                 nothing needs a proof; -inf for none.
         """

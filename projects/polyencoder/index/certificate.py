@@ -23,8 +23,6 @@ from torch import Tensor
 from polyencoder.index.options import Exactness
 from polyencoder.scoring import ContextEncoding, TopK, search
 
-__all__ = ["Shortlist", "ShortlistResult", "ShortlistSearch", "search_shortlists"]
-
 
 class Shortlist(NamedTuple):
     """The candidates proposed for one context."""
@@ -85,7 +83,6 @@ def search_shortlists(
     are not bounded by inner products.
 
     Args:
-        engine: proposes candidates.
         exactness: the least exactness of every result.
         length: of the first lists.
         longest: of the last ones.

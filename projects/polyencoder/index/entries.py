@@ -14,8 +14,6 @@ import numpy as np
 from polyencoder.checks import is_blank, json_problem
 from polyencoder.index.base import Candidate
 
-__all__ = ["canonical", "checked", "taken"]
-
 
 def canonical(metadata: dict[str, Any] | None) -> str | None:
     """Metadata as canonical JSON. Numbers of numpy are numbers; dates and times become text.

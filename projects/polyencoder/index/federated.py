@@ -31,8 +31,6 @@ from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 
-__all__ = ["FederatedIndex"]
-
 T = TypeVar("T")
 _Same = tuple[str, str, str | None]
 

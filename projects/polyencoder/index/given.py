@@ -15,8 +15,6 @@ from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["checked_vector", "same_vector", "with_vectors"]
-
 SAMPLE = 8  # candidates whose texts the model encodes for comparison
 LEAST_COSINE = 0.98  # cosine of the model's vector and the given one: float16 and bfloat16 reach 0.999
 TOLERANCE = 0.01  # relative tolerance of lengths, and of vectors of one text

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from polyencoder.index.hits import Hit
 
-__all__ = ["MOST_CONSIDERED", "considered", "grown", "limited"]
-
 MOST_CONSIDERED = 1 << 14
 """The best candidates of a context among which groups are looked for."""
 

@@ -10,8 +10,6 @@ import numpy as np
 from polyencoder.index.options import Exactness
 from polyencoder.scoring.diversity import marginal_relevance
 
-__all__ = ["Found", "Hit", "HitKey", "diverse_hits"]
-
 Found = Exactness | Literal["words"]
 """How a hit was found: by vectors, with this exactness of their search; or by words alone."""
 

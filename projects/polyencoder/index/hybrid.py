@@ -19,8 +19,6 @@ from typing import NamedTuple
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import Fusion
 
-__all__ = ["DEPTH", "Scaled", "fused", "scaled"]
-
 DEPTH = 100
 """The least number of candidates in each list. Scores are scaled by the first ones of this number."""
 _K = 60  # k of the paper

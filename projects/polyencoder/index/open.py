@@ -31,8 +31,6 @@ from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.storage.temporary import TemporaryFolder
 from polyencoder.text.dialogue import checked_contexts
 
-__all__ = ["check_tuning", "described", "make_index", "open_index"]
-
 Place = str | os.PathLike[str]
 
 _ADDRESSES = ("milvus", *SCHEMES)

@@ -15,8 +15,6 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
 
-__all__ = ["TOP_K", "Exactness", "Filter", "Fusion", "ScanDtype", "SearchOptions", "checked_filter"]
-
 Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
 

@@ -24,8 +24,6 @@ from polyencoder.index.given import checked_vector
 from polyencoder.index.meta import Fingerprints
 from polyencoder.packages import require
 
-__all__ = ["FINGERPRINTS", "fingerprints_of", "plain", "vectors_from"]
-
 FINGERPRINTS = b"polyencoder_fingerprints"
 """The key in the metadata of a file's schema: the JSON of the `Fingerprints` of the encoder that made its vectors."""
 

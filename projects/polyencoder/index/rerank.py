@@ -18,8 +18,6 @@ from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_texts
 from polyencoder.scoring import ContextEncoding, check_scores
 
-__all__ = ["OWN_K", "RERANK_K", "check_reranker", "first_texts", "rerank"]
-
 RERANK_K = 50  # for a cross-encoder
 OWN_K = 100  # for a late-interaction encoder
 _TEXTS = 1 << 11  # of several contexts whose token vectors are in memory at once
@@ -40,7 +38,6 @@ def rerank(
 
     Args:
         ranker: a cross-encoder or late-interaction encoder.
-        contexts: those of the hits.
         hits: [contexts], each best first.
         k: different texts of each context to re-rank; equal scores keep their order.
         encoded: the contexts as this ranker encoded them, with their tokens; None to read them here.

@@ -17,8 +17,6 @@ from polyencoder.index.vectors import quantize
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
 
-__all__ = ["ROWS_AT_ONCE", "Entry", "brought", "encoded", "entry_of", "key_of", "missing", "to_write"]
-
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
 

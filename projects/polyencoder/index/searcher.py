@@ -23,8 +23,6 @@ from polyencoder.scoring.diversity import pool_size
 from polyencoder.text import lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 
-__all__ = ["Searcher"]
-
 _AT_ONCE = 1024  # contexts whose vectors are in memory at once, and share a scan
 _WITH_TOKENS = 256  # the same, where the vectors of their tokens are kept, too
 # The number of the first texts that, by reciprocal ranks, have the `DEPTH` best scores among them: a text that is

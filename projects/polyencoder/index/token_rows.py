@@ -21,8 +21,6 @@ from polyencoder.modeling import RankerModel
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.digests import fingerprint, weight_parts
 
-__all__ = ["StoredTokens", "TokenDtype", "TokenRows"]
-
 TokenDtype = Literal["int8", "float16"]
 
 _BLOCK = 1 << 10  # rows that are copied at once
@@ -33,8 +31,6 @@ class StoredTokens:
     """Which token vectors an index holds.
 
     Args:
-        dtype: of each number.
-        dim: of each vector.
         fingerprint: of the weights behind the candidate tower that they depend on.
     """
 

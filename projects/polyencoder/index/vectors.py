@@ -78,11 +78,7 @@ class Vectors:
         """Maps the files of an index folder.
 
         Args:
-            folder: their folder.
             names: the files, in any order.
-            dim: of the vectors.
-            dtype: their stored dtype.
-            rows: the expected number of rows.
             tokens: the token vectors beside them, if any.
             before: an earlier state of the index; files mapped there are reused.
 

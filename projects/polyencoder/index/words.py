@@ -12,8 +12,6 @@ from unicodedata import normalize
 
 import regex
 
-__all__ = ["query_words", "words_of"]
-
 _CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
 _WORDS = regex.compile(rf"{_CHARACTER}|(?:(?!{_CHARACTER})[\p{{L}}\p{{N}}\p{{M}}])+")
 _IS_CHARACTER = regex.compile(_CHARACTER).fullmatch

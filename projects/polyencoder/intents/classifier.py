@@ -27,8 +27,6 @@ from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.fingerprint import model_fingerprint
 
-__all__ = ["HEAD", "EncoderSource", "IntentClassifier", "Prediction"]
-
 HEAD, HEAD_WEIGHTS = "head.json", "head.safetensors"
 FORMAT_VERSION = 1
 ROUNDED: tuple[WeightDtype, ...] = ("float16", "bfloat16")  # as `polyencoder export --dtype` may have kept the encoder
@@ -59,7 +57,6 @@ class IntentClassifier:
         encoder: a ranker, on whose vectors the head was trained.
         head: with one output per label.
         labels: in the order of the outputs.
-        kind: of the vectors.
         temperature: the divisor of the logits.
     """
 

@@ -14,8 +14,6 @@ from polyencoder.data.readers import OnBad, expand, raise_it, records
 from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
 
-__all__ = ["LABEL_COLUMNS", "TEXT_COLUMN", "Labelled", "hold_out", "read_labelled", "read_plain", "sample_per_label"]
-
 TEXT_COLUMN = "text"
 LABEL_COLUMNS = ("label", "intent", "category")
 """Columns that are tried for labels, unless one is named."""

@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Share
 
-__all__ = ["Head", "HeadConfig", "TrainedHead"]
-
 MOST_LAYERS = 10
 LENGTH = 3.0
 _TEMPERATURES = (0.05, 20.0)

@@ -13,8 +13,6 @@ from polyencoder.errors import InputError
 from polyencoder.intents.examples import Labelled
 from polyencoder.intents.head import Head, HeadConfig, TrainedHead, best_temperature, score
 
-__all__ = ["fit_logistic", "tfidf_probabilities"]
-
 STRENGTHS = (1.0, 10.0, 100.0)
 """Inverse strengths of L2 regularization, of which the held-out texts choose one."""
 
@@ -28,7 +26,6 @@ def fit_logistic(
         vectors: [texts, dim], float32, to train on.
         labels: [texts], 0 to `n_labels` - 1, each of which occurs.
         valid_vectors, valid_labels: the same of the held-out texts.
-        n_labels: the number of labels.
     """
     head = Head(HeadConfig(hidden_layers=0), inputs=vectors.size(1), labels=n_labels)
     head.standardise(torch.cat([vectors, valid_vectors]))
@@ -48,9 +45,7 @@ def tfidf_probabilities(
     """Classifies texts by TF-IDF of words and pairs of words: probabilities [texts, labels], and the labels.
 
     Args:
-        train: the training texts.
         valid: texts of the same labels that choose the regularization.
-        texts: to classify.
 
     Raises:
         InputError: there is no word in the training texts.

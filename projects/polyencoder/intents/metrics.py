@@ -12,8 +12,6 @@ from torch import Tensor
 from polyencoder.calibration.fitting import reliability
 from polyencoder.intents.examples import Labelled
 
-__all__ = ["ClassifierMetrics", "Confusion", "Coverage", "evaluate"]
-
 MIN_PROBABILITIES = (0.5, 0.7, 0.9)
 
 
@@ -60,18 +58,17 @@ def evaluate(probabilities: Tensor, labels: Sequence[str], examples: Sequence[La
         if one.label != label:
             mistakes[one.label, label].append(one.text)
     counts = Counter(one.label for one in examples)
+    covered = []
+    for least in MIN_PROBABILITIES:
+        answered = best >= least
+        accuracy = float(right[answered].float().mean()) if answered.any() else None
+        covered.append(Coverage(least, float(answered.float().mean()), accuracy))
     return ClassifierMetrics(
         float(right.float().mean()),
         reliability(best, right, torch.ones(len(best))).error,
-        [_coverage(least, best, right) for least in MIN_PROBABILITIES],
+        covered,
         [
             Confusion(label, other, len(texts), counts[label], texts[0])
             for (label, other), texts in sorted(mistakes.items(), key=lambda item: (-len(item[1]), item[0]))
         ],
     )
-
-
-def _coverage(least: float, probabilities: Tensor, right: Tensor) -> Coverage:
-    answered = probabilities >= least
-    accuracy = float(right[answered].float().mean()) if answered.any() else None
-    return Coverage(least, float(answered.float().mean()), accuracy)

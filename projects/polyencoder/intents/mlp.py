@@ -19,8 +19,6 @@ from polyencoder.intents.head import Head, HeadConfig, TrainedHead, best_tempera
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs, Positive
 
-__all__ = ["TABLE_8", "FitSettings", "HeadOptimizer", "Trial", "fit_mlp", "grid_search"]
-
 HeadOptimizer = Literal["sgd", "adam"]
 
 RATES: dict[HeadOptimizer, float] = {"adam": 4e-4, "sgd": 0.75}
@@ -72,9 +70,6 @@ def fit_mlp(
         vectors: [texts, dim], float32, to train on.
         labels: [texts], 0 to `n_labels` - 1.
         valid_vectors, valid_labels: the same of the held-out texts.
-        n_labels: the number of labels.
-        config: the head's shape.
-        settings: how it is trained.
         seed: of the initial weights, the order of texts, and dropout. torch's global random state is left alone.
 
     Raises:
@@ -152,7 +147,6 @@ def grid_search(
     """Trains all heads of a grid, each optimizer with the paper's rate, and sorts them: by accuracy, then by loss.
 
     Args:
-        fit: trains one head.
         settings: all but the optimizer and its rate.
         grid: shapes and optimizers.
         on_progress: called with one line per finished head.

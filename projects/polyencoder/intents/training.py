@@ -21,8 +21,6 @@ from polyencoder.intents.mlp import FitSettings, Trial, fit_mlp, grid_search
 from polyencoder.ranker.encoding import VectorKind
 from polyencoder.ranker.scorer import Scorer
 
-__all__ = ["IntentReport", "SeedResult", "train_intents"]
-
 
 @dataclass(frozen=True)
 class SeedResult:
@@ -121,7 +119,6 @@ def train_intents(
         train: labelled texts, of two labels at least. A part of them is held out.
         test: other texts with the same labels.
         config: the shape of the paper's head, a perceptron; None for logistic regression.
-        settings: how it is trained.
         grid: search the paper's Table 8 with the first seed, instead of `config` and the optimizer of `settings`.
         per_intent: train on a sample of this many texts per label, held-out texts included; another for each seed.
         seeds: of the sample, of the held-out texts, and of the head.

@@ -21,8 +21,6 @@ from polyencoder.modeling.rounding import CastOncePerStep
 from polyencoder.text.batches import token_batches
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["Pieces", "in_pieces"]
-
 T = TypeVar("T")
 
 

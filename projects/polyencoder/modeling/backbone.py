@@ -26,8 +26,6 @@ from polyencoder.modeling.tracing import is_traced
 from polyencoder.text.batches import length_groups
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["Backbone"]
-
 _log = logging.getLogger(__name__)
 ROW = 1 << 10  # tokens whose activations fit a CPU's caches
 _check_lock = threading.Lock()  # the packing check changes a model's weights and mode for a moment

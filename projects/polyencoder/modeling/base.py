@@ -26,8 +26,6 @@ from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["RankerModel", "TrainableModel"]
-
 M = TypeVar("M", bound="TrainableModel")
 R = TypeVar("R", bound="RankerModel")
 

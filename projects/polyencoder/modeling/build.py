@@ -21,8 +21,6 @@ from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
 from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
 
-__all__ = ["Parts", "build_model", "fitting", "from_encoder", "from_ranker", "from_vocabulary"]
-
 _log = logging.getLogger(__name__)
 
 Parts = tuple[RankerModel, TextEncoder]

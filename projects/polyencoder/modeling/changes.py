@@ -9,8 +9,6 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-__all__ = ["weights_sample", "weights_state"]
-
 _steps = 0  # of all optimizers: fused ones do not count up the versions of the weights
 
 

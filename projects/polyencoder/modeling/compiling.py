@@ -12,8 +12,6 @@ import torch
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import TrainableModel
 
-__all__ = ["compile_encoders"]
-
 
 def compile_encoders(model: TrainableModel, *, device: torch.device | str = "cpu") -> None:
     """Compiles the transformers in `model` on their first run.

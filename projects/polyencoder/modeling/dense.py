@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from polyencoder.config import DenseConfig
 from polyencoder.errors import ConfigError, first_line
 
-__all__ = ["ACTIVATIONS", "build_dense", "set_dense_weights"]
-
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
     "tanh": nn.Tanh,

@@ -9,8 +9,6 @@ from transformers import BertConfig, PretrainedConfig, PreTrainedModel
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["backbone_config", "dropout_keys", "first_position", "max_length", "scratch_config", "with_dropout"]
-
 # Keys of a Hugging Face configuration about its origin, not the architecture.
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
 

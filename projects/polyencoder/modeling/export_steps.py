@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["BothTextsStep", "CandidatesStep", "ContextStep", "ScorerStep", "Step"]
-
 
 class Step(nn.Module):
     """An exported step: ids int64 and mask bool [batch, length] (and segments int64) -> `outputs`."""

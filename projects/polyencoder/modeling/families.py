@@ -15,9 +15,6 @@ from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.late import LateEncoder
 from polyencoder.modeling.separable import BiEncoder, PolyEncoder
 
-__all__ = ["CONVERT_SIZES", "FAMILIES", "Family", "family"]
-
-
 # around a pre-trained encoder: Section 5.1 of Humeau et al. (ICLR 2020)
 _USUAL = {"learning_rate": 5e-5, "optimizer": "adamw", "weight_decay": 0.01, "schedule": "linear", "clip": 1.0}
 # Section 3 of ConveRT, and note 10

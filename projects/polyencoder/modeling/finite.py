@@ -8,8 +8,6 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError
 
-__all__ = ["check_finite"]
-
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], *, origin: str) -> None:
     """Raises CheckpointError for the first tensor with nan or infinity.

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from polyencoder.modeling.packing import Blocks, Packing
 
-__all__ = ["LastLayer"]
-
 _PARTS = {"attention", "intermediate", "output"}
 _OWN = {"query", "key", "value", "dropout"}
 

@@ -24,8 +24,6 @@ from polyencoder.text import TextEncoder
 from polyencoder.text.batches import length_groups, token_batches
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["LateEncoder"]
-
 EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
 """The terms of the score, in the order of its weights."""
 DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as hf_logging
 
@@ -20,8 +20,6 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import dropout_keys
 from polyencoder.modeling.finite import check_finite
 from polyencoder.text.vocabulary import special_tokens
-
-__all__ = ["build_backbone", "load_pretrained", "load_tokenizer"]
 
 _MOST_LAYERS = 1_000
 
@@ -62,20 +60,15 @@ def load_pretrained(
             if hasattr(config, key):
                 setattr(config, key, rate)
         model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False, **where)
-    if not _is_encoder(model):
+    is_decoder = getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False)
+    # not all decoders' configurations say so
+    if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
         raise ConfigError(
             f"backbone {name}: {model.config.model_type} is not an encoder; use BERT, RoBERTa, MiniLM or ModernBERT",
             argument="backbone",
         )
     check_finite(model.named_parameters(), origin=f"backbone {name}")
     return Backbone(model)
-
-
-def _is_encoder(model: PreTrainedModel) -> bool:
-    """Whether attention is bidirectional, without a decoder. Not all decoders' configurations say so."""
-    if getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False):
-        return False
-    return not any(getattr(module, "is_causal", False) for module in model.modules())
 
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:

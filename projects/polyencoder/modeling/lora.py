@@ -17,8 +17,6 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.packages import require
 from polyencoder.storage.digests import fingerprint, weight_parts
 
-__all__ = ["adapted_tensors", "add_adapters", "load_trained", "merged", "trained_state"]
-
 _log = logging.getLogger(__name__)
 
 M = TypeVar("M", bound=nn.Module)

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from torch import nn
 
-__all__ = ["in_evaluation"]
-
 
 @contextmanager
 def in_evaluation(model: nn.Module) -> Iterator[None]:

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from polyencoder.errors import ConfigError
 from polyencoder.scoring import ContextEncoding, Keys
 
-__all__ = ["CandidateAttention", "CodesAttention", "masked_softmax"]
-
 
 def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
     """Softmax over the last dimension where `mask` is True, 0 elsewhere; all 0, not NaN, if fully masked."""

@@ -22,8 +22,6 @@ from polyencoder.modeling.cpu.attention import attention, biased_mask
 from polyencoder.modeling.varlen import AttentionOptions
 from polyencoder.text.batches import length_groups
 
-__all__ = ["Blocks", "Packing", "Ragged", "pack"]
-
 BLOCK = 16  # fixed cost of a call of attention with gradients, in tokens of padding
 FORWARD_BLOCK = 4  # the same without gradients
 _USUAL = AttentionOptions()

@@ -14,8 +14,6 @@ from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.packing import Packing, pack
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["gives_first", "why_not_packed"]
-
 LARGEST_DIFFERENCE = 1e-4  # relative to the largest output, in float32; attention across sequences differs far more
 
 

@@ -14,8 +14,6 @@ from polyencoder.errors import CheckpointError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.finite import check_finite
 
-__all__ = ["HEADS", "begins_with_head", "read_heads", "start_from_heads"]
-
 HEADS = "heads.safetensors"
 
 NEXT_UTTERANCE = "next_utterance"

@@ -19,8 +19,6 @@ from polyencoder.modeling.packing import Packing
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.modeling.varlen import AttentionOptions
 
-__all__ = ["with_our_layers"]
-
 
 def with_our_layers(model: PreTrainedModel) -> PreTrainedModel:
     """An MPNet as one that can be packed, with the same modules under the same names; other models unchanged."""

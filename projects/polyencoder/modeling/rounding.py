@@ -18,8 +18,6 @@ from torch.func import functional_call
 from polyencoder.modeling.changes import weights_state
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["CastOncePerStep", "LowPrecisionWeights", "run_with"]
-
 T = TypeVar("T")
 
 

@@ -19,8 +19,6 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.dense import ACTIVATIONS, set_dense_weights
 from polyencoder.modeling.families import family
 
-__all__ = ["COSINE_SCALING", "SentenceVectors", "own_fields", "own_prompts", "sentence_vectors", "start_from_dense"]
-
 _log = logging.getLogger(__name__)
 
 COSINE_SCALING = 4.47

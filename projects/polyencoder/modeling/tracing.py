@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch.jit import is_tracing  # type: ignore[attr-defined]
 
-__all__ = ["is_traced"]
-
 
 def is_traced() -> bool:
     """Whether the model is being traced, and must not have control flow that depends on the data."""

@@ -13,8 +13,6 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.families import family
 from polyencoder.modeling.finite import check_finite
 
-__all__ = ["inherited_fields", "transfer_weights"]
-
 # Each tower -> the other model's towers to start from, in order of preference
 _SOURCES = {
     "context_tower.": ("context_tower.", "tower."),

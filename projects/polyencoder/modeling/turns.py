@@ -9,8 +9,6 @@ from torch.nn.functional import pad
 
 from polyencoder.config import TurnEnd
 
-__all__ = ["turn_end", "turn_means", "turn_numbers"]
-
 
 def turn_end(separator: Sequence[int]) -> TurnEnd:
     """Converts the separator's tokens to the end of a turn that `turn_numbers` takes."""

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["AttentionOptions", "Kernel", "has_kernel", "kernel_for"]
-
 _LARGEST_HEAD = 256  # dimensions
 _GIVEN = ("query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k")  # positional arguments of torch's kernel
 

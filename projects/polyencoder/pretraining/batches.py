@@ -22,8 +22,6 @@ from polyencoder.text.batches import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 
-__all__ = ["PairBatches", "PairInputs"]
-
 POOL = 32  # batches, approximately, whose examples are sorted by length together
 SHORT = 50  # tokens per example, for this approximation
 FEWEST = 4  # minimum sequences per batch, so that it can be halved

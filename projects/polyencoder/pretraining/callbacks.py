@@ -24,8 +24,6 @@ from polyencoder.training.callbacks.evaluation import Evaluation
 from polyencoder.training.callbacks.log import Log
 from polyencoder.training.distributed import Processes, gather_objects
 
-__all__ = ["HeldOut", "KeepEncoder", "PretrainingCurve", "PretrainingLog"]
-
 
 class HeldOut(Evaluation):
     """Evaluates both objectives on fixed held-out examples every `every` updates.

@@ -14,8 +14,6 @@ from polyencoder.export.metadata import front_matter, hub_id, results
 from polyencoder.pretraining.start import Pretrained
 from polyencoder.storage.files import reporting_write_errors, write_text
 
-__all__ = ["encoder_card", "ranker_flags", "ranker_options", "write_encoder"]
-
 TASK = "fill-mask"
 """The hub's name of what pre-trained encoders do."""
 
@@ -35,8 +33,6 @@ def encoder_card(
     """The README.md of an encoder's folder; paths are cut to their last part.
 
     Args:
-        pretrained: the trained encoder.
-        folder: the folder to write.
         report: held-out `perplexity`, `masked_accuracy` and `next_accuracy`, if known.
         backbone: the encoder that was continued, if any.
         corpus: files, or names of tasks.

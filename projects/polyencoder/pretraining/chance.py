@@ -13,8 +13,6 @@ from polyencoder.pretraining.inputs import PairBatch
 from polyencoder.pretraining.masking import IGNORED
 from polyencoder.text import TextEncoder
 
-__all__ = ["Chance"]
-
 DEVIATIONS = 2  # standard deviations by which an accuracy must exceed chance
 
 

@@ -14,8 +14,6 @@ from polyencoder.data.readers import BadExamples, DataFile, OnBad, raise_it
 from polyencoder.data.seeded_random import SeededRandom, shuffled
 from polyencoder.pretraining.documents import CorpusDocument, read_documents
 
-__all__ = ["WINDOW", "Corpus", "PairExample", "other_response"]
-
 WINDOW = 10_000  # responses of a stream to draw negatives from
 DRAWS = 20  # maximum draws for a negative
 

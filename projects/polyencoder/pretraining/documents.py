@@ -16,8 +16,6 @@ from polyencoder.data.ubuntu import CONTEXT, is_ubuntu, ubuntu_turns
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import are_messages, turns_of_messages
 
-__all__ = ["CorpusDocument", "read_documents"]
-
 LONGEST = 512  # maximum units of an article: longer ones are split, with an overlap of one unit
 # The columns of DSTC7's Ubuntu track
 MESSAGES, ANSWERS = "messages-so-far", "options-for-correct-answers"

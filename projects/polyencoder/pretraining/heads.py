@@ -17,8 +17,6 @@ from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.pooling import reduce
 from polyencoder.text import TokenBatch
 
-__all__ = ["MaskedWords", "PretrainingModel"]
-
 """Whether a response follows; or which response of a batch does."""
 
 

@@ -18,8 +18,6 @@ from polyencoder.pretraining.masking import IGNORED
 from polyencoder.text import TextEncoder, pad
 from polyencoder.text.context import latest_utterances
 
-__all__ = ["PairBatch", "PairInput", "pair_batch", "pair_input"]
-
 CONTEXT_SHARE = 4  # a response leaves a quarter of the tokens for its context
 
 

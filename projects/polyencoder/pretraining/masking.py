@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from polyencoder.errors import ConfigError
 
-__all__ = ["IGNORED", "Masking"]
-
 IGNORED = -100  # the target of tokens that are not predicted: torch's ignore_index
 
 MASKED, REPLACED = 0.8, 0.1  # shares of chosen tokens masked and replaced; the rest is unchanged
@@ -26,9 +24,7 @@ class Masking:
     a draw of its own.
 
     Args:
-        mask_id: the mask token.
         special: tokens that are neither chosen nor drawn as replacements, including the mask token.
-        vocabulary: the number of tokens.
     """
 
     mask_id: int

@@ -14,8 +14,6 @@ from polyencoder.pretraining.masking import IGNORED
 from polyencoder.training.distributed import sum_of_all
 from polyencoder.training.objective import Outcome
 
-__all__ = ["MASKED", "NEXT", "PretrainingObjective"]
-
 MASKED, NEXT = "masked", "next"
 """Prefixes of their metrics: `masked_loss`, `next_accuracy`."""
 

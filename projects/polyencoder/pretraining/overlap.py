@@ -12,8 +12,6 @@ from polyencoder.data.negatives import normalized
 from polyencoder.data.readers import records
 from polyencoder.pretraining.documents import CorpusDocument
 
-__all__ = ["Overlap", "Utterances", "find_overlap"]
-
 # Separators of utterances in the files of tasks: ParlAI's tabs and candidates, Ubuntu's marks
 _BETWEEN = re.compile(r"[\t\n|]|__eou__|__eot__")
 _NUMBER = re.compile(r"^\d+ ")  # of a line of ParlAI's

@@ -11,8 +11,6 @@ from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch
 from polyencoder.pretraining.masking import IGNORED
 
-__all__ = ["matmul_throughput", "step_flops"]
-
 SIDE, ROUNDS = 1_024, 8  # of square matrices; more rounds on a GPU, whose clock rises slowly
 
 

@@ -22,8 +22,6 @@ from cyclopts import Parameter
 from polyencoder.data.readers import OnBad, raise_it, records
 from polyencoder.errors import ConfigError, InputError
 
-__all__ = ["REASONS", "Comment", "Filters", "LeftOut", "ThreadIndex"]
-
 REASONS = ("not text", "deleted or removed", "bot", "too short", "too long", "link", "quote", "code")
 """Why a comment is skipped, in the order of checks."""
 

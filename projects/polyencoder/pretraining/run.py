@@ -38,8 +38,6 @@ from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trackers import check_trackers
 from polyencoder.training.trainer import Trainer
 
-__all__ = ["PretrainingReport", "pretrain"]
-
 _log = logging.getLogger(__name__)
 
 NOT_ON_THE_CARD = {"corpus", "out", "valid", "vocabulary", "backbone", "device"}  # paths, and what it shows anyway
@@ -194,10 +192,7 @@ def _logging(settings: PretrainingSettings, pretrained: Pretrained, *, is_first:
 def _of_the_run(settings: PretrainingSettings) -> dict[str, Any]:
     """The settings that must be equal in a resumed run, as plain values."""
     values = flat_values(settings)
-    if settings.objective.schedule not in (
-        "linear",
-        "cosine",
-    ):  # the rates of the others do not depend on the last update
+    if settings.objective.schedule not in ("linear", "cosine"):  # the others' rates do not depend on the last update
         values = {name: value for name, value in values.items() if name not in ENDS}
         values["warmup"] = settings.objective.training.schedule.warmup_updates
     return {name: value for name, value in values.items() if name not in RESUME_IGNORES}

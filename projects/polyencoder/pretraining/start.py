@@ -27,20 +27,6 @@ from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.text import TextEncoder, own_separator, separate_turns
 
-__all__ = [
-    "POSITIONS",
-    "Pretrained",
-    "add_mask",
-    "check_without",
-    "longest_sequence",
-    "masking_of",
-    "new_encoder_config",
-    "starting_model",
-    "starting_tokenizer",
-    "take_heads",
-    "text_vectors",
-]
-
 Special = dict[str, Any]
 """The `TextConfig` fields of a tokenizer."""
 

@@ -15,8 +15,6 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import attention_weights
 from polyencoder.text.dialogue import checked_context
 
-__all__ = ["Inspection", "inspect_ranking"]
-
 
 @dataclass(frozen=True)
 class Inspection:

@@ -8,8 +8,6 @@ from html import escape
 from polyencoder.html import page, table
 from polyencoder.ranker.inspection import Inspection
 
-__all__ = ["inspection_page"]
-
 
 def inspection_page(found: Inspection) -> str:
     """Renders a self-contained HTML file: candidates by context vectors, and context vectors by tokens."""

@@ -21,8 +21,6 @@ from polyencoder.storage.checkpoint import holds_encoder, load_folder, load_mode
 from polyencoder.storage.digests import weights_fingerprint
 from polyencoder.storage.names import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS
 
-__all__ = ["cast_encoders", "load_parts"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from polyencoder.scoring import ContextEncoding
     from polyencoder.text import TextEncoder
 
-__all__ = ["Context", "Dialogue", "Learner", "TextRanker"]
-
 Context = Sequence[str] | str
 """A dialogue: its turns, oldest first, persona lines before them; or a single text."""
 

@@ -10,8 +10,6 @@ import numpy as np
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Ranked", "diverse"]
-
 
 class Ranked(NamedTuple):
     """One candidate of a ranking."""

@@ -17,8 +17,6 @@ from polyencoder.ranker.encoding import read_candidates
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder
 
-__all__ = ["CandidateReader"]
-
 KEPT_BYTES = 1 << 27
 _OF_OBJECTS = 1 << 10  # bytes of a candidate's Python objects and key: more than those of a short vector
 
@@ -54,7 +52,9 @@ class CandidateReader:
     ) -> list[TokenVectors]:
         """Encodes candidates with these token ids, `max_tokens` at once, or takes them from the cache."""
         keys = [array("i", row).tobytes() for row in ids]
-        state = _state_of(model)
+        device = next(model.parameters()).device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        state = autocast, weights_state(model), weights_sample(model), model.config
         with self._lock:
             if self._state != state:
                 self._kept.clear()
@@ -85,9 +85,3 @@ class CandidateReader:
 
 def _size(one: TokenVectors) -> int:
     return one.vector.nbytes + one.tokens.nbytes + _OF_OBJECTS
-
-
-def _state_of(model: RankerModel) -> object:
-    device = next(model.parameters()).device.type
-    autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return autocast, weights_state(model), weights_sample(model), model.config

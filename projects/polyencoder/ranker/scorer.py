@@ -22,8 +22,6 @@ from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.text.dialogue import checked_contexts
 
-__all__ = ["Scorer", "score_texts"]
-
 _CONTEXTS = 1 << 10  # whose vectors are in memory at once
 _WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are kept, too
 _PAIRS = 1 << 15  # of contexts and candidates whose tokens are in memory at once
@@ -187,8 +185,6 @@ def score_texts(
     encode each context and each candidate once.
 
     Args:
-        ranker: the ranker.
-        contexts: any number of them.
         candidates: distinct texts.
         index: [contexts, n], each context's candidates as positions in `candidates`; negative is padding, which
             scores -inf. None to score every candidate for every context.

@@ -17,8 +17,6 @@ from polyencoder.scoring import best, check_scores
 from polyencoder.text.dialogue import checked_contexts
 from polyencoder.text.options import Option, read_options
 
-__all__ = ["Selected", "Selection", "Selector", "selection"]
-
 
 @dataclass(frozen=True)
 class Selected:

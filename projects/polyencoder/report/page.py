@@ -16,8 +16,6 @@ from polyencoder.report.record import RunRecord
 from polyencoder.report.validation import Validation
 from polyencoder.training.folder import CHECKPOINT
 
-__all__ = ["report_page"]
-
 T = TypeVar("T")
 
 
@@ -96,7 +94,13 @@ def _calibration(found: Calibration | None, validation: Validation | None) -> It
         yield _paragraph("Missing: the model is not calibrated (polyencoder calibrate).")
         return
     for own in filter(None, (found, found.index)):  # for ranking, and for searches of an index
-        yield _facts(_of_calibration(own))
+        facts: dict[str, Any] = {"temperature": own.temperature, "none": own.none}
+        if own.threshold is not None:
+            facts |= {"threshold": own.threshold, "share of right answers above it": own.precision}
+        if (fitted := own.fitted_on) is not None:
+            facts |= {"fitted on": fitted.data, "examples": fitted.examples, "candidates": fitted.candidates}
+            facts |= {"index": fitted.index, "date": fitted.date}
+        yield _facts(facts)
     if validation is None or validation.reliability is None:
         yield _paragraph("Missing: how reliable its probabilities are: give --data FILE.")
         return
@@ -110,16 +114,6 @@ def _calibration(found: Calibration | None, validation: Validation | None) -> It
         ["share", "probability", "right"],
         (f"{_cell(one.share)}{_cell(one.probability)}{_cell(one.right)}" for one in measured.bins),
     )
-
-
-def _of_calibration(found: Calibration) -> dict[str, Any]:
-    facts: dict[str, Any] = {"temperature": found.temperature, "none": found.none}
-    if found.threshold is not None:
-        facts |= {"threshold": found.threshold, "share of right answers above it": found.precision}
-    if (fitted := found.fitted_on) is not None:
-        facts |= {"fitted on": fitted.data, "examples": fitted.examples, "candidates": fitted.candidates}
-        facts |= {"index": fitted.index, "date": fitted.date}
-    return facts
 
 
 def _errors(validation: Validation | None) -> Iterator[str]:

@@ -9,8 +9,6 @@ from polyencoder.calibration.fitting import Reliability
 from polyencoder.packages import require
 from polyencoder.training.callbacks.curve import LearningCurve, Points, curve_figure
 
-__all__ = ["curve_svg", "reliability_svg"]
-
 _SIZE = (3.6, 3.4)  # inches
 
 

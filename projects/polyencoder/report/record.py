@@ -17,8 +17,6 @@ from polyencoder.training.callbacks.checkpoints import read_checkpoint
 from polyencoder.training.callbacks.curve import Points
 from polyencoder.training.folder import CHECKPOINT, RECORD
 
-__all__ = ["RunRecord", "read_run_record"]
-
 
 @dataclass(frozen=True)
 class RunRecord:

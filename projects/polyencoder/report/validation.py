@@ -13,8 +13,6 @@ from polyencoder.evaluation import Tally, example_scores
 from polyencoder.evaluation.examples import check_examples, of_scores
 from polyencoder.evaluation.worst import WorstError, worst_errors
 
-__all__ = ["Validation", "validate"]
-
 
 @dataclass(frozen=True)
 class Validation:

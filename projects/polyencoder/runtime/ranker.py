@@ -22,8 +22,6 @@ from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
 from polyencoder.text.context import join_pair
 from polyencoder.text.dialogue import checked_contexts
 
-__all__ = ["Ranker"]
-
 Kind = Literal["context", "candidate"]
 
 

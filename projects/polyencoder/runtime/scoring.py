@@ -10,8 +10,6 @@ from polyencoder.config import Attention
 from polyencoder.errors import InputError
 from polyencoder.export.onnx.graph import Array
 
-__all__ = ["Contexts", "best", "score"]
-
 
 @dataclass(frozen=True, eq=False)
 class Contexts:

@@ -8,8 +8,6 @@ import numpy as np
 
 from polyencoder.errors import InputError
 
-__all__ = ["checked_diversity", "marginal_relevance", "pool_size"]
-
 Array = np.ndarray[Any, Any]
 
 _LEAST = 50

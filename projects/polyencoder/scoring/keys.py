@@ -25,8 +25,6 @@ from torch import Tensor
 
 from polyencoder.errors import InputError
 
-__all__ = ["Keys", "attended_by_heads"]
-
 
 @dataclass(frozen=True, eq=False)
 class Keys:

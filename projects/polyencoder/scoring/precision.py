@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["full_precision"]
-
 _lock = threading.Lock()
 _settings: list[_Precision] = []  # the precision to restore, once for each open block
 

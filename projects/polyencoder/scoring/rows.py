@@ -8,8 +8,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Chunk", "RowBlock", "TensorSource", "VectorSource", "VectorStream", "blocks"]
-
 # If a smaller share of a block's rows is allowed, these are copied out; otherwise all are scored.
 _SPARSE = 0.5
 
@@ -96,7 +94,6 @@ def blocks(
     """Reads rows in order, converted to the dtype and device of `like`; int8 rows are scaled.
 
     Args:
-        rows: the source.
         size: the most rows of a block.
         first: the most rows of a block until `k` allowed rows were read.
         k: see `first`.

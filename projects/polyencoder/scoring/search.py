@@ -16,8 +16,6 @@ from polyencoder.scoring.precision import full_precision
 from polyencoder.scoring.rows import TensorSource, VectorSource, VectorStream, blocks
 from polyencoder.scoring.topk import RunningTopK, TopK, comparable, ranked
 
-__all__ = ["scan", "search"]
-
 # A low-precision scan keeps this many times k candidates, and at least `_MIN_SHORTLIST`, to rescore: rounding of a bf16
 # logit (1 part in 256) moves a candidate by a few ranks, seldom by more.
 _SHORTLIST_FACTOR = 4

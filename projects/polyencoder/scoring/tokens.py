@@ -10,8 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Texts", "TokenVectors", "max_similarities", "packed", "products", "stacked"]
-
 SIMILARITIES = 1 << 23  # of tokens that are in memory at once
 
 

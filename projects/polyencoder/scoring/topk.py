@@ -9,8 +9,6 @@ from torch import Tensor
 
 from polyencoder.errors import InputError
 
-__all__ = ["RunningTopK", "TopK", "best", "check_scores", "comparable", "ranked"]
-
 
 class TopK(NamedTuple):
     """The best candidates of each context, best first."""

@@ -17,8 +17,6 @@ from polyencoder.serving.config import LOOPBACK, ServerConfig
 from polyencoder.serving.page import PATHS
 from polyencoder.serving.problems import problem
 
-__all__ = ["Access"]
-
 _PROBES = frozenset({"/health", "/ready"})
 """Paths for load balancers, which send no key and any Host."""
 

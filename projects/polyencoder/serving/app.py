@@ -20,8 +20,6 @@ from polyencoder.serving.problems import handle_problems
 from polyencoder.serving.request_limits import RequestLimits
 from polyencoder.serving.service import Service
 
-__all__ = ["create_app"]
-
 _WARM = ["hello", "a text that is longer than the one before it, as texts are of many lengths ." * 4]
 
 

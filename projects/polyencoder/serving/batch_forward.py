@@ -16,8 +16,6 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.serving.model_thread import WorkItem
 from polyencoder.text import token_batches
 
-__all__ = ["CANDIDATE", "CONTEXT", "PAIR", "BatchForward", "candidate", "context", "pair"]
-
 CONTEXT, CANDIDATE, PAIR = "context", "candidate", "pair"
 
 Ids = Sequence[int]

@@ -13,8 +13,6 @@ from polyencoder.index.base import Candidate
 from polyencoder.serving.messages import Body, KnownFields
 from polyencoder.serving.service import Serving
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["candidates"])
 
 

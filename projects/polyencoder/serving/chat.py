@@ -14,8 +14,6 @@ from polyencoder.serving.search import SearchParameters, SearchResponse, search_
 from polyencoder.serving.service import Serving
 from polyencoder.text.dialogue import as_persona
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["chat"])
 
 _NO_ANSWER = "I have no good answer to that."

@@ -15,8 +15,6 @@ from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs, Parlai, Positive
 
-__all__ = ["LOOPBACK", "Limits", "ServerConfig", "no_index", "not_calibrated"]
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses reachable only from this machine."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from functools import partial
 from typing import Literal
 
 import torch
@@ -14,15 +13,12 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from polyencoder.errors import InputError
-from polyencoder.modeling import RankerModel
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.batch_forward import candidate, context
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.messages import Body, Usage
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
-
-__all__ = ["embed", "gives_embeddings", "router"]
 
 router = APIRouter(tags=["embeddings"])
 
@@ -102,17 +98,13 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
         for place, one in enumerate(texts):
             engine.turns([one], name=f"input.{place}")
         ids = await engine.tokenized(lambda: [ranker.text.context_ids([one]) for one in texts])
-        job = Job([context(one) for one in ids], partial(_of_contexts, ranker.model))
     else:
         ids = await engine.tokenized(lambda: ranker.text.candidate_ids(texts, remember=False))
-        job = Job([candidate(one) for one in ids], _of_candidates)
+
+    def vectors(jobs: Sequence[Job]) -> list[Tensor]:
+        read = ranker.model.context_vectors if is_query else lambda one: one.unsqueeze(0)
+        return [torch.cat([read(one) for one in job.results]).float().cpu() for job in jobs]
+
+    job = Job([context(one) if is_query else candidate(one) for one in ids], vectors)
     tokens = engine.tokens(job.items, name="input")
     return await engine.run(job), tokens
-
-
-def _of_contexts(model: RankerModel, jobs: Sequence[Job]) -> list[Tensor]:
-    return [torch.cat([model.context_vectors(one) for one in job.results]).float().cpu() for job in jobs]
-
-
-def _of_candidates(jobs: Sequence[Job]) -> list[Tensor]:
-    return [torch.stack(job.results).float().cpu() for job in jobs]

@@ -21,8 +21,6 @@ from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
 from polyencoder.text.dialogue import checked_context
 
-__all__ = ["Engine"]
-
 T = TypeVar("T")
 
 

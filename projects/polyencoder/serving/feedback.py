@@ -20,8 +20,6 @@ from polyencoder.serving.messages import Body, KnownFields, Message, turns_of
 from polyencoder.serving.service import Serving
 from polyencoder.text.dialogue import as_persona
 
-__all__ = ["Feedback", "router"]
-
 router = APIRouter(tags=["chat"])
 
 

@@ -14,8 +14,6 @@ from polyencoder.serving.embeddings import gives_embeddings
 from polyencoder.serving.problems import for_clients
 from polyencoder.serving.service import Service, Serving
 
-__all__ = ["router"]
-
 router = APIRouter(tags=["health"])
 
 _STARTED = int(time.time())

@@ -24,8 +24,6 @@ from polyencoder.serving import rerank, search, select
 from polyencoder.serving.problems import for_clients, invalid_body
 from polyencoder.serving.service import Service
 
-__all__ = ["McpEndpoint", "mcp_server", "serve_stdio"]
-
 
 class _Operation(NamedTuple):
     """A route as a tool: what it takes, what it gives, and its function."""

@@ -12,19 +12,6 @@ from polyencoder.checks import json_problem
 from polyencoder.errors import InputError, did_you_mean
 from polyencoder.text.dialogue import turns_of_messages
 
-__all__ = [
-    "Answer",
-    "Asked",
-    "Body",
-    "Count",
-    "KnownFields",
-    "Message",
-    "Share",
-    "Usage",
-    "answer_fields",
-    "turns_of",
-]
-
 
 def _no_truth(value: Any) -> Any:
     """Refuses true and false, which pydantic takes for 1 and 0."""

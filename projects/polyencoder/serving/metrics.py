@@ -12,8 +12,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SHARED", "Counted", "Metrics"]
-
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable with the folder where workers store their counts, so that each worker can report the sum."""
 
@@ -87,9 +85,8 @@ class Counted:
 
         async def counted(message: Message) -> None:
             nonlocal answered
-            if (
-                message["type"] == "http.response.start"
-            ):  # before the client, which may then request the counts, has the answer
+            # before the client, which may then request the counts, has the answer
+            if message["type"] == "http.response.start":
                 answered = True
                 self._metrics.requests.labels(route(), str(message["status"])).inc()
             await send(message)

@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 
 from polyencoder.serving.metrics import Metrics
 
-__all__ = ["Job", "ModelThread", "WorkItem"]
-
 
 class WorkItem(NamedTuple):
     """One input of the model: a context, a candidate, or a pair of both."""
@@ -133,14 +131,15 @@ class ModelThread:
                 self._waiting.add(job)
             self._changed.notify_all()
         if job.blocking_io:
-            job.future.add_done_callback(lambda _: self._ended(job))
+
+            def ended(_: Future[Any]) -> None:
+                with self._changed:
+                    self._waiting.discard(job)
+                    self._changed.notify_all()
+
+            job.future.add_done_callback(ended)
         self._metrics.queued_tokens.set(self._queued_tokens)
         return job.future
-
-    def _ended(self, job: Job) -> None:
-        with self._changed:
-            self._waiting.discard(job)
-            self._changed.notify_all()
 
     def close(self) -> None:
         """Finishes the jobs that are not cancelled, then ends the thread."""

@@ -15,8 +15,6 @@ from fastapi.openapi.utils import get_openapi
 
 from polyencoder.serving import candidates, chat, embeddings, feedback, health, page, rerank, search, select
 
-__all__ = ["described", "examples"]
-
 _JSON = "application/json"
 
 

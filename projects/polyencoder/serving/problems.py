@@ -18,8 +18,6 @@ from polyencoder.index.folder.files import IndexBusy
 from polyencoder.serving.service import Service
 from polyencoder.serving.sessions import NoSession, SessionBusy
 
-__all__ = ["for_clients", "handle_problems", "invalid_body", "problem"]
-
 _STATUS = {IndexBusy: 503, InputError: 422, ConfigError: 422, NoSession: 404, SessionBusy: 409}
 _log = logging.getLogger(__name__)
 

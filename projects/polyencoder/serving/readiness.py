@@ -11,8 +11,6 @@ from typing import Generic, TypeVar
 
 from polyencoder.errors import PolyencoderError
 
-__all__ = ["SharedCall"]
-
 T = TypeVar("T")
 
 
@@ -22,7 +20,6 @@ class SharedCall(Generic[T]):
     It runs in a daemon thread: a hanging call would block a thread of a pool, and the process could not end.
 
     Args:
-        call: the call.
         seconds: the time limit; after it each request is an error until the call returns.
     """
 

@@ -10,8 +10,6 @@ from fastapi import FastAPI
 
 from polyencoder.serving.openapi import described
 
-__all__ = ["page"]
-
 HEAD = """# HTTP
 
 The routes of `polyencoder serve`, their fields, and an example of each. This page is made of the server's OpenAPI

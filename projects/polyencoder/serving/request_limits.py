@@ -13,8 +13,6 @@ from polyencoder.serving.config import Limits
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.problems import problem
 
-__all__ = ["RequestLimits"]
-
 _RETRY_AFTER = "1"  # seconds
 
 

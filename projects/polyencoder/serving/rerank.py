@@ -22,8 +22,6 @@ from polyencoder.serving.messages import Answer, Asked, Body, Count, answer_fiel
 from polyencoder.serving.model_thread import Job, WorkItem
 from polyencoder.serving.service import Serving
 
-__all__ = ["RerankRequest", "RerankResponse", "Result", "rank", "router", "score_lists", "score_pairs"]
-
 router = APIRouter(tags=["rerank"])
 
 

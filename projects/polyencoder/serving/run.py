@@ -31,14 +31,11 @@ _OF_HTTP = frozenset({"host", "port", "allow_host", "workers", "sessions", "max_
 }
 _STARTING = 300  # seconds for a worker to start: importing torch takes long on a busy machine
 
-__all__ = ["bound", "serve", "uvicorn_config"]
-
 
 def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda url: None) -> None:
     """Serves until SIGINT or SIGTERM; then finishes open requests. MCP over stdio ends when its client does.
 
     Args:
-        config: see `ServerConfig`.
         listening: called with the URL once the socket listens. Requests wait until the model is warm.
 
     Raises:
@@ -95,15 +92,13 @@ def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bo
 
 
 def _worker(config: ServerConfig) -> ASGIApp:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    def end_with_parent() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
     return create_app(Service.load(config))
-
-
-def _end_with_parent() -> None:
-    """Ends this worker, as SIGTERM does, if its parent dies."""
-    if (parent := multiprocessing.parent_process()) is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def bound(config: ServerConfig) -> socket.socket:

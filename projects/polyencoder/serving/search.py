@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import torch
@@ -19,16 +20,6 @@ from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Share, answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
-
-__all__ = [
-    "SearchParameters",
-    "SearchRequest",
-    "SearchResponse",
-    "SearchResult",
-    "find_hits",
-    "router",
-    "search_fields",
-]
 
 router = APIRouter(tags=["search"])
 
@@ -57,6 +48,9 @@ class SearchParameters(KnownFields, Body):
         None, description="Leave out less probable results (the server's); the model must be calibrated."
     )
     keep_turns: bool = Field(False, description="Also return candidates that equal a turn of the context.")
+
+
+_OPTIONS = {one.name for one in fields(SearchOptions)}
 
 
 class SearchRequest(Asked, SearchParameters):
@@ -92,35 +86,22 @@ class SearchResponse(Answer):
 @router.post("/v1/search", response_model_exclude_none=True)
 async def search(request: SearchRequest, service: Serving) -> SearchResponse:
     """Searches the index for the best candidates for a context, best first."""
-    _, fields = await search_fields(service, request.turns, request, kind="search", name="query")
-    return SearchResponse(**fields)
+    _, own = await search_fields(service, request.turns, request, kind="search", name="query")
+    return SearchResponse(**own)
 
 
 async def search_fields(
     service: Service, turns: Sequence[str], request: SearchParameters, *, kind: str, name: str
 ) -> tuple[list[Hit], dict[str, Any]]:
     """The hits of a request, and the fields of its `SearchResponse`."""
-    options = SearchOptions(
-        top_k=request.top_k,
-        filter=request.filter,
-        exactness=request.exactness,
-        effort=request.effort,
-        list_length=request.list_length,
-        diversity=request.diversity,
-        group_by=request.group_by,
-        group_size=request.group_size,
-        hybrid=request.hybrid,
-        fusion=request.fusion,
-        vector_weight=request.vector_weight,
-        words_only=request.words_only,
-    )
+    options = SearchOptions(**request.model_dump(include=_OPTIONS))
     hits, tokens, milliseconds = await find_hits(
         service, turns, options, min_probability=request.min_probability, keep_turns=request.keep_turns, name=name
     )
-    fields = answer_fields(kind, model=service.name, tokens=tokens)
+    shared = answer_fields(kind, model=service.name, tokens=tokens)
     missing = hits[0].missing if hits else () if service.index is None else service.index.missing
     results = [hit._asdict() for hit in hits]
-    return hits, {**fields, "results": results, "missing": missing or None, "milliseconds": milliseconds}
+    return hits, {**shared, "results": results, "missing": missing or None, "milliseconds": milliseconds}
 
 
 async def find_hits(
@@ -139,7 +120,6 @@ async def find_hits(
     Args:
         service: with the index.
         turns: the context.
-        options: of the search.
         min_probability: None for the server's.
         keep_turns: also return candidates that are turns of the context.
         name: the request's field, for errors.

@@ -17,8 +17,6 @@ from polyencoder.serving.rerank import score_lists
 from polyencoder.serving.service import Serving
 from polyencoder.text.options import read_options
 
-__all__ = ["SelectRequest", "SelectResponse", "router", "select_options"]
-
 router = APIRouter(tags=["select"])
 
 Given = str | dict[str, Any]

@@ -25,8 +25,6 @@ from polyencoder.serving.sessions import Sessions
 from polyencoder.serving.writing import IndexWriter
 from polyencoder.storage.temporary import TemporaryFolder
 
-__all__ = ["Service", "Serving"]
-
 
 @dataclass(frozen=True)
 class Service:

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 
-__all__ = ["NoSession", "Session", "SessionBusy", "Sessions"]
-
 _TABLE = """
 CREATE TABLE IF NOT EXISTS sessions(
     id TEXT PRIMARY KEY, persona TEXT NOT NULL, turns TEXT NOT NULL, version INTEGER NOT NULL, used REAL NOT NULL

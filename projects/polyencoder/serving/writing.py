@@ -12,8 +12,6 @@ from polyencoder.index.base import Index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.serving.config import no_index
 
-__all__ = ["IndexWriter"]
-
 
 class _Change(NamedTuple):
     make: Callable[[Index], object]

@@ -31,8 +31,6 @@ from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.settings.fields import Leaf, Needs, Without, leaves
 from polyencoder.settings.messages import config_error
 
-__all__ = ["Settings", "flat_defaults", "flat_values", "settings"]
-
 PANELS = (
     "Data",
     "Model",

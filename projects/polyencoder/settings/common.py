@@ -11,8 +11,6 @@ from polyencoder.data.layouts import Columns
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Without
 
-__all__ = ["ColumnSettings", "MakerSettings", "PairColumns", "RankerOrBackbone", "RankerSettings", "RunningSettings"]
-
 
 @settings()
 class RunningSettings(Settings):

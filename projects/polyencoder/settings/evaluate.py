@@ -15,8 +15,6 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Parlai, Without
 
-__all__ = ["EvaluateSettings", "QrelsSettings"]
-
 _OF_PAIRS = Needs("data")
 _OF_QRELS = Needs("qrels", or_with="beir")
 _OF_SEARCH = Without("rerank_run")

@@ -12,24 +12,6 @@ import docstring_parser
 from cyclopts import Parameter
 from pydantic import BeforeValidator, Field
 
-__all__ = [
-    "Count",
-    "Hidden",
-    "Leaf",
-    "Needs",
-    "NotNegative",
-    "Numbers",
-    "Pair",
-    "Parlai",
-    "Positive",
-    "Share",
-    "Without",
-    "commas",
-    "group_of",
-    "leaves",
-    "parts",
-]
-
 T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=1)]

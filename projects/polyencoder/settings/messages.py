@@ -10,8 +10,6 @@ from pydantic import ValidationError
 from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
 from polyencoder.settings.fields import leaves
 
-__all__ = ["config_error"]
-
 _WORDS = {
     "int": "a whole number",
     "float": "a number",

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
-__all__ = ["OF_ANY", "PRESETS", "PresetName"]
-
 OF_ANY = ("text_truncate", "label_truncate", "epochs")
 """The settings that a preset sets for a cross-encoder, too, whose batches are of another kind."""
 PresetName = Literal["fast", "balanced", "accurate"]

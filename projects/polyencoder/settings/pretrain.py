@@ -23,8 +23,6 @@ from polyencoder.settings.training import (
     TrainingConfig,
 )
 
-__all__ = ["WARMUP", "WARMUP_SHARE", "EncoderSettings", "PretrainingSettings"]
-
 WARMUP_SHARE, WARMUP = 0.06, 1_000  # of the steps; where their number is not known, as in ParlAI's loop, steps
 _NEW = Without("backbone")
 

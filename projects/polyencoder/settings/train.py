@@ -18,9 +18,6 @@ from polyencoder.settings.presets import OF_ANY, PRESETS, PresetName
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
 from polyencoder.storage.checkpoint import stored_architecture
 
-__all__ = ["NEW_RANKER_FIELDS", "ConvertSettings", "DataSettings", "ModelSettings", "TrainSettings"]
-
-
 _POLY = Needs("architecture", Families(lambda own: own.model.has_vectors and not own.model.has_one_vector))
 _LATE = Needs("architecture", Families(lambda own: own.model.has_vectors and own.model.reads_pairs))
 _CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))

@@ -28,24 +28,6 @@ from polyencoder.settings.fields import (
     commas,
 )
 
-__all__ = [
-    "POINTWISE",
-    "DistillationConfig",
-    "DistillationKind",
-    "HardNegatives",
-    "LoraConfig",
-    "ObjectiveName",
-    "OptimizerConfig",
-    "OptimizerName",
-    "PrecisionName",
-    "ScheduleConfig",
-    "ScheduleName",
-    "TrackerName",
-    "TrackerSettings",
-    "TrainingConfig",
-    "parse_ranks",
-]
-
 OptimizerName = Literal["adamw", "adam", "adamax", "sgd", "adadelta"]
 ScheduleName = Literal["plateau", "linear", "cosine", "invsqrt", "constant"]
 PrecisionName = Literal["float32", "bfloat16", "float16"]

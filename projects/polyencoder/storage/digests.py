@@ -12,15 +12,6 @@ from polyencoder.config import WeightDtype
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "ends_fingerprint",
-    "file_digest",
-    "fingerprint",
-    "tensor_bytes",
-    "weight_parts",
-    "weights_fingerprint",
-]
-
 _CHUNK = 1 << 20
 _END = 1 << 16  # bytes
 

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from polyencoder.modeling import RankerModel
     from polyencoder.text import TextEncoder
 
-__all__ = ["model_fingerprint"]
-
 
 def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
     """Digest of everything a model's scores depend on: weights, settings, tokenizer. ONNX graphs have their model's.

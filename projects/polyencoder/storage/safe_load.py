@@ -16,8 +16,6 @@ import numpy as np
 import torch
 from torch.serialization import safe_globals
 
-__all__ = ["Allowed", "allowing", "load_states", "plain_numbers"]
-
 Allowed = Callable[..., Any] | tuple[Callable[..., Any], str]
 
 _SCALAR: Any = np.float64(0).__reduce__()[0]  # what unpickles a single number

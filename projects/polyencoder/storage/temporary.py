@@ -17,8 +17,6 @@ from types import FrameType
 
 from filelock import FileLock, Timeout
 
-__all__ = ["TemporaryFolder"]
-
 _PREFIX, _LOCK = "polyencoder-", ".lock"
 _NEW = 60.0  # seconds in which a folder may not have its lock yet
 _live: dict[str, int] = {}  # the folders, and the process that each belongs to: a child has a copy of this

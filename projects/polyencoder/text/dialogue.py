@@ -8,8 +8,6 @@ from typing import Any, TypeGuard
 from polyencoder.checks import checked_list, checked_text, is_blank, shown
 from polyencoder.errors import InputError
 
-__all__ = ["are_messages", "as_persona", "checked_context", "checked_contexts", "turns_of", "turns_of_messages"]
-
 PERSONA = "your persona: "
 SYSTEM, SPEAKERS = ("system", "developer"), ("user", "assistant")
 

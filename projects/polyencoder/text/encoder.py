@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -203,7 +204,9 @@ class TextEncoder:
             if isinstance(self.tokenizer, SubwordTokenizer):
                 found = self.tokenizer.ids(texts)
             else:
-                found = _fast_ids(self.tokenizer, texts)
+                encode = partial(self.tokenizer.encode_batch_fast, add_special_tokens=False)
+                batches = [[text] for text in texts] if len(texts) < MANY else [texts]
+                found = [encoding.ids for batch in batches for encoding in encode(batch)]
         except (TypeError, AttributeError, UnicodeEncodeError):  # not a text, or a lone surrogate
             for place, text in enumerate(texts):
                 checked_text(f"text {place}", text)
@@ -246,13 +249,6 @@ def _plain(tokenizer: Tokenizer) -> Tokenizer:
     copy.no_padding()
     copy.encode_special_tokens = True
     return copy
-
-
-def _fast_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    encode = tokenizer.encode_batch_fast
-    if len(texts) < MANY:
-        return [encode([text], add_special_tokens=False)[0].ids for text in texts]
-    return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
 
 def read_subwords(vocabulary: str | os.PathLike[str]) -> SubwordTokenizer:

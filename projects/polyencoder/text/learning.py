@@ -20,8 +20,6 @@ from polyencoder.checks import check_choice
 from polyencoder.errors import ConfigError
 from polyencoder.text.vocabulary import NEWLINES, PAD, UNKNOWN
 
-__all__ = ["MERGES", "ROLES", "SIZE", "Characters", "PieceSettings", "PieceType", "count_characters", "learn_pieces"]
-
 PieceType = Literal["bpe", "wordpiece"]
 
 SIZE, MERGES = 54_940, 30_000  # the paper's

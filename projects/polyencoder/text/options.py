@@ -10,8 +10,6 @@ from typing import Any
 from polyencoder.checks import checked_candidate, checked_list, checked_text, is_blank, shown
 from polyencoder.errors import InputError
 
-__all__ = ["Option", "option_text", "read_options"]
-
 _SCHEMAS = ("parameters", "inputSchema", "input_schema")  # OpenAI's, MCP's, Anthropic's
 _TOOL = "{'name': ..., 'description': ..., 'inputSchema': ...} or {'type': 'function', 'function': ...}"
 

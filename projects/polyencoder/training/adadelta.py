@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Adadelta"]
-
 PIECE = 1 << 16  # weights updated at a time
 
 

@@ -23,8 +23,6 @@ from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.teacher import Teacher
 from polyencoder.training.updates import OptimizerUpdates
 
-__all__ = ["build_objective", "build_updates", "mined_negatives"]
-
 _log = logging.getLogger(__name__)
 
 

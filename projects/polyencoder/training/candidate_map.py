@@ -26,8 +26,6 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, NotNegative, Share, commas
 from polyencoder.training.losses import smoothed_cross_entropy
 
-__all__ = ["LinearMap", "MapSettings", "PairVectors", "fit_map", "mapped", "pair_vectors"]
-
 EVAL_CANDIDATES = 100
 """The number of candidates of an evaluation, as in the published code."""
 

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["logged", "logged_by_default"]
-
 
 @contextmanager
 def logged(*, show: bool) -> Iterator[None]:

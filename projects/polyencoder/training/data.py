@@ -29,8 +29,6 @@ from polyencoder.errors import InputError
 from polyencoder.settings.train import DataSettings, TrainSettings
 from polyencoder.storage.digests import ends_fingerprint, fingerprint
 
-__all__ = ["Rows", "RunData", "Splits", "open_data", "validation_examples"]
-
 Rows: TypeAlias = Iterable[Example | Mapping[str, Any]]
 """Records in memory: a `datasets.Dataset`, dictionaries, or examples."""
 Splits: TypeAlias = Mapping[str, Rows]
@@ -144,7 +142,6 @@ def validation_examples(
         pairs: with or without candidates of their own.
         responses: to sample from.
         num_negatives: of the training examples.
-        seed: of the run.
         source: where the responses come from, for error messages.
 
     Raises:

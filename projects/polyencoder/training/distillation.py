@@ -14,16 +14,12 @@ from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums
 from polyencoder.training.teacher import Teacher, shortlist
 
-__all__ = ["Distillation", "DistillationConfig"]
-
 
 class Distillation:
     """(1 - weight) x loss of the labels + weight x loss against the teacher.
 
     Args:
-        teacher: scores the candidates.
         config: weight, loss, temperature and number of candidates.
-        labels: the loss of the labels.
     """
 
     def __init__(

@@ -13,8 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["Processes", "broadcast_weights", "gather_objects", "gather_vectors", "sum_gradients", "sum_of_all"]
-
 T = TypeVar("T")
 
 BUCKET = 1 << 23  # numbers sent at once: 32 MB in fp32

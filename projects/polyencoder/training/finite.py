@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from polyencoder.errors import ConfigError, TrainingError
 from polyencoder.training.distributed import sum_of_all
 
-__all__ = ["DIVERGED", "FiniteUpdates"]
-
 _log = logging.getLogger(__name__)
 
 OVERFLOWS = 50  # the scale of a float16 loss begins at 2**16 and is halved at each: it is tiny long before
@@ -60,7 +58,6 @@ class FiniteUpdates:
         """Whether to skip the next update, the same in all processes. Gradients must be summed already.
 
         Args:
-            model: the model with the gradients.
             number: of the update, from 1.
             scaled: whether the loss is scaled (float16), so that its scaler skips overflows.
 

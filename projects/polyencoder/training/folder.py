@@ -11,19 +11,13 @@ from polyencoder.storage.names import CONFIG
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 
-__all__ = ["CHECKPOINT", "CURVE", "FOLDER", "RECORD", "REPORT", "RESUME_IGNORES", "TEACHER_SCORES", "run_folder"]
-
 FOLDER = "training"
 CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{FOLDER}/curve.png"
 REPORT = f"{FOLDER}/report.html"
 TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
-RESUME_IGNORES = {
-    "out",
-    "device",
-    "config",
-    "report_to",
-}  # settings that may change when a run resumes, or in another process
+RESUME_IGNORES = {"out", "device", "config", "report_to"}
+"""Settings that may change when a run resumes, or in another process."""
 
 
 @contextmanager

@@ -15,8 +15,6 @@ import torch
 from polyencoder.data.pool import CandidatePool
 from polyencoder.training.distributed import Processes, gather_objects
 
-__all__ = ["GatheredStep", "gathered_step"]
-
 
 @dataclass(frozen=True)
 class GatheredStep:

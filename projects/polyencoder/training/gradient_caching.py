@@ -11,8 +11,6 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.context import stacked
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["encode"]
-
 
 def encode(
     model: RankerModel, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None = None
@@ -20,7 +18,6 @@ def encode(
     """Encodes contexts [batch, codes, dim] (`encode_objectives`) and candidates [n, dim], differentiably.
 
     Args:
-        model: the ranker being trained.
         contexts, candidates: either may be empty.
         max_tokens: the most tokens, with padding, whose activations are kept at a time; None for no limit. A larger
             side is encoded in chunks of similar length, and activations are recomputed in the backward pass. Gradients

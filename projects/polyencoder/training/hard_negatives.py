@@ -19,10 +19,8 @@ from polyencoder.errors import InputError
 from polyencoder.index.meta import separable
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding, search
-from polyencoder.settings.training import HardNegatives, parse_ranks
+from polyencoder.settings.training import HardNegatives
 from polyencoder.text import same
-
-__all__ = ["Choice", "EncodedTexts", "HardNegatives", "Miner", "parse_ranks"]
 
 
 class SearchHit(Protocol):
@@ -77,8 +75,6 @@ class Miner:
 
     Args:
         ranker: a ranker with vectors; contexts are encoded with its current weights, while the index may be older.
-        index: of the candidates.
-        settings: which candidates to take.
 
     Raises:
         InputError: the ranker is a cross-encoder, or the index is empty.

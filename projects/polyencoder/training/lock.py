@@ -18,8 +18,6 @@ import filelock
 
 from polyencoder.errors import CheckpointError, TrainingError
 
-__all__ = ["TrainingLock"]
-
 _SHARED: WeakValueDictionary[tuple[int, str], TrainingLock] = WeakValueDictionary()
 """This process's locks, shared by its trainings of the same model."""
 

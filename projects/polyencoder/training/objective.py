@@ -21,8 +21,6 @@ from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 from polyencoder.training.gradient_caching import encode
 from polyencoder.training.losses import softmax_loss
 
-__all__ = ["CrossEntropy", "LabelLoss", "Loss", "Objective", "Outcome", "RankingObjective", "Sums"]
-
 Sums = Mapping[str, tuple[float, int]]
 """Metrics as (sum, count), to add up over batches and processes; count 0 for a plain sum."""
 
@@ -120,7 +118,6 @@ class RankingObjective:
     The losses of a model's objectives are summed; reported scores are the first one's.
 
     Args:
-        model: the ranker being trained.
         text: its tokenizer, for candidates added within a step.
         loss: of the scores.
         gather_negatives: with in-batch candidates, also use those of the other processes' batches.
@@ -172,7 +169,9 @@ class RankingObjective:
         losses, sums = self.loss(scores, step.pool, own)
         for one in others:
             added, own_sums = self.loss(step.pool.masked(one.scores), step.pool, own)
-            sums = _with_plain(sums, own_sums)
+            for name, (value, count) in own_sums.items():
+                if not count:  # a plain sum; means are the first objective's
+                    sums = {**sums, name: (sums.get(name, (0.0, 0))[0] + value, 0)}
             added = added if one.there is None else added.where(one.there, 0)
             count = len(added) if one.there is None else int(one.there.sum())
             losses = losses + added
@@ -250,12 +249,6 @@ class RankingObjective:
             found = [one.scores for one in self.scores(Batch(contexts, step.pool), step)]
             scores, nothing = found[0], nothing + torch.stack(found).sum()
         return Outcome(nothing, torch.zeros(0, device=device), scores.detach(), step.pool)
-
-
-def _with_plain(sums: Sums, more: Sums) -> Sums:
-    """Adds the plain sums of a further objective of the same examples: their means are the first one's."""
-    added = {name: (sums.get(name, (0.0, 0))[0] + value, 0) for name, (value, count) in more.items() if not count}
-    return {**sums, **added}
 
 
 def _present(context: ContextEncoding) -> Tensor | None:

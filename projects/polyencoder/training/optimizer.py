@@ -17,8 +17,6 @@ from polyencoder.errors import ConfigError
 from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training.adadelta import Adadelta
 
-__all__ = ["build_optimizer", "clip_embeddings", "parameter_groups"]
-
 _CLASSES: dict[str, Callable[..., Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "adam": torch.optim.Adam,

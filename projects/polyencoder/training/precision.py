@@ -13,15 +13,12 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.settings.training import PrecisionName
 
-__all__ = ["Precision", "PrecisionName"]
-
 
 class Precision:
     """Mixed precision on a device. Weights, gradients and optimizer state stay in float32.
 
     Args:
         name: "float32", "bfloat16" or, on a GPU, "float16".
-        device: the model's.
         loss_scale: a fixed loss scale; None: dynamic with float16, else 1.
 
     Raises:

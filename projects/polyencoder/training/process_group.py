@@ -20,8 +20,6 @@ from torch.distributed.rendezvous import rendezvous
 from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import gather_objects
 
-__all__ = ["TIMEOUT", "VARIABLES", "Place", "is_grouped", "process_group"]
-
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 JOINING = timedelta(minutes=30)  # the first process may have a vocabulary to train
@@ -65,7 +63,6 @@ def process_group(
     If the block raises, the group is not destroyed, since that would wait for the other processes.
 
     Args:
-        place: of this process.
         settings: of the run, which must be the same in all processes.
         timeout: seconds to wait for other processes.
         on_cpu: do not use GPUs.

@@ -48,8 +48,6 @@ from polyencoder.training.trackers import check_trackers
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.verdict import why_no_better
 
-__all__ = ["RunReport", "train_ranker"]
-
 _log = logging.getLogger(__name__)
 
 SAMPLE = 100  # pairs whose tokens are counted

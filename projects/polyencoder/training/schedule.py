@@ -14,8 +14,6 @@ from torch.optim import Optimizer
 from polyencoder.errors import ConfigError
 from polyencoder.settings.training import ScheduleConfig
 
-__all__ = ["Schedule"]
-
 BETTER = 1e-4  # relative improvement of a validation loss, the `threshold` of torch's ReduceLROnPlateau
 
 
@@ -30,8 +28,6 @@ class Schedule:
     the speed so far.
 
     Args:
-        optimizer: the optimizer.
-        config: the schedule.
         total_updates: of the run, without a time limit; None if unknown.
         by_time: whether there is a time limit; `step` then needs the time.
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from polyencoder.errors import CheckpointError, first_line
 
-__all__ = ["ScoreCache"]
-
 FORMAT_VERSION = 1
 _APPLICATION = 0x706F6C79  # "poly": the file's kind in SQLite's header
 _AT_ONCE = 10_000  # keys of a query; SQLite allows 32,766

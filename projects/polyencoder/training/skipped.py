@@ -8,8 +8,6 @@ from __future__ import annotations
 from polyencoder.errors import InputError
 from polyencoder.settings.training import HardNegatives
 
-__all__ = ["SkippedBatches"]
-
 AT_FIRST = 100  # batches in a row, before the first that can be trained on
 LATER = 10_000  # of data in which a few batches can
 

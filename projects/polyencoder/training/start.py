@@ -14,8 +14,6 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.text import TextEncoder
 
-__all__ = ["starting_ranker", "untrained_ranker"]
-
 
 def starting_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to train: an existing one to continue, or a new one around the backbone.

@@ -18,8 +18,6 @@ from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.training.score_cache import ScoreCache
 
-__all__ = ["Teacher", "shortlist"]
-
 
 class Teacher:
     """Scores pairs of texts with a ranker, or looks up cached scores.

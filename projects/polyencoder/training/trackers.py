@@ -15,8 +15,6 @@ from typing import Any, Protocol
 from polyencoder.packages import require
 from polyencoder.settings.training import TrackerName
 
-__all__ = ["TRACKERS", "Tracker", "check_trackers"]
-
 
 class Tracker(Protocol):
     """One run of a tracker."""

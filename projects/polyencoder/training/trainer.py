@@ -27,8 +27,6 @@ from polyencoder.training.randomness import random_state, restore_random_state, 
 from polyencoder.training.skipped import SkippedBatches
 from polyencoder.training.updates import OptimizerUpdates
 
-__all__ = ["Trainer"]
-
 SEED_STRIDE = 1_000_003  # between the seeds of two processes
 
 

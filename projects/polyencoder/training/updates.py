@@ -15,14 +15,11 @@ from polyencoder.training.optimizer import clip_embeddings
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
 
-__all__ = ["OptimizerUpdates"]
-
 
 class OptimizerUpdates:
     """Updates by a torch optimizer.
 
     Args:
-        model: the model being trained.
         optimizer, schedule, precision: its parts.
         accumulate: the number of batches per update (gradient accumulation, mean).
         clip: the maximum global gradient norm; None for no limit.

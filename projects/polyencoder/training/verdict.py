@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from polyencoder.evaluation.names import shown_name
 from polyencoder.training.trainer import Trainer
 
-__all__ = ["why_no_better"]
-
 FEW_UPDATES = 100
 HIGHER_LOSS = 1.02  # relative to before training
 FEW_DIFFERENT = 0.1  # share of distinct responses

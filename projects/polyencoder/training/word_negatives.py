@@ -14,8 +14,6 @@ from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.settings.training import HardNegatives
 from polyencoder.training.hard_negatives import Choice, ScoredText
 
-__all__ = ["WordMiner"]
-
 
 class WordMiner:
     """Mines hard negatives by BM25; ranks are BM25's, scores the ranker's.
@@ -24,7 +22,6 @@ class WordMiner:
         ranker: of any architecture. It scores candidates, if there is a margin, and encodes them, if there is a largest
             similarity, for which it needs vectors.
         texts: the candidates, in memory as a table of their words.
-        settings: which candidates to take.
 
     Raises:
         InputError: there are no texts, or the ranker has no vectors for the largest similarity.

@@ -13,8 +13,6 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.common import RankerOrBackbone, RankerSettings, RunningSettings
 from polyencoder.storage.checkpoint import holds_ranker
 
-__all__ = ["left_out", "load", "load_encoder", "load_named", "load_reranker"]
-
 
 def load(settings: RankerSettings) -> Ranker:
     """Loads the model that the settings name."""

@@ -10,8 +10,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from tqdm import tqdm
 
-__all__ = ["ProgressBars", "bar", "say", "shows_bars"]
-
 ProgressBars = Annotated[
     bool | None, Parameter(help="Show progress bars on standard error (default: if it is a terminal).")
 ]
@@ -27,6 +25,11 @@ def say(line: str, *, err: bool = False) -> None:
     """
     line = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
     print(line, file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def one_line(text: str) -> str:
+    """The text with single spaces for all white space."""
+    return " ".join(text.split())
 
 
 def shows_bars(progress: bool | None) -> bool:

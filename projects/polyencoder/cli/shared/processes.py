@@ -9,8 +9,6 @@ from typing import TypeVar
 from polyencoder.settings.base import Settings, flat_values
 from polyencoder.training.process_group import Place, is_grouped, process_group
 
-__all__ = ["one_of_several"]
-
 T = TypeVar("T", bound=Settings)
 
 

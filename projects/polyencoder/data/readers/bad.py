@@ -7,8 +7,6 @@ from typing import TypeAlias
 
 from polyencoder.errors import InputError
 
-__all__ = ["BadExamples", "OnBad", "raise_it"]
-
 OnBad: TypeAlias = Callable[[InputError], None]
 """Called with the error of each record that cannot be used; when it returns, the reader continues with the next one."""
 

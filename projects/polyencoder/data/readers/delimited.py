@@ -12,8 +12,6 @@ from polyencoder.data.readers.lines import raw_lines, undecodable
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
 from polyencoder.errors import InputError
 
-__all__ = ["rows"]
-
 # Python's own limit, 131,072 characters, is less than some conversations have. The limit is one for all of the process.
 LONGEST_CELL = 1 << 26
 SWALLOWED = 1 << 17  # bytes: a row of more that has wrong quotes is several rows

@@ -14,8 +14,6 @@ from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, open
 from polyencoder.errors import InputError
 from polyencoder.packages import require
 
-__all__ = ["holds_array", "json_array"]
-
 CHUNK = 1 << 16
 NEXT_OBJECT = re.compile(rb"\}[ \t\r]*\n\s*\{")  # nowhere in one JSON value, but between any two JSON lines
 

@@ -9,8 +9,6 @@ from polyencoder.data.readers.bad import OnBad, raise_it
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
 from polyencoder.errors import InputError
 
-__all__ = ["lines", "raw_lines", "undecodable"]
-
 BLOCK = 1 << 14  # bytes; how far the file is read ahead of the caller
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 

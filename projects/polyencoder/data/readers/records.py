@@ -18,8 +18,6 @@ from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, is_c
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.packages import require
 
-__all__ = ["FORMATS", "format_of", "records"]
-
 Record = dict[str, Any]
 ROWS_AT_ONCE = 1024  # of a Parquet file
 

@@ -19,8 +19,6 @@ from typing import Any, TypeAlias
 from polyencoder.errors import InputError, first_line
 from polyencoder.packages import require
 
-__all__ = ["DamagedFile", "DataFile", "Source", "expand", "is_compressed", "open_bytes", "opened"]
-
 BUFFER = 1 << 17
 ZSTD_WINDOW = 1 << 31  # bytes: dumps are written with `zstd --long=31`, which needs it
 # Decompressors get the file in small pieces, whatever they ask for: `DataFile.fraction` is as fine as these.

@@ -23,8 +23,6 @@ from polyencoder.export.onnx.graph import CPU, Graph
 from polyencoder.storage.names import CONFIG, TOKENIZER
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 
-__all__ = ["Exported", "graphs_folder"]
-
 
 @dataclass(frozen=True)
 class Exported:

@@ -30,8 +30,6 @@ from polyencoder.modeling import RankerModel, attention
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
 
-__all__ = ["for_graphs", "write_graph"]
-
 NAME = "polyencoder-onnx"  # of the implementation of attention
 
 IS_CURRENT = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
@@ -47,7 +45,6 @@ def write_graph(step: Step, inputs: tuple[Tensor, ...], path: Path) -> None:
     Args:
         step: in evaluation mode.
         inputs: one batch, of several sequences.
-        path: the file.
 
     Raises:
         ConfigError: torch's exporter needs onnxscript, which is not installed.

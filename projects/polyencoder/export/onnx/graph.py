@@ -13,8 +13,6 @@ from polyencoder.errors import CheckpointError, first_line
 from polyencoder.packages import require
 from polyencoder.text.batches import token_batches
 
-__all__ = ["BATCH_TOKENS", "CPU", "Array", "Graph", "padded"]
-
 Array = np.ndarray[Any, Any]
 
 CPU = "CPUExecutionProvider"

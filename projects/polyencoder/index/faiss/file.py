@@ -21,8 +21,6 @@ from polyencoder.index.vectors import Vectors
 from polyencoder.storage.digests import ends_fingerprint
 from polyencoder.storage.files import atomic_write
 
-__all__ = ["FaissFile", "Tuned", "build_faiss", "read_faiss"]
-
 _CHUNK = 1 << 15  # rows added at once
 
 
@@ -32,7 +30,6 @@ class Tuned:
 
     Args:
         recall: the requested recall.
-        top_k: the number of best candidates.
         effort: `ef_search` or `nprobe`; None for a flat index.
         list_length: candidates proposed by each code, or group of codes.
         measured: the recall@top_k that they reached, compared with the scan.
@@ -71,7 +68,6 @@ class FaissFile:
     """A FAISS index: its file and build settings.
 
     Args:
-        file: its name.
         kind: one of `kinds.KINDS`.
         rows: the index covers the rows 0 to `rows` - 1.
         max_norm: the length of the longest vector, for the rounding error of inner products.
@@ -119,7 +115,6 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
     It is trained on a fixed random sample and filled in chunks: memory is that of the index itself.
 
     Args:
-        vectors: the vectors to index.
         kind: "flat" (all are compared), "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of
             compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq, and no overrides.
         overrides: parameters instead of those for the number of rows.

@@ -10,8 +10,6 @@ import torch
 from polyencoder.errors import ConfigError
 from polyencoder.index.faiss.library import faiss_library
 
-__all__ = ["KINDS", "Parameters", "check_parameters", "choose", "parse_faiss", "recipe"]
-
 Parameters = dict[str, int | str]
 
 _LISTS = ("nlist", "nprobe", "training_rows")

@@ -16,8 +16,6 @@ import torch
 from polyencoder.modeling.cpu.products import is_intel
 from polyencoder.packages import require
 
-__all__ = ["faiss_library"]
-
 _CORE = "OPENBLAS_CORETYPE"
 _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the oldest processors that have these
 

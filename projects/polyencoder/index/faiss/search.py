@@ -22,8 +22,6 @@ from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, TopK, search
 from polyencoder.scoring.exact import scale_of
 
-__all__ = ["LONGEST_LIST", "TOLERANCE", "FaissSearch", "Results", "group_means", "scan_vectors"]
-
 LONGEST_LIST = 4096
 """With longer lists, scoring everything is hardly slower."""
 TOLERANCE = 0.4
@@ -97,7 +95,6 @@ class FaissSearch:
         All scores are exact, as computed by `polyencoder.scoring`; an approximate search may miss a row.
 
         Args:
-            contexts: the encoded contexts, any number of them.
             options: without `filter`.
             allowed: bool [rows], True for the rows that may be found. If they are few they are scanned; so is
                 everything for a `top_k` above 1,024 and, without shortlist options, with a flat index.

@@ -29,8 +29,6 @@ from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
 from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.scoring import ContextEncoding, search
 
-__all__ = ["SAMPLE", "checked_recall", "sample", "tune"]
-
 SAMPLE = 200
 """Enough contexts to measure a recall: the error is 0.007 at 0.99."""
 
@@ -54,12 +52,9 @@ def tune(
     """Finds the fastest settings with which a FAISS index finds `recall` of the `top_k` best.
 
     Args:
-        searcher: the index.
         contexts: a sample of those of production, in batches that are searched together.
         recall: the share of the best to find, above 0 and at most 1.
-        top_k: the number of best candidates.
         allowed: bool [rows], True for the rows that may be found, as in `FaissSearch.search`.
-        attention: the model's.
         source: where the contexts come from, stored with the result.
 
     Returns:

@@ -137,11 +137,7 @@ def build_index(
         if first:
             plan = _entered(folder, records, plan, given, words=words, progress=progress)
         else:
-            _wait_for(folder, DATABASE, UNFINISHED)
-            begun, _ = _begun(folder)
-            assert begun is not None
-            _check_same(begun, plan, folder=folder)
-            plan = begun
+            plan = _awaited(folder, plan)
         if (folder / DATABASE).exists():
             return
         with explained(folder):
@@ -234,6 +230,15 @@ def _entered(
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode = WAL")
     return plan
+
+
+def _awaited(folder: Path, plan: IndexMeta) -> IndexMeta:
+    """Waits for the description written by the process of rank 0."""
+    _wait_for(folder, DATABASE, UNFINISHED)
+    begun, _ = _begun(folder)
+    assert begun is not None
+    _check_same(begun, plan, folder=folder)
+    return begun
 
 
 def _wait_for(folder: Path, *names: str) -> None:

@@ -27,8 +27,6 @@ from polyencoder.index.folder.conditions import condition_of, path_of
 from polyencoder.index.folder.words import KEPT, TABLE, Words
 from polyencoder.index.options import Filter
 
-__all__ = ["Catalogue", "File"]
-
 _TEXTS = "CREATE TABLE {}(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, text TEXT NOT NULL);"
 _TABLES = f"""
 {_TEXTS.format("texts")}
@@ -67,7 +65,6 @@ class Catalogue:
     """The contents of an index, through a connection with an open transaction.
 
     Args:
-        connection: to the database.
         folder: of the index, for messages.
     """
 

@@ -43,9 +43,6 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.digests import file_digest, fingerprint
 
-__all__ = ["Change", "checksum", "recorded"]
-
-
 T = TypeVar("T")
 
 
@@ -54,7 +51,6 @@ class Change:
 
     Args:
         folder: of the index, whose lock this process has.
-        ranker: the model, for new texts.
     """
 
     def __init__(self, folder: Path, ranker: TextRanker | None) -> None:

@@ -11,8 +11,6 @@ from typing import Any
 from polyencoder.errors import InputError
 from polyencoder.index.options import Filter, checked_filter
 
-__all__ = ["condition_of", "path_of"]
-
 
 def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
     """A filter in SQL, and the values of its question marks, whose number SQLite limits."""

@@ -22,8 +22,6 @@ from polyencoder.errors import CheckpointError, first_line
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 
-__all__ = ["Database", "check_there", "connect", "connect_to_fill"]
-
 T = TypeVar("T")
 
 _CACHE_KB = 64 << 10  # of the writer; the many readers have SQLite's default
@@ -39,11 +37,7 @@ class _Reader(NamedTuple):
 
 
 class Database:
-    """The database of a finished index, for any number of threads to read.
-
-    Args:
-        folder: of the index.
-    """
+    """The database of a finished index, for any number of threads to read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -15,8 +15,6 @@ from polyencoder.modeling import RankerModel
 from polyencoder.ranker.encoding import candidate_ids, encode_candidates, read_candidates
 from polyencoder.text import TextEncoder
 
-__all__ = ["encoded_rows"]
-
 
 def encoded_rows(
     folder: Path,

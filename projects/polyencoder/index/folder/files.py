@@ -16,19 +16,6 @@ import filelock
 
 from polyencoder.errors import InputError, first_line
 
-__all__ = [
-    "DATABASE",
-    "LOCK",
-    "META",
-    "UNFINISHED",
-    "IndexBusy",
-    "check_no_links",
-    "check_only_ours",
-    "explained",
-    "is_ours",
-    "locked",
-]
-
 DATABASE = "index.sqlite"
 UNFINISHED = "unfinished.sqlite"
 """The database while the index is built; renaming it finishes the build."""

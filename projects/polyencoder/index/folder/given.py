@@ -14,8 +14,6 @@ from polyencoder.index.given import same_vector
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import MappedFile, map_file, quantize, write_vectors
 
-__all__ = ["GivenShards"]
-
 
 class GivenShards:
     """Collects the vectors of a catalogue's rows while it is filled. One shard is in memory; the others are files.

@@ -75,7 +75,6 @@ class FolderIndex(Index):
         Reads neither texts nor vectors.
 
         Args:
-            path: the folder.
             ranker: the model, whose fingerprints are computed; its fingerprints are enough if no texts are added; None,
                 for any model, if searches are by vectors.
             attention: a poly-encoder's `poly_attention`; a ranker knows its own.
@@ -292,7 +291,6 @@ class FolderIndex(Index):
             recall: such as 0.99.
             contexts: a sample of those of production, of which `tuning.SAMPLE` are used; None for texts of the index as
                 contexts of one turn, which is less reliable, and warned of.
-            top_k: the number of best candidates.
             source: where the contexts come from, stored with the result.
 
         Returns:
@@ -370,9 +368,7 @@ def remove_index(folder: str | os.PathLike[str]) -> None:
     check_only_ours(path)
     with locked(path), explained(path):
         files = [file for file in check_only_ours(path) if file.name != LOCK]
-        for file in sorted(
-            files, key=lambda file: file.name == DATABASE
-        ):  # last: until then the removal can be repeated
+        for file in sorted(files, key=lambda file: file.name == DATABASE):  # last: until then it can be repeated
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
         (path / LOCK).unlink()  # under the lock: a waiting process makes a new one
     with explained(path):

@@ -21,8 +21,6 @@ from polyencoder.index.vectors import Vectors
 from polyencoder.index.words import query_words
 from polyencoder.scoring import ContextEncoding, score
 
-__all__ = ["Allowed", "State", "check_size"]
-
 _FILTERS = 16  # cached filters
 
 
@@ -40,8 +38,6 @@ class State:
     Texts and entries stay in the database: methods that need them take the `Catalogue` of a snapshot of this state.
 
     Args:
-        folder: of the index.
-        catalogue: a snapshot.
         fingerprints: of the model; None for any.
         before: an earlier state; shared files are not opened again.
 

@@ -17,8 +17,6 @@ from polyencoder.index.folder.database import Database
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.state import State
 
-__all__ = ["verify"]
-
 
 def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
     """Reads all files of an index folder, and compares them with the checksums in its database.
@@ -26,7 +24,6 @@ def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
     Searches and changes may run meanwhile. Nothing is repaired: build a damaged index again.
 
     Args:
-        folder: of the index.
         progress: show a bar of the bytes read on stderr.
 
     Raises:

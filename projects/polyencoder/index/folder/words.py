@@ -19,8 +19,6 @@ from torch import Tensor
 from polyencoder.errors import ConfigError
 from polyencoder.index.words import words_of
 
-__all__ = ["KEPT", "MOST_MATCHES", "TABLE", "Words"]
-
 # The words come from `words_of`, with spaces between them: with these categories SQLite splits at nothing else, also
 # where it does not know a character yet.
 TABLE = (
@@ -36,11 +34,7 @@ MOST_MATCHES = 200_000
 
 
 class Words:
-    """The full-text table, through a connection with an open transaction.
-
-    Args:
-        ask: executes a statement.
-    """
+    """The full-text table, through a connection with an open transaction."""
 
     def __init__(self, ask: Callable[..., sqlite3.Cursor]) -> None:
         self._ask = ask

@@ -33,8 +33,6 @@ from polyencoder.index.milvus.rows import MAX_BYTES, any_of
 from polyencoder.index.rows import key_of
 from polyencoder.packages import require
 
-__all__ = ["LONGEST_LIST", "MILVUS", "IndexKind", "MilvusCollection"]
-
 MILVUS = "milvus:"
 """The beginning of the address of a Milvus collection."""
 LONGEST_LIST = 16_384

@@ -35,8 +35,6 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
 
-__all__ = ["MilvusIndex", "described_milvus"]
-
 T = TypeVar("T")
 Changes = MutableMapping[str, Entry | None]
 

@@ -10,8 +10,6 @@ from polyencoder.index.base import Candidate
 from polyencoder.index.options import Filter, checked_filter
 from polyencoder.index.rows import Entry, entry_of
 
-__all__ = ["MAX_BYTES", "any_of", "condition", "has_field", "milvus_entry"]
-
 MAX_BYTES = 65_535
 """The longest text, id or metadata that Milvus holds, in UTF-8."""
 

@@ -22,8 +22,6 @@ from polyencoder.scoring.exact import scale_of
 from polyencoder.scoring.rows import Chunk
 from polyencoder.scoring.search import scan
 
-__all__ = ["MilvusSearch"]
-
 _NAMED_AT_ONCE = 1 << 13  # candidates that lists may name, for the contexts that are searched together
 _MOST_NAMED = 1 << 16  # for one context; if longer lists are needed, everything is fetched
 

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple, TypeVar
 from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, first_line
 from polyencoder.packages import require
 
-__all__ = ["SCHEMES", "Address", "PostgresSession", "Server", "is_postgres"]
-
 SCHEMES = ("postgres", "postgresql")
 """Prefixes of a database's address."""
 

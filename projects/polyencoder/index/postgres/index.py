@@ -35,8 +35,6 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.exact import at_least_fp32, attention_scale
 
-__all__ = ["PostgresIndex"]
-
 T = TypeVar("T")
 
 _SHORTEST_LIST = 256
@@ -84,7 +82,6 @@ class PostgresIndex(Index):
         Args:
             where: `postgres://USER@HOST:PORT/DATABASE#NAME`; the table is NAME, or `polyencoder`. Passwords are better
                 in the environment, PGPASSWORD, or in ~/.pgpass.
-            records: the candidates.
             kind: "flat", whose searches read all vectors and whose results are exact or certified, "hnsw" or
                 "ivf-flat", with parameters of pgvector as in "hnsw,m=16,ef_construction=128" or "ivf-flat,nlist=100".
                 None for "flat", or the kind of the existing index.

@@ -10,8 +10,6 @@ from polyencoder.index.meta import Maker
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.table import Table
 
-__all__ = ["PostgresMeta", "described_postgres", "read_meta"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresMeta(Maker):

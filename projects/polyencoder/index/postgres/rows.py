@@ -19,8 +19,6 @@ from polyencoder.index.options import Filter, checked_filter
 from polyencoder.index.rows import Entry, entry_of, key_of
 from polyencoder.index.words import words_of
 
-__all__ = ["condition", "copied", "postgres_entry", "tsquery", "tsvector", "written"]
-
 _TEXT_OR_WHOLE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+\d+|-0\.0(?!\d)')
 _MOST_PLACES, _LAST_PLACE, _MOST_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 2046  # of a tsvector
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")

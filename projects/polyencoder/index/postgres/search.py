@@ -24,8 +24,6 @@ from polyencoder.index.postgres.table import Table, literal, vectors_of
 from polyencoder.scoring import ContextEncoding, TopK, search
 from polyencoder.scoring.exact import scale_of
 
-__all__ = ["CandidateRow", "PostgresSearch", "statement"]
-
 # exp of less is an underflow error in PostgreSQL, not 0; weights of e^-100 do not change a score.
 _LEAST_EXPONENT = -100
 

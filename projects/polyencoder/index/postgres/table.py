@@ -17,8 +17,6 @@ from polyencoder.index.postgres.rows import condition, copied, tsquery
 from polyencoder.index.rows import Entry
 from polyencoder.packages import require
 
-__all__ = ["KINDS", "Table", "literal", "parse_kind", "vectors_of"]
-
 KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
 """Kind of index -> pgvector's parameters and their defaults; 0: by the number of rows."""
 

@@ -18,8 +18,6 @@ from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.modeling.cpu.products import scaled_linear
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["Block", "Embeddings", "SelfAttention", "activation", "layer_norm"]
-
 SLOPE = 1.702  # of the GeLU approximation
 
 

@@ -8,8 +8,6 @@ from typing import Any
 from polyencoder.config import ConvertConfig, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError
 
-__all__ = ["convert_ranker", "convert_text", "parse_sizes", "shown_sizes"]
-
 
 def convert_text(*, text_truncate: int = 60, label_truncate: int = 60, extra_contexts: int = 0) -> TextConfig:
     """ConveRT's text layout: 60 subwords per text (Section 3), without special tokens around it.

@@ -12,8 +12,6 @@ from torch import Tensor
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["CONTEXT_VECTORS", "ContextVector", "both_texts", "by_vector", "immediate_and_extra"]
-
 ContextVector = Literal["combined", "immediate", "extra"]
 """Of both, of the last utterance, of those before it: h_xz, h_x and h_z of Figure 2."""
 

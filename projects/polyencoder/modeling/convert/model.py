@@ -30,8 +30,6 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text.tokens import TokenBatch
 
-__all__ = ["ConveRT", "SharedEncoder"]
-
 QUANTIZED_LOSS_SCALE = 128.0
 """For a quantized ConveRT: "the final loss is scaled by 128" (Section 2.1)."""
 

@@ -13,8 +13,6 @@ from polyencoder.config import ConvertConfig
 from polyencoder.modeling.convert.blocks import activation, layer_norm
 from polyencoder.modeling.convert.rows import PackedRows
 
-__all__ = ["AnnealedScale", "FeedForward", "Reduction"]
-
 
 class Reduction(nn.Module):
     """Self-attended vectors summed, and divided by the square root of their number: both fused (note 8).

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 
 from polyencoder.modeling.rounding import run_with
 
-__all__ = ["QuantizationAwareEmbedding", "QuantizedEmbedding", "Range", "round_parameters", "with_rounded_parameters"]
-
 MAX_CODE = 255
 MARGIN = 0.1  # added above and below, as a share of the range of values
 MIN_MARGIN = 0.01

@@ -12,8 +12,6 @@ from torch import Tensor
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.text.batches import length_groups
 
-__all__ = ["PackedRows"]
-
 GROUP_COST = 64  # fixed cost of one more group in attention, in tokens of padding
 
 

@@ -18,8 +18,6 @@ from torch.autograd.function import once_differentiable
 
 from polyencoder.modeling.cpu.dropout import decides, draw, kept, raised
 
-__all__ = ["attention", "attention_by_heads", "biased_mask"]
-
 CACHED = 2**17  # attention weights processed together, per thread
 
 

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["CpuDropout", "decides", "draw", "dropout", "kept", "raised"]
-
 LOWEST, VALUES = -(2**15), 2**16  # of the 16 random bits
 
 

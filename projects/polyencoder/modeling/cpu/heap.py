@@ -9,8 +9,6 @@ from __future__ import annotations
 import ctypes
 from contextlib import suppress
 
-__all__ = ["return_free_memory"]
-
 
 def return_free_memory() -> None:
     """Returns free memory to the system, if the C library can (glibc)."""

@@ -7,8 +7,6 @@ from torch import nn
 from polyencoder.modeling.cpu.dropout import CpuDropout
 from polyencoder.modeling.cpu.products import CpuLinear, onednn_is_faster
 
-__all__ = ["for_cpu"]
-
 
 def for_cpu(model: nn.Module) -> None:
     """Replaces linear layers and dropout in `model` by equivalent ones that are faster on a CPU.

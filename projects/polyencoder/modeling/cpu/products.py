@@ -23,8 +23,6 @@ from torch.autograd.function import once_differentiable
 
 from polyencoder.modeling.tracing import is_traced
 
-__all__ = ["CpuLinear", "is_intel", "limit_shape_cache", "linear", "onednn_is_faster", "scaled_linear"]
-
 MIN_PRODUCTS = 2**22  # multiplications from which oneDNN's overhead is worth it
 
 

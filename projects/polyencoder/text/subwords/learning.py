@@ -21,8 +21,6 @@ from polyencoder.settings.fields import Count
 from polyencoder.text.subwords.tokenizer import BUCKETS, SubwordTokenizer
 from polyencoder.text.subwords.words import MARKER, split_words
 
-__all__ = ["SubwordSettings", "count_words", "learn_subwords", "learn_subwords_of_size"]
-
 
 @settings(panel="ConveRT's subwords (type convert)")
 class SubwordSettings(Settings):

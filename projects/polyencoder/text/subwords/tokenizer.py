@@ -12,8 +12,6 @@ from typing import Any
 from polyencoder.errors import ConfigError
 from polyencoder.text.subwords.words import MARKER, runs, separates, split_words
 
-__all__ = ["BUCKETS", "SubwordTokenizer", "is_subword_tokenizer"]
-
 BUCKETS = 1_000
 """Ids for characters that are not in the vocabulary (Section 2.1)."""
 

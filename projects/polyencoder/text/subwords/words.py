@@ -12,8 +12,6 @@ import string
 
 import regex
 
-__all__ = ["MARKER", "runs", "separates", "split_words"]
-
 MARKER = "\ufe4f"
 """Where a word begins."""
 

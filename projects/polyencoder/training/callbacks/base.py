@@ -13,8 +13,6 @@ from polyencoder.training.objective import Outcome
 from polyencoder.training.progress import Goal, Progress
 from polyencoder.training.updates import OptimizerUpdates
 
-__all__ = ["Callback", "Run"]
-
 
 class Run(Protocol):
     """The part of the `Trainer` that callbacks use."""

@@ -14,8 +14,6 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.evaluation import evaluate_together
 from polyencoder.training.randomness import random_state, restore_random_state
 
-__all__ = ["Baselines"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -23,7 +21,6 @@ class Baselines(Callback):
     """Evaluates the baselines before the first step, once per run, also if it is resumed.
 
     Args:
-        examples: to rank.
         untrained: builds the ranker before training.
         responses: returns the training responses, for the weights of TF-IDF.
         on_untrained: called with the metrics before training, unless they are a stand-in's.

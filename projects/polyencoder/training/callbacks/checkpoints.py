@@ -19,8 +19,6 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome
 
-__all__ = ["Checkpoints", "read_checkpoint"]
-
 FORMAT_VERSION = 2
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,6 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.log import AMONG, batch_measures
 from polyencoder.training.objective import Outcome
 
-__all__ = ["RATE", "LearningCurve", "Points", "curve_figure", "curve_label"]
-
 RATE = "learning rate"
 WIDTH, HEIGHT, DPI = 7, 2.7, 120  # inches, for each panel
 MOST_POINTS = 500  # of training: longer runs are thinned
@@ -30,10 +28,6 @@ class LearningCurve(Callback):
     """Collects points of training and evaluations, `{"updates": n, "loss": ..., "R@1": ..., "among": candidates}`.
 
     A point of training is the mean of the batches since the last one.
-
-    Args:
-        path: of the PNG, written at the end.
-        title: of the figure.
     """
 
     name = "curve"

@@ -17,8 +17,6 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import Processes, gather_objects
 from polyencoder.training.objective import Outcome
 
-__all__ = ["Evaluation", "KeepBest", "evaluate_together"]
-
 _log = logging.getLogger(__name__)
 
 LOWER_IS_BETTER = ("loss", "rank")
@@ -38,7 +36,6 @@ class Evaluation(Callback):
     """Evaluates on the validation examples every `every` training examples, and at the end of the run.
 
     Args:
-        ranker: the ranker being trained.
         examples: validation examples with candidates, shared among the processes.
         every: training examples between two evaluations.
     """
@@ -82,9 +79,6 @@ class KeepBest(Callback):
     Ties are broken by higher MRR, then by lower loss, then by recency.
 
     Args:
-        ranker: the ranker being trained.
-        folder: for the best model.
-        metric: the selection metric.
         patience: evaluations without improvement that end the run; None for no early stopping.
     """
 

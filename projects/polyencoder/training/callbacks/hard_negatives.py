@@ -20,8 +20,6 @@ from polyencoder.settings.training import HardNegatives
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.hard_negatives import EncodedTexts, Miner
 
-__all__ = ["MinedNegatives"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -35,7 +33,6 @@ class MinedNegatives(Callback):
 
     Args:
         ranker: the ranker being trained, with vectors.
-        settings: which negatives to take.
     """
 
     name = "hard negatives"

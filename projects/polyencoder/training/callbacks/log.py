@@ -13,8 +13,6 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
 from polyencoder.training.schedule import MEASURED
 
-__all__ = ["AMONG", "Log", "batch_measures"]
-
 AMONG = "among"
 """The key of a batch's number of candidates per example."""
 SOON = 0.05  # of the time that a run has

@@ -24,8 +24,6 @@ from polyencoder.text import TokenBatch
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 
-__all__ = ["BERT_OUTPUT_STD", "MeasuredScaling", "measured_scaling", "output_std"]
-
 _log = logging.getLogger(__name__)
 
 BERT_OUTPUT_STD = 0.5
@@ -93,7 +91,6 @@ def measured_scaling(model: RankerModel, contexts: TokenBatch, candidates: Token
     """The `output_scaling` that gives a ranker's outputs the standard deviation of BERT's.
 
     Args:
-        model: with its initial weights.
         contexts, candidates: a batch of the task's texts: a hundred tokens already give tens of thousands of numbers.
 
     Raises:

@@ -16,8 +16,6 @@ from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.log import batch_measures
 from polyencoder.training.objective import Outcome
 
-__all__ = ["ProgressLine"]
-
 EVERY = 0.2  # seconds between two versions of the line
 RECENT = 200  # batches that its numbers are measured over
 BAR = 8  # characters

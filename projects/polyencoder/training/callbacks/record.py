@@ -20,8 +20,6 @@ from polyencoder.packages import PACKAGES, version_of
 from polyencoder.storage.files import write_text
 from polyencoder.training.callbacks.base import Callback, Run
 
-__all__ = ["Record"]
-
 _log = logging.getLogger(__name__)
 
 
@@ -31,7 +29,6 @@ class Record(Callback):
     Comes after `Checkpoints`, which resumes the run: earlier starts are kept.
 
     Args:
-        path: of the record.
         options: of the run, among them its `seed`.
     """
 

@@ -18,8 +18,6 @@ from polyencoder.training.folder import FOLDER, RECORD
 from polyencoder.training.objective import Outcome
 from polyencoder.training.trackers import TRACKERS, Tracker
 
-__all__ = ["Tracking", "recorders"]
-
 _log = logging.getLogger(__name__)
 
 NOT_FIGURES = ("updates", AMONG)
@@ -43,11 +41,8 @@ class Tracking(Callback):
     is left out with a warning: it does not end the run.
 
     Args:
-        names: of the trackers.
         curve: whose points are logged.
         folder: for the files of trackers.
-        name: of the run.
-        options: its settings.
     """
 
     name = "tracking"

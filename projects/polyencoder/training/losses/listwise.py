@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["listnet", "smoothed_cross_entropy", "softmax_loss"]
-
 
 def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
     """-log of the probability that the softmax gives to the candidates with a label above 0 together: [batch].

@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Pairs", "lambdaloss", "pairs_of", "ranknet"]
-
 MU = 10.0
 """The weight of NDCG-Loss2 beside LambdaRank in NDCG-Loss2++."""
 

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from polyencoder.errors import InputError
 
-__all__ = ["bce", "mse"]
-
 
 def bce(scores: Tensor, labels: Tensor) -> Tensor:
     """Binary cross-entropy between sigmoid(score) and the label, the mean over each example's candidates: [batch].

@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["distillation_kl", "margin_mse"]
-
 
 def distillation_kl(scores: Tensor, teacher: Tensor, *, temperature: float = 1.0) -> Tensor:
     """T^2 KL(p || q), p and q the softmax over the candidates of the teacher's scores / T and of `scores` / T.
