@@ -74,6 +74,7 @@ def test_a_vocabulary_is_trained_before_the_processes_part(options, launched, tm
 def test_fixed_candidates_of_two_processes_are_all_labels_of_the_task(options, launched, tmp_path):
     flags = {**options, "batchsize": 4, "num_epochs": 1.0, "loglevel": "error", "model_file": str(tmp_path / "two")}
     flags |= {"candidates": "fixed", "eval_candidates": "fixed"}
+    del flags["num_negatives"]
     for valid, _ in launched("train_model", flags, flags):
         assert float(valid["exs"]) == 24
     (written,) = tmp_path.glob("two.cands-*")
