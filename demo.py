@@ -52,7 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if args.chat:
         if not Path(replies).is_dir():
             raise SystemExit(f"{replies}: no bot yet; run `make demo` first")
-        chat(["serve", "--model", bot, "--index", replies, "--min-probability", str(LEAST)])
+        examples = [word for turns in QUESTIONS if len(turns) == 1 for word in ("--example", turns[0])]
+        chat(["serve", "--model", bot, "--index", replies, "--min-probability", str(LEAST), *examples])
         return
 
     data = ["--train", str(DATA / "train.jsonl"), "--valid", str(DATA / "valid.jsonl")]

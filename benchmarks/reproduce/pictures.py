@@ -165,7 +165,9 @@ def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bo
             capsize=2,
         )
         if kind == "accuracy":
-            for count, (title, place, value) in enumerate(line):  # neighbours' titles on either side
-                side, aligned = (5, "left") if count % 2 == 0 else (-5, "right")
+            right, before = True, 0.0
+            for title, place, value in line:  # on the right, but near neighbours' titles on either side
+                right, before = place > 3 * before or not right, place
+                side, aligned = (5, "left") if right else (-5, "right")
                 where = {"xytext": (side, -2), "textcoords": "offset points", "ha": aligned}
                 axes.annotate(textwrap.fill(title, 18), (place, value.mean), fontsize=7, **where)

@@ -52,6 +52,7 @@ OTHER_NAMES = {
     "columns": "column",
     "columns.candidates": "column_candidates",
     "dim": "embedding_size",
+    "examples": "example",
     "hard_negative_margin": "margin",
     "hard_negative_ranks": "ranks",
     "hard_negatives": "negatives",

@@ -113,6 +113,8 @@ class ServerConfig(Settings):
     stdio, to one client on standard input and output, instead of the server (needs the extra mcp)."""
     feedback: str | None = None
     """JSON lines file for ratings given on the page; polyencoder train reads it."""
+    examples: Annotated[tuple[str, ...], Parameter(name="--example")] = ()
+    """A message that the page offers to try; repeatable (default: words of three candidates)."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -128,6 +130,8 @@ class ServerConfig(Settings):
                 raise ConfigError(
                     f"allow_hosts has {name!r:.100}; give names alone, without http:// and port", argument="allow_hosts"
                 )
+        if not all(text.strip() for text in self.examples):
+            raise ConfigError("an example is empty; give a message that the page offers", argument="examples")
         if self.api_key is None and not self.local:
             raise ConfigError(
                 f"host is {self.host}, which other machines can reach, and there is no key: give one, best in the "

@@ -57,6 +57,7 @@ async def info(service: Serving) -> dict[str, Any]:
         "calibrated": ranker.calibration is not None,
         "embeddings": gives_embeddings(ranker),
         "feedback": service.config.feedback is not None,
+        "examples": service.config.examples,
         "candidates": await service.count(),
         "context_tokens": text.longest_context,
         "candidate_tokens": text.label_truncate,

@@ -61,7 +61,9 @@ def test_an_empty_page_says_what_it_is_with_examples_to_click(serve, browser, wa
     browser.get(str(client.base_url))
     wait(lambda: "5 candidates, not calibrated" in all_of("#about")[0].text)
     assert "chooses the best reply from the candidates" in all_of("#welcome")[0].text
-    first = all_of("#examples button")[0]
+    first, *_ = wait(lambda: all_of("#examples button"))
+    assert {one.text for one in all_of("#examples button")} <= {one.text for one in REPLIES}  # the index's own words
+    assert "or try words of its candidates" in all_of("#try")[0].text
     example = first.text
     first.click()
     wait(lambda: all_of(".reply"))
@@ -146,13 +148,14 @@ def test_candidates_of_ones_own_are_ranked_also_without_an_index(
 
 
 def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, browser, wait, all_of, calibrated):
-    client = serve(calibrated)
+    client = serve(calibrated, examples=("any pets ?", "do you ski ?"))
     browser.set_window_size(1000, 1200)
     browser.get(f"{client.base_url}#search")
     wait(lambda: "5 candidates" in all_of("#about")[0].text)
     assert "lists the 10 that answer it best" in all_of("#search .welcome")[0].text
     assert not all_of("#chat")[0].is_displayed()
-    example = all_of("#search .examples button")[0]
+    example, other = wait(lambda: all_of("#search .examples button"))
+    assert (example.text, other.text) == ("any pets ?", "do you ski ?")
     query = example.text
     example.click()
     wait(lambda: all_of("#search li"))
@@ -208,7 +211,7 @@ def test_it_is_accessible_in_light_and_dark_also_on_a_phone(
             browser.get(f"{client.base_url}?{preferred}{part}#{part}")
             wait(lambda: "5 candidates" in all_of("#about")[0].text)
             assert violations() == {}
-            all_of(f"#{part} .examples button")[0].click()
+            wait(lambda part=part: all_of(f"#{part} .examples button"))[0].click()
             wait(lambda part=part: all_of(f"#{part} li"))
             for one in all_of(".reply summary"):
                 one.click()

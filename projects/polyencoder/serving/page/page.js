@@ -2,14 +2,19 @@
 
 import { candidatesOf, takeFiles } from "./candidates.js";
 import { fill, summary } from "./results.js";
-import { best, introduced, onKey } from "./server.js";
+import { ask, best, introduced, onKey } from "./server.js";
 
 const at = (id) => document.getElementById(id);
 const copyOf = (id) => at(id).content.cloneNode(true).firstElementChild;
 const tabs = [...at("tabs").children];
 const EXAMPLE = {
-  question: "do you have any pets ?",
-  documents: ["i am a teacher .", "i have two dogs and a cat .", "yes , a parrot .", "it rains a lot here ."],
+  question: "I sent the shoes back last week, where is my money?",
+  documents: [
+    "We open at nine.",
+    "Refunds take five working days.",
+    "To reset your password, open Settings.",
+    "Send it back within 30 days.",
+  ],
 };
 
 let messages = [];
@@ -27,12 +32,45 @@ async function introduce() {
       at("what").textContent = "This server has no index to choose replies from. Give your own candidates above.";
       at("searched").textContent = "This server has no index to search. Give your own candidates above.";
       at("try").textContent = "Its other routes are listed at /docs. With an index: polyencoder serve --index INDEX.";
-      for (const examples of document.querySelectorAll("#chat .examples, #search .examples")) examples.hidden = true;
       at("own-part").open = true;
+    } else {
+      await offer(info);
     }
   } catch (error) {
     at("about").textContent = error.message;
   }
+}
+
+// Messages to try: the server's, or the first sentences of a few candidates, so that they are of what the index is about.
+async function offer({ examples, calibrated }) {
+  let texts = examples;
+  if (!texts.length) {
+    const some = { query: "hello", top_k: 3, ...(calibrated ? { min_probability: 0 } : {}) };
+    const { results } = await ask("v1/search", some);
+    texts = results.map(({ text }) => text.split(/(?<=[.?!])\s/)[0]);
+  }
+  if (!texts.length) return; // an empty index
+  at("try").textContent = `Write a message below, or try ${examples.length ? "one of these" : "words of its candidates"}:`;
+  offered("examples", texts, (text) => {
+    at("message").value = text;
+    say(text);
+  });
+  offered("searches", texts, (text) => {
+    at("query").value = text;
+    at("find").requestSubmit();
+  });
+}
+
+function offered(part, texts, take) {
+  at(part).replaceChildren(
+    ...texts.map((text) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = text;
+      button.addEventListener("click", () => take(text));
+      return button;
+    }),
+  );
 }
 
 // Shows one part, which is in the address, so that it can be linked to.
@@ -112,13 +150,6 @@ at("say").addEventListener("submit", (event) => {
   say(at("message").value);
 });
 
-for (const example of at("examples").children) {
-  example.addEventListener("click", () => {
-    at("message").value = example.textContent;
-    say(example.textContent);
-  });
-}
-
 at("again").addEventListener("click", () => {
   dialogue.abort();
   dialogue = new AbortController();
@@ -163,13 +194,6 @@ function answers(part, form, input, find) {
 
 answers("search", "find", "query", (asked) => best("search", asked, candidatesOf("own")));
 answers("rerank", "sort", "question", (asked) => best("rerank", asked, candidatesOf("documents")));
-
-for (const example of at("search").querySelectorAll(".examples button")) {
-  example.addEventListener("click", () => {
-    at("query").value = example.textContent;
-    at("find").requestSubmit();
-  });
-}
 
 at("sorted-example").addEventListener("click", () => {
   [at("question").value, at("documents").value] = [EXAMPLE.question, EXAMPLE.documents.join("\n")];
