@@ -23,6 +23,7 @@ from polyencoder.packages import versions_line
 
 COMMANDS = {
     "train": "train:train",
+    "tune": "tune:tune_settings",
     "evaluate": "evaluate:evaluate",
     "report": "report:report",
     "index": "index:index",

@@ -1,0 +1,202 @@
+"""A study of runs: killed and continued, with failed trials, and as a command."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import optuna
+import pytest
+import yaml
+
+from polyencoder.errors import CheckpointError, ConfigError, InputError, TrainingError
+from polyencoder.settings.tune import TuneSettings
+from polyencoder.training.process_group import VARIABLES
+from polyencoder.training.trainer import Trainer
+from polyencoder.training.tuning import tune
+from tests.commands import invoke, run_command
+
+pytestmark = pytest.mark.slow
+
+THINGS = ["dogs", "cat", "teacher", "math", "school", "ski"]
+
+
+class Killed(BaseException):
+    """Interrupts a study."""
+
+
+@pytest.fixture
+def settings(tmp_path, backbone_folder):
+    """(**changes) -> those of a study of tiny runs."""
+    records = [{"context": ["hello !", f"do you like {one} ?"], "response": f"my {one} ."} for one in THINGS]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records * 2))
+    usual = {
+        "backbone": str(backbone_folder("bert")),
+        "architecture": "bi",
+        "device": "cpu",
+        "epochs": 1,
+        "train": str(tmp_path / "pairs.jsonl"),
+        "valid": str(tmp_path / "pairs.jsonl"),
+        "num_negatives": 5,
+        "batch_size": 4,
+        "save_every_seconds": 0,
+        "out": str(tmp_path / "study"),
+        "search": ("learning_rate=1e-4:1e-1:log", "reduction=mean,first"),
+        "trials": 2,
+    }
+    return lambda **changes: TuneSettings.of(usual | changes)
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """(function, kill_after=None) -> the learning rate of each step, until it is killed."""
+    step = Trainer.step
+
+    def record(function, kill_after=None) -> list[float]:
+        seen: list[float] = []
+
+        def observed(self, batch):
+            if len(seen) == kill_after:
+                raise Killed
+            seen.append(self.config.optimizer.learning_rate)
+            return step(self, batch)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Trainer, "step", observed)
+            try:
+                function()
+            except Killed:
+                assert kill_after is not None
+        return seen
+
+    return record
+
+
+def values(report):
+    return [(one.number, dict(one.values), dict(one.measures)) for one in report.trials]
+
+
+def test_a_killed_study_has_the_trials_of_one_that_was_not(settings, steps, tmp_path):
+    whole, rest = [], []
+    unbroken = steps(lambda: whole.append(tune(settings(out=str(tmp_path / "unbroken")))))
+    assert len(unbroken) == 2 * 3
+    assert len({*unbroken}) == 2
+    begun = steps(lambda: tune(settings()), 4)
+    assert begun == unbroken[:4]
+    assert steps(lambda: rest.append(tune(settings()))) == unbroken[4:], "the second trial's other two steps"
+    assert values(rest[0]) == values(whole[0])
+    assert rest[0].best == max(rest[0].trials, key=lambda one: one.order)
+    more = []
+    assert len(steps(lambda: more.append(tune(settings(trials=3))))) == 3
+    assert values(more[0])[:2] == values(whole[0])
+    weights = {one.number: (one.folder / "model.safetensors").is_file() for one in more[0].trials}
+    assert weights == {number: number == more[0].best.number for number in range(3)}
+    assert all((one.folder / "training" / "run.json").is_file() for one in more[0].trials)
+    study = optuna.load_study(study_name="study", storage=f"sqlite:///{tmp_path / 'study' / 'study.sqlite'}")
+    assert study.best_value == next(iter(more[0].best.measures.values()))
+
+
+def test_a_trial_whose_values_were_not_all_drawn_is_left_out(settings, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(optuna.trial.Trial, "_suggest", killed_at(optuna.trial.Trial._suggest, "reduction"))
+        with pytest.raises(Killed):
+            tune(settings(trials=1))
+    report = tune(settings(trials=1))
+    assert [one.number for one in report.trials] == [1]
+
+
+def killed_at(suggest, name):
+    def suggested(self, asked, distribution):
+        if asked == name:
+            raise Killed
+        return suggest(self, asked, distribution)
+
+    return suggested
+
+
+def test_all_combinations_once(settings):
+    report = tune(settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9))
+    assert [tuple(one.values.values()) for one in report.trials] == [*product(("mean", "first"), (2, 3))]
+
+
+def test_equal_values_are_tried_once(settings, steps, monkeypatch):
+    """Of combinations that are more than the trials, some of which Optuna draws again."""
+    monkeypatch.setattr("optuna.samplers.RandomSampler.sample_independent", lambda *_: "mean")
+    reports = []
+    assert len(steps(lambda: reports.append(tune(settings(search="reduction=mean,first,last", trials=2))))) == 3
+    first, second = reports[0].trials
+    assert first.measures == second.measures
+
+
+def test_a_trial_that_fails_is_reported(settings, monkeypatch):
+    step = Trainer.step
+
+    def fails(self, batch):
+        if self.config.optimizer.learning_rate > 1:
+            raise TrainingError("the loss is nan: it diverged")
+        return step(self, batch)
+
+    monkeypatch.setattr(Trainer, "step", fails)
+    report = tune(settings(search="learning_rate=0.001,2"))
+    assert {one.values["learning_rate"]: one.failed for one in report.trials} == {
+        "0.001": None,
+        "2": "the loss is nan: it diverged",
+    }
+    assert report.best.values == {"learning_rate": "0.001"}
+    with pytest.raises(TrainingError, match="all trials failed; the last one: the loss is nan"):
+        tune(settings(search="learning_rate=2,3", out=str(report.settings.parent) + "-2"))
+
+
+def test_a_study_keeps_its_settings_and_folder(settings, tmp_path):
+    tune(settings(trials=1))
+    for changed, message in (
+        ({"epochs": 2}, r"was begun with epochs 1\.0, not 2\.0; give the same settings, or another folder"),
+        ({"search": "reduction=mean,first"}, "was begun with search"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            tune(settings(**changed))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="holds a model; give another folder for the study"):
+        tune(settings(out=str(tmp_path / "other")))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "study.sqlite").write_text("no database" * 100)
+    with pytest.raises(CheckpointError, match="study.sqlite: cannot be opened"):
+        tune(settings(out=str(tmp_path / "broken")))
+
+
+def test_nothing_remains_of_a_study_that_cannot_begin(settings, tmp_path):
+    for changed, error in (
+        ({"train": str(tmp_path / "none.jsonl")}, InputError),
+        ({"backbone": str(tmp_path / "none")}, ConfigError),
+        ({"search": "batch_size=4,many"}, ConfigError),
+    ):
+        with pytest.raises(error):
+            tune(settings(**changed))
+        assert not (tmp_path / "study").exists()
+
+
+def test_the_command_names_the_best_trial_and_how_to_train_with_it(settings, tmp_path):
+    asked = settings(trials=2)
+    flags = [part for name, value in asked.common.items() for part in (f"--{name.replace('_', '-')}", value)]
+    output = run_command("tune", *flags, "--search", *asked.search, "--trials", 2).stdout.splitlines()
+    assert output[0].split()[:2] == ["trial", "R6@1"]
+    assert output[-2].startswith("best: trial ")
+    best = output[-1].partition(": written. Next: ")
+    assert best[2] == f"polyencoder train --config {best[0]} --out FOLDER"
+    written = yaml.safe_load((tmp_path / "study" / "best.yaml").read_text())
+    assert {*written} == {*asked.common, "learning_rate", "reduction"} - {"out"}
+    trained = run_command(*best[2].split()[1:-1], tmp_path / "again").stdout
+    measure = output[-2].split()[4].rstrip(",")
+    assert f"trained          R6@1 {measure}" in trained
+
+
+def test_the_command_refuses_in_one_line(settings, monkeypatch):
+    flags = ["--train", "a", "--backbone", "b", "--out", "c"]
+    refused = invoke("tune", *flags, "--search", "learning_rte=1:2")
+    assert refused.exit_code == 1
+    assert refused.stderr.count("\n") == 1
+    assert "did you mean learning_rate? (flag --search)" in refused.stderr
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "1")
+    assert "start it without torchrun" in invoke("tune", *flags, "--search", "learning_rate=1:2").stderr
