@@ -238,7 +238,10 @@ def _combinations(space: Mapping[str, Range | tuple[str, ...]], *, at_most: int)
     for one in space.values():
         if isinstance(one, Range) and (one.log or not isinstance(one.low, int)):
             return []
-        values.append(range(one.low, int(one.high) + 1, int(one.step or 1)) if isinstance(one, Range) else one)
+        if isinstance(one, Range):
+            values.append(range(int(one.low), int(one.high) + 1, int(one.step or 1)))
+        else:
+            values.append(one)
     if math.prod(map(len, values)) > at_most:
         return []
     return [dict(zip(space, one, strict=True)) for one in product(*values)]
