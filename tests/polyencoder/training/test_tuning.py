@@ -1,4 +1,4 @@
-"""A study of runs: killed and continued, with failed trials, and as a command."""
+"""A study of runs: killed and continued, and with failed trials."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from itertools import product
 
 import optuna
 import pytest
-import yaml
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, TrainingError
 from polyencoder.settings.tune import TuneSettings
-from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.tuning import tune
-from tests.commands import invoke, run_command
 
 pytestmark = pytest.mark.slow
 
@@ -174,29 +171,3 @@ def test_nothing_remains_of_a_study_that_cannot_begin(settings, tmp_path):
         with pytest.raises(error):
             tune(settings(**changed))
         assert not (tmp_path / "study").exists()
-
-
-def test_the_command_names_the_best_trial_and_how_to_train_with_it(settings, tmp_path):
-    asked = settings(trials=2)
-    flags = [part for name, value in asked.common.items() for part in (f"--{name.replace('_', '-')}", value)]
-    output = run_command("tune", *flags, "--search", *asked.search, "--trials", 2).stdout.splitlines()
-    assert output[0].split()[:2] == ["trial", "R6@1"]
-    assert output[-2].startswith("best: trial ")
-    best = output[-1].partition(": written. Next: ")
-    assert best[2] == f"polyencoder train --config {best[0]} --out FOLDER"
-    written = yaml.safe_load((tmp_path / "study" / "best.yaml").read_text())
-    assert {*written} == {*asked.common, "learning_rate", "reduction"} - {"out"}
-    trained = run_command(*best[2].split()[1:-1], tmp_path / "again").stdout
-    measure = output[-2].split()[4].rstrip(",")
-    assert f"trained          R6@1 {measure}" in trained
-
-
-def test_the_command_refuses_in_one_line(settings, monkeypatch):
-    flags = ["--train", "a", "--backbone", "b", "--out", "c"]
-    refused = invoke("tune", *flags, "--search", "learning_rte=1:2")
-    assert refused.exit_code == 1
-    assert refused.stderr.count("\n") == 1
-    assert "did you mean learning_rate? (flag --search)" in refused.stderr
-    for name in VARIABLES:
-        monkeypatch.setenv(name, "1")
-    assert "start it without torchrun" in invoke("tune", *flags, "--search", "learning_rate=1:2").stderr
