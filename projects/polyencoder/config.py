@@ -85,7 +85,8 @@ class TextConfig:
     """The token, or a text of several tokens, between two turns; empty for nothing."""
     truncation: Truncation = "turns"
     surround: bool = field(default=True, metadata=LATER)
-    """Whether contexts and candidates have start and end tokens; those of ParlAI's transformer/ranker do not."""
+    """Whether contexts and candidates have start and end tokens; those of ParlAI's transformer/ranker and of static
+    encoders do not."""
     empty_token: str | None = field(default=None, metadata=LATER)
     """The token for a text without tokens; None for no token."""
     number_turns: bool = field(default=False, metadata=LATER)
@@ -118,8 +119,6 @@ class TextConfig:
                     f"{name} is {getattr(self, name)}; it must be at least 3: start, one token, end",
                     argument=name,
                 )
-        if not self.surround and self.truncation == "turns":
-            raise ConfigError("surround is false; the truncation `turns` needs it")
         if self.surround and self.truncation == "recent_first":
             raise ConfigError("surround is true; the truncation `recent_first` does not support it")
         for name in PROMPTS:

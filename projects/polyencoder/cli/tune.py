@@ -14,8 +14,6 @@ from polyencoder.training.console import logged
 from polyencoder.training.process_group import is_grouped
 from polyencoder.training.tuning import TrialReport, TuningReport, tune
 
-__all__ = ["tune_settings"]
-
 
 def tune_settings(settings: TuneSettings) -> None:
     """Search settings of `polyencoder train` with Optuna: a study of trials, each a run in a folder below --out.

@@ -59,6 +59,11 @@ class Backbone(nn.Module):
     def dim(self) -> int:
         return int(self.model.config.hidden_size)
 
+    @property
+    def has_layers(self) -> bool:
+        """Whether outputs are more than the tokens' embeddings."""
+        return int(getattr(self.model.config, "num_hidden_layers", 1)) > 0
+
     def forward(self, tokens: TokenBatch, *, first_only: bool = False) -> Tensor:
         """Outputs of the last layer: [batch, length, dim], undefined at padding.
 
@@ -69,7 +74,7 @@ class Backbone(nn.Module):
         activations anyway, in rows that fit the caches in inference. Models that cannot be packed run on groups of
         similar length. On a GPU sequences are packed if there is a variable-length attention kernel.
         """
-        if is_traced() or not len(tokens):
+        if is_traced() or not len(tokens) or not self.has_layers:
             outputs = self._run(tokens)
         elif self._row_is_faster(tokens) and self.packs:
             outputs = self._run_packed(tokens, first_only=first_only)

@@ -157,6 +157,12 @@ class RankerModel(TrainableModel, ABC):
                 "without them, or train a bi- or poly-encoder",
                 argument="backbone",
             )
+        if config.backbone.get("num_hidden_layers") == 0 and not cls.has_vectors:
+            raise ConfigError(
+                f"the encoder is a table of token embeddings, without the attention that a {cls.title} needs: train "
+                "another architecture",
+                argument="architecture",
+            )
         if config.vector_dim is not None:
             cls.check_shortens(replace(config, candidate_map=False))  # one of short vectors may follow
         if config.candidate_map and not cls.has_vectors:

@@ -31,9 +31,9 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
         backbone.requires_grad_(fine_tuned == "all")
         if fine_tuned == "all":
             continue
-        if fine_tuned == "all_encoder_layers":
+        if fine_tuned == "all_encoder_layers":  # without layers there is a table alone, which is trained
             backbone.requires_grad_(True)
-            backbone.embeddings().requires_grad_(False)
+            backbone.embeddings().requires_grad_(not backbone.has_layers)
             continue
         layers = backbone.layers()
         for layer in list(layers)[-(1 if fine_tuned == "top_layer" else 4) :]:

@@ -19,6 +19,7 @@ from polyencoder.hub.resolve import exists, hub_id_problem, hub_unreachable_reas
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import dropout_keys
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.static import load_static, static_tokenizer
 from polyencoder.text.vocabulary import special_tokens
 
 _MOST_LAYERS = 1_000
@@ -54,12 +55,15 @@ def load_pretrained(
     CheckpointError if its weights are not finite.
     """
     with _explaining(name) as where:
+        static = load_static(name)
         # without trust_remote_code=False, transformers asks on the terminal and runs the code after a "y"
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
+        config = static.config if static else AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
         for key, rate in dropout_keys(dropout, attention_dropout).items():
             if hasattr(config, key):
                 setattr(config, key, rate)
-        model = AutoModel.from_pretrained(name, config=config, dtype=torch.float32, trust_remote_code=False, **where)
+        model = static or AutoModel.from_pretrained(
+            name, config=config, dtype=torch.float32, trust_remote_code=False, **where
+        )
     is_decoder = getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False)
     # not all decoders' configurations say so
     if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
@@ -71,9 +75,11 @@ def load_pretrained(
     return Backbone(model)
 
 
-def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, str]]:
+def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, Any]]:
     """Loads an encoder's fast tokenizer, and its special tokens as fields of a `TextConfig`."""
     with _explaining(name) as where:
+        if (static := static_tokenizer(name)) is not None:
+            return static
         tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **where)
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(f"backbone {name}: its tokenizer has no fast (tokenizer.json) version", argument="backbone")
@@ -97,6 +103,8 @@ def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
     hf_logging.disable_progress_bar()  # "Loading weights", over in a moment
     try:
         yield {"local_files_only": offline is not None}
+    except ConfigError:
+        raise
     except Exception as error:  # transformers passes on the errors of its file readers, even plain Exception
         raise ConfigError(f"{problem} ({first_line(error)})", argument="backbone") from error
     finally:

@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 COSINE_SCALING = 4.47
 """`output_scaling` of normalized vectors: its square, 20, is the cosine's scale that most were trained with."""
 
+STATIC = "StaticEmbedding"
+"""The module of an encoder without layers."""
+
 CONFIG = "config_sentence_transformers.json"
 
 # The names of prompts for contexts and candidates, as in `encode_query` and `encode_document`
@@ -85,11 +88,12 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
     if modules is None:
         return None
     modules = [module for module in modules if isinstance(module, dict)]
-    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules]
-    if "Pooling" not in kinds:
+    kinds = [_kind(module) for module in modules]
+    pooled = 0 if kinds[:1] == [STATIC] else kinds.index("Pooling") if "Pooling" in kinds else None
+    if pooled is None:
         return None
-    folder = _folder(name, modules[kinds.index("Pooling")])
-    pooling = _json(name, f"{folder}/config.json", dict)
+    folder = _folder(name, modules[pooled])
+    pooling = {"pooling_mode": "mean"} if kinds[pooled] == STATIC else _json(name, f"{folder}/config.json", dict)
     if pooling is None:
         raise ConfigError(f"{name}: modules.json names {folder}/config.json, which does not exist")
     similarity = (_json(name, CONFIG, dict) or {}).get("similarity_fn_name")
@@ -97,7 +101,7 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
     files: list[str] = []
     unknown = None
     for place, kind in enumerate(kinds):
-        if kind == "Dense" and place > kinds.index("Pooling") and "Normalize" not in kinds[:place]:
+        if kind == "Dense" and place > pooled and "Normalize" not in kinds[:place]:
             path = _folder(name, modules[place])
             own, weights = _json(name, f"{path}/config.json", dict), _file(name, f"{path}/model.safetensors")
             layer = None if own is None or weights is None else _dense(own)
@@ -105,9 +109,9 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
                 layers.append(layer)
                 files.append(str(weights))
                 continue
-        if kind not in (("Transformer", "Pooling", "Normalize", "Dropout") if place else ("Transformer",)):
+        if kind not in (("Transformer", "Pooling", "Normalize", "Dropout") if place else ("Transformer", STATIC)):
             unknown = unknown or f"{kind} (module {place})"
-        elif kind in ("Transformer", "Pooling") and kind in kinds[:place]:
+        elif kind in ("Transformer", "Pooling") and {kind, STATIC} & {*kinds[:place]}:
             unknown = unknown or f"a second {kind} (module {place})"
     return SentenceVectors(
         _modes(pooling),
@@ -117,6 +121,22 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
         dense_files=tuple(files),
         unknown=unknown,
     )
+
+
+def static_file(name: str | os.PathLike[str], file: str) -> str | None:
+    """The path of a file of a folder or hub id whose encoder is a `StaticEmbedding`; None for other encoders.
+
+    Raises:
+        ConfigError: the encoder has no such file.
+    """
+    modules = _json(name, "modules.json", list)
+    if not modules or not isinstance(modules[0], dict) or _kind(modules[0]) != STATIC:
+        return None
+    place = (_folder(name, modules[0]) / file).as_posix()
+    path = _file(name, place)
+    if path is None:
+        raise ConfigError(f"{name}: modules.json has a {STATIC}, but there is no {place}", argument="backbone")
+    return path
 
 
 def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,6 +171,11 @@ def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
     for key, module in model.named_children():
         if key in ("dense", "own_candidate_dense") and isinstance(module, nn.Sequential):
             set_dense_weights(module, vectors.dense_files if vectors else ())
+
+
+def _kind(module: dict[str, Any]) -> str:
+    """The name of a module's class."""
+    return str(module.get("type", "")).rpartition(".")[2]
 
 
 def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> PurePosixPath:

@@ -88,6 +88,8 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
     tokenizer, special = starting_tokenizer(vocabulary=sizes.vocabulary, backbone=sizes.backbone)
     if sizes.backbone:
         encoder = load_pretrained(sizes.backbone, dropout=sizes.dropout, attention_dropout=sizes.attention_dropout)
+        if not encoder.has_layers:
+            raise ConfigError(f"backbone {sizes.backbone}: has no layers to pre-train", argument="backbone")
         encoder.resize(tokenizer.get_vocab_size())
     else:
         pad_id = _id(tokenizer, special["pad_token"])

@@ -17,8 +17,6 @@ from polyencoder.settings.base import flat_values, settings
 from polyencoder.settings.fields import Count, leaves
 from polyencoder.settings.train import TrainSettings
 
-__all__ = ["Range", "TuneSettings", "parse_search"]
-
 _NUMBER = r"[-+]?[\d.]+(?:e[-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER}):({_NUMBER})(?::(log|{_NUMBER}))?", re.IGNORECASE)
 _FORM = "give NAME=LOW:HIGH, NAME=LOW:HIGH:log, NAME=LOW:HIGH:STEP or NAME=A,B,C"

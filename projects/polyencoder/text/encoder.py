@@ -56,7 +56,9 @@ class TextEncoder:
         self.end_id = self._special("end_token")
         self.empty_ids: list[int] = [] if config.empty_token is None else [self._special("empty_token")]
         separator = self.tokenizer.token_to_id(config.separator)
-        self.separator_ids = self._encode([config.separator])[0] if separator is None else [separator]
+        self.separator_ids = [] if not config.separator else self._encode([config.separator])[0]
+        if separator is not None:
+            self.separator_ids = [separator]
         self._memory = TextMemory(_size, limit=MEMORY)
         self.lay_out(config)
 
@@ -105,9 +107,9 @@ class TextEncoder:
         if self.config.truncation == "turns":
             lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
             lines = latest_utterances(lines, size=self.config.history_size)
-            return (self._prompted_ids if self.config.context_prompt else self.lines_ids)(
-                lines, max_tokens=self.config.text_truncate
-            )
+            join = self._prompted_ids if self.config.context_prompt else self.lines_ids
+            ids = join(lines, max_tokens=self.config.text_truncate)
+            return ids if self.config.surround else ids[1:-1] or self.empty_ids
         turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
         ids = join_tokens(
             self.ids(turns),
@@ -159,6 +161,8 @@ class TextEncoder:
         if self.config.truncation != "turns":
             whole = [[self.start_id, *ids, self.end_id] for ids in found] if self.config.surround else found
             return [self._seen(ids[:limit]) for ids in whole]
+        if not self.config.surround:
+            return [ids[: limit - 2] for ids in found]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in found]
 
     def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:

@@ -67,7 +67,7 @@ def special_tokens(tokenizer: Any) -> dict[str, str]:
     return {"start_token": start, "end_token": end, "separator": end, "pad_token": tokenizer.pad_token}
 
 
-def separate_turns(tokenizer: Tokenizer, special: dict[str, str], how: TurnSeparator) -> dict[str, str]:
+def separate_turns(tokenizer: Tokenizer, special: dict[str, Any], how: TurnSeparator) -> dict[str, Any]:
     """Sets the separator of turns in `TextConfig` fields; `newline` adds its token to the vocabulary if missing.
 
     The papers' contexts are "the concatenation of the utterances in the dialogue history separated by a special token
@@ -81,6 +81,8 @@ def separate_turns(tokenizer: Tokenizer, special: dict[str, str], how: TurnSepar
         return {**special, "separator": (known or NEWLINES)[0]}
     if how == "none":
         return {**special, "separator": ""}
+    if not special.get("surround", True):  # an encoder without special tokens has no separator either
+        return special
     # keep the tokenizer's own separator or a delimiter; replace only none and newlines
     return {**special, "separator": special["end_token"]} if special["separator"] in ("", *NEWLINES) else special
 

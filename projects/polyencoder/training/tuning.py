@@ -32,8 +32,6 @@ from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.run import train_ranker
 
-__all__ = ["BEST", "STUDY", "TrialReport", "TuningReport", "tune"]
-
 _log = logging.getLogger(__name__)
 
 STUDY = "study.sqlite"
