@@ -26,8 +26,8 @@ from polyencoder.evaluation.names import main_measures
 from polyencoder.packages import require
 from polyencoder.settings.base import flat_values
 from polyencoder.settings.tune import Range, TuneSettings
-from polyencoder.storage.checkpoint import CONFIG, WEIGHTS
 from polyencoder.storage.files import write_text
+from polyencoder.storage.names import CONFIG, WEIGHTS
 from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.run import train_ranker
