@@ -58,9 +58,8 @@ class Vectors:
         self.device = torch.device("cpu")
         self._mapped = files
         self._files = list(files.values())
-        self._starts = torch.tensor([0, *(len(file.rows) for file in self._files)]).cumsum(
-            0
-        )  # of each file, and the end
+        # of each file, and the end
+        self._starts = torch.tensor([0, *(len(file.rows) for file in self._files)]).cumsum(0)
         self._firsts = self._starts.tolist()
 
     @classmethod

@@ -240,9 +240,8 @@ class ModelThread:
                 _fail(group[0], error)
                 continue
             seconds = time.perf_counter() - start
-            self._metrics.jobs_finished(
-                len(group), seconds
-            )  # before a client, which may then request the counts, has its answer
+            # before a client, which may then request the counts, has its answer
+            self._metrics.jobs_finished(len(group), seconds)
             for job, value in zip(group, values, strict=True):
                 job.seconds["score"] += seconds
                 if job.future.set_running_or_notify_cancel():
