@@ -75,9 +75,7 @@ class FolderIndex(Index):
         Reads neither texts nor vectors.
 
         Args:
-            ranker: the model, whose fingerprints are computed; its fingerprints are enough if no texts are added; None,
-                for any model, if searches are by vectors.
-            attention: a poly-encoder's `poly_attention`; a ranker knows its own.
+            ranker, attention: as in `polyencoder.index.open.open_index`; a model's fingerprints are computed.
 
         Raises:
             CheckpointError: if there is no finished index, it is damaged, or another model made it.

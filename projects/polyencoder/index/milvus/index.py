@@ -115,8 +115,7 @@ class MilvusIndex(Index):
 
         Args:
             where: as in `create`.
-            ranker: the model; its fingerprints are enough if no texts are added; None for any model.
-            attention: a poly-encoder's `poly_attention`; a ranker knows its own.
+            ranker, attention: as in `polyencoder.index.open.open_index`.
 
         Raises:
             PolyencoderError: the server cannot be reached, or the file is not of Milvus Lite.

@@ -143,8 +143,7 @@ class PostgresIndex(Index):
 
         Args:
             where: as in `make`.
-            ranker: the model; its fingerprints are enough if no texts are added; None for any model.
-            attention: a poly-encoder's `poly_attention`; a ranker knows its own.
+            ranker, attention: as in `polyencoder.index.open.open_index`.
 
         Raises:
             PolyencoderError: the server cannot be reached.
