@@ -11,8 +11,8 @@ Four tasks, each with `--queries` queries, among `--candidates`; all but the las
 - banking77: a question of BANKING77's test part finds the training questions of its intent.
 
 The fusion "weight" is fitted to the first half of the queries, and all systems are measured on the second. The fusion
-"score" is for approximate searches: "nearest list" reads one list of a FAISS index (ivf-flat, `effort` 1), and "score"
-adds what words find.
+"score" is for approximate searches: "nearest list" reads the nearest of four lists for each code (FAISS's ivf-flat with
+`effort` 1), and "score" adds what words find.
 
 The model is an untrained sentence encoder (`--backbone`), a poly-encoder of it (`--poly`: 16 random codes, or the means
 of the latest 16 turns), or `--model`, a ranker; it reads the last turn, or with `--turns all` the whole dialogue. Words
@@ -61,6 +61,7 @@ APPROXIMATE: dict[str, dict[str, Any]] = {
     "score": {"effort": 1, "hybrid": True, "fusion": "score"},
 }
 CODES = 16
+LISTS = 4
 _AT_ONCE = 50
 
 
@@ -155,7 +156,7 @@ def _measure(
         if system == "weight":
             options = {**options, "vector_weight": weight}
         if system in APPROXIMATE and not index.approximates:
-            index.build_faiss("ivf-flat")
+            index.build_faiss("ivf-flat", nlist=LISTS)
         for cross in dict.fromkeys([None, reranker]):
             if cross is not None and system == "words":
                 continue

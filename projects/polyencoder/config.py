@@ -103,6 +103,8 @@ class TextConfig:
     """The prompt before a context, for an encoder that was trained with prompts, such as E5's `query: `."""
     candidate_prompt: str = field(default="", metadata=LATER)
     """The prompt before a candidate, such as E5's `passage: `."""
+    candidate_rows: bool = field(default=False, metadata=LATER)
+    """Whether a candidate's only token is its row in a table of vectors (`RankerConfig.foreign_dim`)."""
 
     @property
     def longest_context(self) -> int:
@@ -250,6 +252,11 @@ class RankerConfig:
     puts one there."""
     candidate_map: bool = field(default=False, metadata=LATER)
     """Whether candidates' vectors pass through a linear map, such as one trained by `polyencoder map`."""
+    foreign_dim: int | None = field(default=None, metadata=LATER)
+    """The dimension of candidates' vectors that another encoder computed and an index holds: the model has no encoder
+    of candidates, and a linear map takes its contexts to this dimension. None for candidates that it encodes itself."""
+    foreign_fingerprint: str | None = field(default=None, metadata=LATER)
+    """The fingerprint of these vectors."""
     token_dim: int | None = field(default=None, metadata=LATER)
     """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
     turn_end: TurnEnd = field(default=None, metadata=LATER)
@@ -266,6 +273,8 @@ class RankerConfig:
         for name in ("n_codes", "reduction_outputs", "codes_attention_heads", "poly_attention_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
+        if len({self.foreign_dim is None, self.foreign_fingerprint is None, not self.text.candidate_rows}) > 1:
+            raise ConfigError("foreign_dim, foreign_fingerprint and candidate_rows of the text belong together")
         if self.convert is not None and self.backbone:
             raise ConfigError("a configuration has either `backbone` or, for a convert model, `convert`, never both")
         if isinstance(self.turn_end, tuple) and not all(type(one) is int for one in self.turn_end):

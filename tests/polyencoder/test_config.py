@@ -37,7 +37,10 @@ def test_fields_that_are_absent_have_their_defaults():
     ("changes", "message"),
     [
         ({"n_code": 3}, r"x: unknown key 'n_code'; did you mean n_codes\?$"),
-        ({"text": {"cut": 3}}, "x, `text`: unknown key 'cut'; it must be one of candidate_prompt, context_prompt, "),
+        (
+            {"text": {"cut": 3}},
+            "x, `text`: unknown key 'cut'; it must be one of candidate_prompt, candidate_rows, context_prompt, ",
+        ),
         ({"format_version": 2}, "x: format version 2, but this version of polyencoder reads 1"),
         ({"format_version": None}, "x: format version None"),
         ({"reduction": "sum"}, "reduction is 'sum'; it must be one of first, mean, max, mean_first, mean_except_first"),

@@ -216,6 +216,13 @@ def _usage(ranker: TextRanker, *, name: str) -> str:
         "from polyencoder import Ranker",
         "",
         f'ranker = Ranker.from_pretrained("{name}")  # or the path of this folder',
+    ]
+    if ranker.model.has_foreign_candidates:
+        lines += [
+            'ranker.search(["hi !", "hello , do you ski ?"], "INDEX", top_k=1)  # of vectors with this fingerprint'
+        ]
+        return "\n".join(["```python", *lines, "```"])
+    lines += [
         'candidates = ["yes , every winter .", "no .", "i have two dogs ."]',
         'ranker.rank(["hi !", "hello , do you ski ?"], candidates, top_k=1)',
     ]

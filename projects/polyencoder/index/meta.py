@@ -36,7 +36,8 @@ class Fingerprints(NamedTuple):
         """The fingerprints of a ranker; fingerprints are returned unchanged."""
         if isinstance(ranker, Fingerprints):
             return ranker
-        return cls(candidate_fingerprint(separable(ranker), ranker.text), ranker.text.fingerprint())
+        model = candidate_fingerprint(separable(ranker), ranker.text)
+        return cls(model, "" if ranker.model.has_foreign_candidates else ranker.text.fingerprint())
 
     def fits(self, other: Fingerprints) -> bool:
         """Whether they belong to one model; an unknown tokenizer fits any."""

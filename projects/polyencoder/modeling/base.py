@@ -26,6 +26,9 @@ from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
 
+# What a configuration says of the encoder of candidates, which a model with foreign candidates lacks
+_OF_CANDIDATES = ("share_encoders", "candidate_mlp", "candidate_map")
+
 M = TypeVar("M", bound="TrainableModel")
 R = TypeVar("R", bound="RankerModel")
 
@@ -94,6 +97,11 @@ class TrainableModel(nn.Module):
         """The modules that a candidate's vector depends on; none without vectors."""
         return []
 
+    @property
+    def has_foreign_candidates(self) -> bool:
+        """Whether candidates' vectors are another encoder's, so that no weights compute them."""
+        return False
+
     def token_modules(self) -> list[nn.Module]:
         """The modules between the candidate tower and a candidate's token vectors."""
         return []
@@ -132,6 +140,8 @@ class RankerModel(TrainableModel, ABC):
     """The fingerprint of the weights before they were cast; see `ranker.encoding`."""
     weights_fingerprints: Mapping[str, str] | None = None
     """Fingerprints of all weights before they were cast, by dtype."""
+    foreign_vectors: Callable[[Tensor], Tensor] | None = None
+    """Rows -> float32 [rows, dim], the vectors of candidates for `RankerConfig.foreign_dim`; while it is trained."""
     candidate_map: nn.Linear | None
     """The linear map of candidate vectors, for `RankerConfig.candidate_map`."""
     context_vector: str | None = None
@@ -165,6 +175,11 @@ class RankerModel(TrainableModel, ABC):
             )
         if config.vector_dim is not None:
             cls.check_shortens(replace(config, candidate_map=False))  # one of short vectors may follow
+        if config.foreign_dim is not None:
+            contradicts = [name for name in _OF_CANDIDATES if getattr(config, name)]
+            if contradicts or not cls.shortens:  # of single vectors
+                what = contradicts[0] if contradicts else f"the architecture {config.architecture}"
+                raise ConfigError(f"{what} needs an encoder of candidates, but their vectors are another encoder's")
         if config.candidate_map and not cls.has_vectors:
             raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
         limit = max_length(config.backbone)
@@ -182,12 +197,18 @@ class RankerModel(TrainableModel, ABC):
                 argument="label_truncate",
             )
 
+    @property
+    def has_foreign_candidates(self) -> bool:
+        return self.config.foreign_dim is not None
+
     @classmethod
     def check_shortens(cls, config: RankerConfig) -> None:
         """Raises ConfigError unless the first dimensions of a model's vectors can be used alone."""
         why = f"a {cls.title} compares more than single vectors" if not cls.shortens else None
         if config.poly_attention == "multihead":
             why = "its multi-head attention reads all dimensions"
+        elif config.foreign_dim is not None:
+            why = "those of candidates are another encoder's"
         elif config.candidate_map:
             why = "its linear map of candidates' vectors mixes all dimensions"
         if why is not None:
@@ -369,7 +390,13 @@ class RankerModel(TrainableModel, ABC):
     # ---- export and description
 
     def export_steps(self) -> dict[str, Step]:
-        """The steps to export as ONNX graphs, by file name."""
+        """The steps to export as ONNX graphs, by file name.
+
+        Raises:
+            ConfigError: the model has no encoder of candidates.
+        """
+        if self.has_foreign_candidates:
+            raise ConfigError("the model has no encoder of candidates, and graphs are of both sides")
         return {CONTEXT: ContextStep(self), CANDIDATES: CandidatesStep(self)}
 
     def describe(self) -> dict[str, str]:
@@ -383,7 +410,13 @@ class RankerModel(TrainableModel, ABC):
             + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
             "normalization": "vectors of length 1" if config.normalize else "none",
             "output scaling": f"{config.output_scaling:.4g}",
-        } | ({} if config.vector_dim is None else {"vectors": f"their first {config.vector_dim} dimensions"})
+        } | (
+            {"vectors": f"their first {config.vector_dim} dimensions"}
+            if config.vector_dim is not None
+            else {"candidates": f"vectors of another encoder, fingerprint {config.foreign_fingerprint}"}
+            if config.foreign_dim is not None
+            else {}
+        )
 
     def describe_weights(self, dtype: str) -> str:
         """The number of weights, and the dtype they are stored in."""

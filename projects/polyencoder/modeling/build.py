@@ -112,7 +112,9 @@ def from_ranker(
         )
     if separator not in (None, own):
         raise ConfigError(f"{origin} has the turn_separator {own!r}, which cannot be changed: leave it out")
-    layout = fitting(replace(words.config, **text), stored.backbone, architecture, given=text)
+    layout = fitting(
+        replace(words.config, **{"candidate_rows": False, **text}), stored.backbone, architecture, given=text
+    )
     fields = inherited_fields(stored, architecture, normalize=config.get("normalize")) | config
     words = TextEncoder(words.tokenizer, layout)
     described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields)

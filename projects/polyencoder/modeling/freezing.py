@@ -39,7 +39,7 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
         for layer in list(layers)[-(1 if fine_tuned == "top_layer" else 4) :]:
             layer.requires_grad_(True)
     frozen = [*model.candidate_modules(), *model.token_modules()] if freeze_candidates else []
-    if freeze_candidates and not frozen:
+    if freeze_candidates and not frozen and not model.has_foreign_candidates:
         raise ConfigError("there are no vectors of candidates to keep", argument="freeze_candidates")
     for module in frozen:
         module.requires_grad_(False)

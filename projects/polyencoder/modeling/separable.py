@@ -29,14 +29,18 @@ class TwoTowers(RankerModel):
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config)
         self.context_tower = backbone
-        self.own_candidate_tower = None if config.share_encoders else copy.deepcopy(backbone)
+        one_tower = config.share_encoders or config.foreign_dim is not None
+        self.own_candidate_tower = None if one_tower else copy.deepcopy(backbone)
         self.dense = build_dense(backbone.dim, config.dense)
         if config.vector_dim is not None and config.vector_dim > self._full_dim:
             raise ConfigError(
                 f"vector_dim is {config.vector_dim}, but the model's vectors have {self._full_dim} dimensions",
                 argument="vector_dim",
             )
-        self.own_candidate_dense = None if config.share_encoders else copy.deepcopy(self.dense)
+        self.own_candidate_dense = None if one_tower else copy.deepcopy(self.dense)
+        self.foreign_map = (
+            None if config.foreign_dim is None else nn.Linear(self._full_dim, config.foreign_dim, bias=False)
+        )
         self.candidate_mlp = perceptron(self._full_dim) if config.candidate_mlp else None
         self.candidate_map = linear_map(self.dim) if config.candidate_map else None
 
@@ -50,18 +54,21 @@ class TwoTowers(RankerModel):
 
     @property
     def dim(self) -> int:
-        return self.config.vector_dim or self._full_dim
+        return self.config.foreign_dim or self.config.vector_dim or self._full_dim
 
     @property
     def _full_dim(self) -> int:
         return self.config.dense[-1].size if self.config.dense else self.context_tower.dim
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
-        """The context tower's reduced outputs, neither scaled nor normalized: [batch, dim]."""
+        """The context tower's reduced outputs behind its layers, neither scaled nor normalized: [batch, dim]."""
         outputs = self.context_tower(tokens, first_only=self._first_only)
         return self._pooled_context(outputs, tokens.mask)
 
     def encode_candidates(self, tokens: TokenBatch) -> Tensor:
+        if self.has_foreign_candidates:
+            assert self.foreign_vectors is not None  # else they have no tokens
+            return self.foreign_vectors(tokens.ids[:, 0].cpu()).to(tokens.ids.device)
         outputs = self.candidate_tower(tokens, first_only=self._first_only)
         return self._candidate_vectors(self._pooled_candidate(outputs, tokens.mask))
 
@@ -70,6 +77,8 @@ class TwoTowers(RankerModel):
         return vectors if self.candidate_map is None else self.candidate_map(vectors)
 
     def candidate_modules(self) -> list[nn.Module]:
+        if self.has_foreign_candidates:
+            return []
         behind = (self.own_candidate_dense or self.dense, self.candidate_mlp, self.candidate_map)
         return [self.candidate_tower, *(module for module in behind if module is not None)]
 
@@ -79,7 +88,13 @@ class TwoTowers(RankerModel):
 
     def _pooled_context(self, outputs: Tensor, mask: Tensor) -> Tensor:
         vectors = self._reduced(outputs, mask, skip=(self.config.prompt_tokens or (0, 0))[0])
-        return vectors if self.dense is None else self.dense(vectors)
+        return self._mapped(vectors)
+
+    def _mapped(self, vectors: Tensor) -> Tensor:
+        """A context's vectors behind the tower, [..., dim of the tower] -> [..., dim]."""
+        for layer in (self.dense, self.foreign_map):
+            vectors = vectors if layer is None else layer(vectors)
+        return vectors
 
     def _pooled_candidate(self, outputs: Tensor, mask: Tensor) -> Tensor:
         vectors = self._reduced(outputs, mask, skip=(self.config.prompt_tokens or (0, 0))[1])
@@ -170,8 +185,7 @@ class PolyEncoder(TwoTowers):
         context: ContextEncoding = self.codes(self._outputs(tokens), tokens)
         if self._scales_outputs:
             return replace(context, vectors=context.vectors[..., : self.config.vector_dim])
-        vectors = context.vectors if self.dense is None else self.dense(context.vectors)
-        return ContextEncoding(self._scaled(vectors), context.mask)
+        return ContextEncoding(self._scaled(self._mapped(context.vectors)), context.mask)
 
     def _outputs(self, tokens: TokenBatch) -> Tensor:
         """The outputs that the codes attend over; unscaled if each vector is mapped or normalized first."""
@@ -180,7 +194,7 @@ class PolyEncoder(TwoTowers):
 
     @property
     def _scales_outputs(self) -> bool:
-        return not self.config.normalize and self.dense is None
+        return not self.config.normalize and self.dense is None and self.foreign_map is None
 
     def export_steps(self) -> dict[str, Step]:
         masked = ("codes_mask",) if self.config.context_vectors != "codes" else ()

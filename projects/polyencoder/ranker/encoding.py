@@ -141,6 +141,8 @@ def _batches(
 
 def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
     """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer."""
+    if model.config.foreign_fingerprint is not None:
+        return model.config.foreign_fingerprint
     if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
         return model.candidate_fingerprint
     model = model.merged().as_kept()

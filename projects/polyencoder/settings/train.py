@@ -54,8 +54,9 @@ class DataSettings(Settings):
     num_negatives: Count = 19
     """How many candidates to sample from the training responses for an example that has none."""
     candidates_of: Annotated[str | None, Needs("freeze_candidates")] = None
-    """An index (a folder, milvus:... or postgres://...) that the trained model shall search unchanged: an error before
-    training where its vectors are not those of this model."""
+    """An index (a folder, milvus:... or postgres://...) that the trained model shall search unchanged. An index folder
+    with a --fingerprint may be of another encoder, which is not needed: candidates are its texts alone. Other vectors
+    than those of this model are an error before training."""
 
     def __post_init__(self) -> None:
         if not self.train or not self.out:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -47,6 +47,9 @@ class TextEncoder:
     Utterances and candidates come again and again (every history repeats the turns before it), so the ids of the last
     texts are kept, up to `MEMORY` bytes. Threads may share one.
     """
+
+    rows: Mapping[str, int] | None = None
+    """For `candidate_rows`: the row of each candidate, by its text without spaces around it."""
 
     def __init__(self, tokenizer: AnyTokenizer, config: TextConfig) -> None:
         self.tokenizer: AnyTokenizer = tokenizer if isinstance(tokenizer, SubwordTokenizer) else _plain(tokenizer)
@@ -153,7 +156,12 @@ class TextEncoder:
         return [self.start_id, *ids, self.end_id]
 
     def candidate_ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
-        """Token ids of each candidate after its prompt, between the start and end tokens."""
+        """Token ids of each candidate after its prompt, between the start and end tokens.
+
+        With `candidate_rows`, its row; InputError for a text that has none.
+        """
+        if self.config.candidate_rows:
+            return [[self._row(text)] for text in checked_texts("candidates", texts)]
         limit = self.config.label_truncate
         if self.config.candidate_prompt:
             texts = [self.config.candidate_prompt + text for text in checked_texts("candidates", texts)]
@@ -228,6 +236,19 @@ class TextEncoder:
                 argument=name,
             )
         return ids
+
+    def _row(self, text: str) -> int:
+        if self.rows is None:
+            raise InputError(
+                "this model has no encoder of candidates: it searches an index of the vectors that it was trained for, "
+                "and ranks no other texts"
+            )
+        if (row := self.rows.get(text.strip())) is None:
+            raise InputError(
+                f"{text!r:.60} is not in the index, whose texts alone have vectors of its encoder",
+                argument="candidates_of",
+            )
+        return row
 
     def _seen(self, ids: list[int]) -> list[int]:
         """Removes padding tokens, which a text may spell out: models trained by ParlAI ignore them."""

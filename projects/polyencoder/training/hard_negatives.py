@@ -133,6 +133,8 @@ class Choice:
             right: further right candidates.
             of_labels: the scores of the labels, in the unit of those of candidates.
         """
+        if not labels:
+            return []
         settings, (first, last) = self._settings, self._settings.ranks
         positives = [[label, *more] for label, more in zip(labels, right or [[]] * len(labels), strict=True)]
         excluded = [set(self._keys(texts)) for texts in positives]

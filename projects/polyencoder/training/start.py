@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from polyencoder.config import PROMPTS
 from polyencoder.errors import ConfigError
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.open import open_index
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.text import TextEncoder
+from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
 
 
 def starting_ranker(settings: TrainSettings) -> Ranker:
@@ -22,6 +26,10 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
         ConfigError: `init` has another architecture, or settings contradict it.
     """
     ranker = _initial(settings) if settings.model.init else _new(settings)
+    if ranker.model.has_foreign_candidates and settings.training.hard_negatives.count:
+        raise ConfigError(
+            "hard_negatives are not mined among vectors of another encoder: leave it out", argument="hard_negatives"
+        )
     if settings.model.output_scaling == "auto" and ranker.model.config.normalize:
         raise ConfigError(
             "output_scaling is 'auto', but vectors are normalized to length 1 (normalize); give a number",
@@ -79,7 +87,16 @@ def _initial(settings: TrainSettings) -> Ranker:
     own = {name: getattr(settings.convert, name) for name in family(settings.model.architecture).settings}
     ranker.model.continue_with(own, origin=settings.model.init)
     # without the calibration, which does not apply to the trained weights
-    return Ranker(ranker.model, text, device=settings.evaluation.device)
+    ranker = Ranker(ranker.model, text, device=settings.evaluation.device)
+    if not ranker.model.has_foreign_candidates:
+        return ranker
+    index = None if settings.data.candidates_of is None else open_index(settings.data.candidates_of, ranker)
+    if not isinstance(index, FolderIndex):
+        raise ConfigError(
+            f"{settings.model.init} was trained for vectors of another encoder: give the index folder that has them",
+            argument="candidates_of",
+        )
+    return ForeignCandidates(index).attach(ranker)
 
 
 def _around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:
@@ -88,9 +105,18 @@ def _around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:
     given: dict[str, Any] = {name: value for name in NEW_RANKER_FIELDS if (value := getattr(model, name)) is not None}
     if isinstance(model.output_scaling, float):
         given["output_scaling"] = model.output_scaling
-    return Ranker.from_backbone(
-        settings.model.backbone, architecture, device=settings.evaluation.device, text=_text_fields(settings), **given
-    )
+
+    def around(text: dict[str, Any], **fields: Any) -> Ranker:
+        return Ranker.from_backbone(
+            model.backbone or "", architecture, device=settings.evaluation.device, text=text, **fields
+        )
+
+    ranker, text = around(_text_fields(settings), **given), _text_fields(settings)
+    if (foreign := foreign_candidates(settings.data.candidates_of, ranker)) is None:
+        return ranker
+    new = foreign.attach(around({**text, "candidate_rows": True}, **foreign.config(given)))
+    foreign.fit_map(new.model.get_parameter("foreign_map.weight"), partial(ranker.encode, kind="pooled"))
+    return new
 
 
 def _over_vocabulary(settings: TrainSettings) -> Ranker:

@@ -227,12 +227,12 @@ def test_an_approximate_list_without_hits_proves_nothing(made):
 
 def test_what_vectors_and_words_find_in_different_indexes_is_one_candidate(made):
     """The first index has so many texts with the word that it does not list the one that the second lists, too."""
-    vectors, _ = drawn(202, 1, 6)
+    vectors, _ = drawn(221, 1, 6)
     same = Candidate("same", "a rare otter among other words", None, vector=2 * vectors[0])
     many = [Candidate(str(i), "otter", {"n": i}, vector=vectors[i]) for i in range(1, 201)]
     many = [one._replace(text=f"otter {i}") for i, one in enumerate(many)]
-    other = Candidate("other", "nothing", None, vector=vectors[201])
-    index = open_index([made([*many, same]), made([same, other])], MADE_BY)
+    others = [Candidate(str(i), f"nothing {i}", None, vector=vectors[i]) for i in range(201, 221)]
+    index = open_index([made([*many, same]), made([same, *others])], MADE_BY)
     (hits,) = index.search(torch.from_numpy(vectors[:1]), texts=["otter"], hybrid=True, top_k=200)
     assert [(hit.part, hit.found) for hit in hits if hit.id == "same"] == [(1, "exact")]
 

@@ -167,6 +167,13 @@ def test_a_search_that_found_all_that_there_is_is_not_repeated(make_ranker, monk
     assert label == [TEXTS[0]]
 
 
+def test_no_contexts_have_no_negatives(make_ranker):
+    ranker, settings = make_ranker("bi"), HardNegatives(count=1, margin=0.1)
+    none = ranker.encode_contexts(CONTEXTS).select(torch.tensor([], dtype=torch.long))
+    assert Miner(ranker, ranker.index(TEXTS), settings)(none, []) == []
+    assert WordMiner(ranker, TEXTS, settings)([], []) == []
+
+
 def test_ranks():
     assert parse_ranks("10-100") == (10, 100)
     assert parse_ranks("7") == (1, 7)
@@ -196,6 +203,8 @@ def test_what_cannot_be_mined(make_ranker):
         Miner(make_ranker("cross"), index, HardNegatives(count=1))
     with pytest.raises(InputError, match="3 contexts, but 2 labels"):
         Miner(ranker, index, HardNegatives(count=1))(ranker.encode_contexts(CONTEXTS), LABELS[:2])
+    with pytest.raises(InputError, match="3 contexts, but 2 labels"):
+        WordMiner(ranker, TEXTS, HardNegatives(count=1))(CONTEXTS, LABELS[:2])
     index.remove(["0"])
     with pytest.raises(InputError, match="the index is empty: no candidates to mine"):
         Miner(ranker, index, HardNegatives(count=1))

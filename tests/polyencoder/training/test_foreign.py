@@ -1,0 +1,178 @@
+"""Training for an index of vectors whose encoder is not here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from polyencoder import Ranker
+from polyencoder.config import RankerConfig
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index import Candidate, Fingerprints, build_index, open_index
+from polyencoder.training import TrainSettings, train_ranker
+from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
+from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests
+
+DIM = 7  # no encoder's here
+THEIRS = Fingerprints("their-encoder-v2")
+
+
+def vectors(rows: int) -> np.ndarray:
+    drawn = np.random.default_rng(0).standard_normal((rows, DIM)).astype("float32")
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+@pytest.fixture
+def index(tmp_path) -> Path:
+    texts = [*RESPONSES, *(f"another text {n} ." for n in range(20))]
+    records = [Candidate(None, text, vector=vector) for text, vector in zip(texts, vectors(len(texts)), strict=True)]
+    build_index(tmp_path / "index", records, THEIRS)
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def given(tmp_path, index, backbone_folder):
+    """(**changes) -> the settings of a run for the index."""
+
+    def given(**changes) -> TrainSettings:
+        rows = [{"context": ["hi", f"your {thing} ?"], "response": f"my {thing} is fine ."} for thing in THINGS]
+        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        usual = {
+            "architecture": "bi",
+            "text_truncate": 24,
+            "label_truncate": 16,
+            "train": str(tmp_path / "train.jsonl"),
+            "valid": str(tmp_path / "train.jsonl"),
+            "out": str(tmp_path / "out"),
+            "batch_size": 5,
+            "epochs": 40.0,
+            "learning_rate": 0.001,
+            "warmup_updates": 0,
+            "fine_tuned": "all",
+            "num_negatives": 4,
+            "freeze_candidates": True,
+            "candidates_of": str(index),
+            "device": "cpu",
+            "patience": 1000,
+        }
+        start = {} if "init" in changes else {"backbone": str(backbone_folder("bert")), "reduction": "mean"}
+        return TrainSettings(**usual | start | changes)
+
+    return given
+
+
+@pytest.mark.parametrize("changes", [{"grad_cache": 2}, {"architecture": "poly", "n_codes": 3}], ids=["bi", "poly"])
+def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_path, changes):
+    before = digests(index)
+    report = train_ranker(given(**changes))
+    assert report.kept > 0
+    assert digests(index).items() >= before.items()  # SQLite adds its files of readers
+    trained = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    config = trained.model.config
+    assert (config.foreign_dim, config.foreign_fingerprint) == (DIM, THEIRS.model)
+    assert RankerConfig.from_json(config.to_json(), origin="") == config
+    state = load_file(tmp_path / "out/model.safetensors")
+    assert state["foreign_map.weight"].shape[0] == DIM
+    assert not any(name.startswith("own_candidate") or len(value) == 30 for name, value in state.items())
+    contexts = [["hi", f"your {thing} ?"] for thing in THINGS]
+    found = trained.search_many(contexts, index, top_k=30)
+    encoded = trained.encode_contexts(contexts)
+    texts = [*RESPONSES, *(f"another text {n} ." for n in range(20))]
+    scores = trained.model.score(encoded, torch.from_numpy(vectors(30)))
+    for hits, row in zip(found, scores, strict=True):
+        assert [hit.score for hit in hits] == pytest.approx(row.sort(descending=True).values.tolist(), rel=1e-4)
+        assert hits[0].text == texts[int(row.argmax())]
+    right = sum(hits[0].text == reply for hits, reply in zip(found, RESPONSES, strict=True))
+    assert right >= 8  # of ten, among thirty
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| candidates | vectors of another encoder, fingerprint their-encoder-v2 |" in card
+    assert "ranker.rank(" not in card
+
+
+def test_the_map_starts_as_the_regression_of_the_vectors(index, make_ranker):
+    """Vectors that are linear in the encoder's are found again."""
+    ranker = make_ranker("bi")
+    foreign = ForeignCandidates(open_index(index))
+    texts = open_index(index).texts()
+    inputs = np.random.default_rng(1).standard_normal((len(texts), 3)).astype("float32")
+    layer = torch.zeros(DIM, 3)
+    foreign.fit_map(layer, lambda some: inputs[[texts.index(one) for one in some]])
+    wanted = np.linalg.lstsq(inputs, vectors(len(texts)), rcond=None)[0].T
+    np.testing.assert_allclose(layer.numpy(), wanted, atol=5e-3)
+    foreign.attach(ranker)
+    assert ranker.text.rows is not None
+    assert ranker.model.foreign_vectors is not None
+    np.testing.assert_array_equal(ranker.model.foreign_vectors(torch.tensor([2, 0])), vectors(3)[[2, 0]])
+
+
+def test_what_the_model_cannot_do(given, index, tmp_path):
+    train_ranker(given(epochs=1.0))
+    trained = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    for what in (
+        lambda: trained.rank("hi", RESPONSES),
+        lambda: trained.index(RESPONSES, tmp_path / "new"),
+        lambda: trained.encode_candidates(RESPONSES),
+    ):
+        with pytest.raises(InputError, match="no encoder of candidates: it searches an index of the vectors that"):
+            what()
+    records = [Candidate(None, text, vector=vectors(1)[0]) for text in RESPONSES[:1]]
+    build_index(tmp_path / "other", records, Fingerprints("their-encoder-v3"))
+    with pytest.raises(CheckpointError, match="another model"):
+        trained.search("hi", tmp_path / "other")
+    with pytest.raises(ConfigError, match="graphs are of both sides"):
+        trained.model.export_steps()
+    with pytest.raises(ConfigError, match="those of candidates are another encoder's"):
+        trained.shortened(3)
+    with pytest.raises(ConfigError, match="was trained for vectors of another encoder: give the index folder"):
+        train_ranker(given(init=str(tmp_path / "out"), candidates_of=None, out=str(tmp_path / "more")))
+    more = given(init=str(tmp_path / "out"), out=str(tmp_path / "more"), epochs=1.0)
+    train_ranker(more)
+    again = Ranker.from_pretrained(tmp_path / "more", device="cpu")
+    assert again.search("hi", index, top_k=1)[0].text in open_index(index).texts()
+    plain = Ranker.from_backbone(tmp_path / "out", "bi", device="cpu")  # its encoder, on both sides
+    assert plain.model.config.foreign_dim is None
+    assert len(plain.rank("hi", RESPONSES)) == len(RESPONSES)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"hard_negatives": 2}, ConfigError, "hard_negatives are not mined among vectors of another encoder"),
+        ({"share_encoders": True}, ConfigError, "share_encoders needs an encoder of candidates"),
+        ({"architecture": "late"}, ConfigError, "the architecture late needs an encoder of candidates"),
+    ],
+)
+def test_what_cannot_be_trained(given, changes, error, message):
+    with pytest.raises(error, match=message):
+        train_ranker(given(**changes))
+
+
+def test_a_response_that_is_not_in_the_index_is_named(given, tmp_path):
+    settings = given()
+    with open(tmp_path / "train.jsonl", "a") as file:
+        file.write(json.dumps({"context": "hi", "response": "not there ."}) + "\n")
+    with pytest.raises(InputError, match=r"'not there \.' is not in the index, whose texts alone have vectors"):
+        train_ranker(settings)
+
+
+def test_indexes_of_models_are_not_foreign(index, make_ranker, tmp_path, sentences):
+    ranker = make_ranker("bi")
+    assert foreign_candidates(None, ranker) is None
+    ranker.index(sentences, tmp_path / "own").close()
+    make_ranker("bi", output_scaling=2.0).index(sentences, tmp_path / "others").close()
+    for known in ("own", "others"):
+        assert foreign_candidates(str(tmp_path / known), ranker) is None
+    found = foreign_candidates(str(index), ranker)
+    assert found is not None
+    assert found.config({"normalize": None, "output_scaling": 3.0})["output_scaling"] == 3.0
+    assert found.config({})["output_scaling"] == pytest.approx(20)
+
+
+def test_a_configuration_has_all_of_it_or_nothing():
+    with pytest.raises(ConfigError, match="belong together"):
+        RankerConfig("bi", foreign_dim=3)
