@@ -33,6 +33,14 @@ def test_the_site_builds_and_is_whole(tmp_path):
     assert [name for name in sorted(public) if f'id="{name}"' not in reference] == []
 
 
+def test_the_site_is_built_from_pages_and_pictures_that_are_drawn_anew():
+    """Those of result files, and those of declarations."""
+    for place in ("Makefile", ".github/workflows/docs.yml"):
+        text = (ROOT / place).read_text(encoding="utf-8")
+        for command in ("benchmarks.reproduce all --write-docs", "polyencoder.cli.reference docs/settings.md"):
+            assert 0 < text.find(command) < text.find("mkdocs build"), place
+
+
 def test_the_hooks_import_nothing_that_the_workflow_does_not_install():
     """It installs the packages of requirements.txt whose names begin with mkdocs."""
     (hooks,) = re.findall(r"^hooks: \[(.*)\]$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
