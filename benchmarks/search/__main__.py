@@ -39,7 +39,8 @@ from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_c
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.faiss.kinds import parse_faiss
-from polyencoder.index.vectors import VectorDtype, Vectors
+from polyencoder.index.vector_files import VectorDtype
+from polyencoder.index.vectors import Vectors
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 

@@ -19,7 +19,8 @@ from torch import Tensor
 from benchmarks.common import interleaved_ms, peak_extra_mb
 from benchmarks.search.indexed import TIMED, TOP_K, each_of, faiss_threads, recall_of
 from benchmarks.search.vectors import size_mb
-from polyencoder.index.faiss.file import FaissFile, build_faiss
+from polyencoder.index.faiss.description import FaissFile
+from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.kinds import Parameters, parse_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import tune

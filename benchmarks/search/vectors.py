@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polyencoder.index.vectors import VectorDtype, Vectors, quantize, write_vectors
+from polyencoder.index.vector_files import VectorDtype
+from polyencoder.index.vectors import Vectors, quantize, write_vectors
 from polyencoder.scoring import ContextEncoding
 
 SHARD = 1 << 16

@@ -21,8 +21,8 @@ from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.open import check_tuning, described, make_index, open_index
 from polyencoder.index.parts import fingerprints_of
-from polyencoder.index.token_rows import TokenDtype
-from polyencoder.index.vectors import VectorDtype
+from polyencoder.index.stored_tokens import TokenDtype
+from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings

@@ -17,9 +17,10 @@ from polyencoder.data.contexts import Question, read_questions
 from polyencoder.data.loader import in_batches
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
+from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.open import open_index
-from polyencoder.index.options import Filter, SearchOptions
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings

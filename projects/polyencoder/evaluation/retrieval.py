@@ -18,7 +18,7 @@ from polyencoder.errors import ConfigError, InputError, one_line
 from polyencoder.evaluation.runs import DEPTH, rerank_run, search_run
 from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
 from polyencoder.index.base import Index
-from polyencoder.index.options import Exactness
+from polyencoder.index.filters import Exactness
 from polyencoder.packages import require
 from polyencoder.ranker.protocol import Dialogue
 

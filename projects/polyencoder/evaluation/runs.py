@@ -12,7 +12,8 @@ from polyencoder.data.trec import Run, best_first
 from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import example_scores
 from polyencoder.index.base import Index
-from polyencoder.index.options import Exactness, SearchOptions
+from polyencoder.index.filters import Exactness
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.protocol import Dialogue, TextRanker
 from polyencoder.text.dialogue import checked_context

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from polyencoder.index.base import Candidate, Index
-from polyencoder.index.candidates import candidates_from
-from polyencoder.index.federated import FederatedIndex
-from polyencoder.index.folder import FolderIndex
-from polyencoder.index.folder.build import build_index
-from polyencoder.index.folder.verify import verify
-from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints
-from polyencoder.index.open import open_index
-from polyencoder.index.options import Filter, SearchOptions
-from polyencoder.index.parts import vectors_from
-from polyencoder.index.searcher import Searcher
+from typing import TYPE_CHECKING
+
+from polyencoder.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from polyencoder.index.base import Candidate, Index
+    from polyencoder.index.candidates import candidates_from
+    from polyencoder.index.federated import FederatedIndex
+    from polyencoder.index.filters import Filter
+    from polyencoder.index.folder import FolderIndex
+    from polyencoder.index.folder.build import build_index
+    from polyencoder.index.folder.verify import verify
+    from polyencoder.index.hits import Hit
+    from polyencoder.index.meta import Fingerprints
+    from polyencoder.index.open import open_index
+    from polyencoder.index.options import SearchOptions
+    from polyencoder.index.parts import vectors_from
+    from polyencoder.index.searcher import Searcher
 
 __all__ = [
     "Candidate",
@@ -31,3 +37,21 @@ __all__ = [
     "vectors_from",
     "verify",
 ]
+
+_MODULES = {
+    "Candidate": "base",
+    "Index": "base",
+    "candidates_from": "candidates",
+    "FederatedIndex": "federated",
+    "FolderIndex": "folder",
+    "build_index": "folder.build",
+    "verify": "folder.verify",
+    "Hit": "hits",
+    "Fingerprints": "meta",
+    "open_index": "open",
+    "Filter": "filters",
+    "SearchOptions": "options",
+    "vectors_from": "parts",
+    "Searcher": "searcher",
+}
+__getattr__ = lazy_names(__name__, _MODULES)

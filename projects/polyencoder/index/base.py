@@ -14,11 +14,12 @@ import torch
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.filters import Filter
 from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
 from polyencoder.index.hits import Hit, HitKey, diverse_hits
 from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.options import TOP_K, Filter, SearchOptions, changed
+from polyencoder.index.options import TOP_K, SearchOptions, changed
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.protocol import Dialogue
 from polyencoder.scoring import ContextEncoding

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from polyencoder.index.options import Exactness
+from polyencoder.index.filters import Exactness
 from polyencoder.scoring import ContextEncoding, TopK, search
 
 

@@ -6,13 +6,15 @@ import hashlib
 import json
 from datetime import date, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import numpy as np
 
 from polyencoder.checks import is_blank, json_problem
-from polyencoder.index.base import Candidate
+
+if TYPE_CHECKING:
+    from polyencoder.index.base import Candidate
 
 
 def canonical(metadata: dict[str, Any] | None) -> str | None:

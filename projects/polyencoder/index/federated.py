@@ -24,9 +24,10 @@ from polyencoder.checks import without_password
 from polyencoder.errors import CheckpointError, ConfigError, NoAnswerError
 from polyencoder.index.base import Candidate, How, Index
 from polyencoder.index.entries import canonical
+from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Found, Hit, HitKey
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.options import TOP_K, Filter, SearchOptions
+from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors

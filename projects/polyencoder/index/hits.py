@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from polyencoder.index.options import Exactness
-from polyencoder.scoring.diversity import marginal_relevance
+from polyencoder.index.filters import Exactness
 
 Found = Exactness | Literal["words"]
 """How a hit was found: by vectors, with this exactness of their search; or by words alone."""
@@ -63,6 +62,8 @@ def diverse_hits(
     They are chosen from the first `most` hits, or, after re-ranking, from those of them that were re-ranked. A hit
     keeps its scores and its probability; `Hit.considered` of the chosen says from how many.
     """
+    from polyencoder.scoring.diversity import marginal_relevance  # here: a `Hit` needs no torch
+
     pools = [
         [hit for hit in found[:most] if (hit.rerank_score is None) == (found[0].rerank_score is None)] for found in hits
     ]

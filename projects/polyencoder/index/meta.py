@@ -9,16 +9,17 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from polyencoder.checks import check_fields, checked_count
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.faiss.file import FaissFile
-from polyencoder.index.token_rows import StoredTokens
-from polyencoder.index.vectors import VectorDtype
-from polyencoder.modeling import RankerModel
-from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.index.faiss.description import FaissFile
+from polyencoder.index.stored_tokens import StoredTokens
+from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.protocol import TextRanker
+
+if TYPE_CHECKING:
+    from polyencoder.modeling import RankerModel
 
 M = TypeVar("M", bound="Maker")
 
@@ -36,6 +37,8 @@ class Fingerprints(NamedTuple):
         """The fingerprints of a ranker; fingerprints are returned unchanged."""
         if isinstance(ranker, Fingerprints):
             return ranker
+        from polyencoder.ranker.encoding import candidate_fingerprint  # here: fingerprints alone need no torch
+
         model = candidate_fingerprint(separable(ranker), ranker.text)
         return cls(model, "" if ranker.model.has_foreign_candidates else ranker.text.fingerprint())
 

@@ -25,8 +25,8 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex, described_milvus
 from polyencoder.index.milvus.collection import IndexKind
 from polyencoder.index.postgres import SCHEMES, PostgresIndex, described_postgres, is_postgres
-from polyencoder.index.token_rows import TokenDtype
-from polyencoder.index.vectors import VectorDtype
+from polyencoder.index.stored_tokens import TokenDtype
+from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.storage.temporary import TemporaryFolder
 from polyencoder.text.dialogue import checked_contexts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, get_args
@@ -10,16 +9,11 @@ from typing import Annotated, Any, Literal, get_args
 import torch
 from cyclopts import Parameter
 
-from polyencoder.checks import check_choice, checked_count, checked_text, unencodable
+from polyencoder.checks import check_choice, checked_count, checked_text
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.filters import Exactness, Filter, checked_filter
 from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
-
-Exactness = Literal["exact", "certified", "approximate"]
-"""How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
-
-Filter = Mapping[str, Any]
-"""Metadata fields and the value that each must have; a list of values means any of them."""
 
 Fusion = Literal["rrf", "score", "weight"]
 """The order of a hybrid search: reciprocal rank fusion, the ranker's scores, or a weighted sum of scores."""
@@ -151,32 +145,3 @@ class SearchOptions:
 def changed(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:
     """The options with these fields changed. TypeError for an unknown field."""
     return replace(options or SearchOptions(), **changes)
-
-
-def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
-    """Checks a filter: field of the metadata -> allowed values.
-
-    Raises:
-        InputError: it is invalid, or has values that JSON lacks (nan, infinity).
-    """
-    if not isinstance(filter, (Mapping, type(None))):
-        raise InputError(
-            f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}", argument="filter"
-        )
-    wanted: dict[str, list[Any]] = {}
-    for key, options in (filter or {}).items():
-        if not isinstance(key, str):
-            raise InputError(f"cannot filter by {key!r:.60}: a metadata field's name is a text", argument="filter")
-        wanted[key] = list(options) if isinstance(options, (list, tuple, set, frozenset)) else [options]
-        for option in wanted[key]:
-            if (
-                not isinstance(option, (str, int, float, type(None)))
-                or (isinstance(option, float) and not math.isfinite(option))
-                or any(unencodable(text) for text in (key, option) if isinstance(text, str))
-            ):
-                raise InputError(
-                    f"cannot filter by {key!r:.60}: {option!r:.60}; a filter has, for each name, a text, a finite "
-                    "number, true, false, null or a list of those",
-                    argument="filter",
-                )
-    return wanted

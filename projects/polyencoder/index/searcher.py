@@ -13,9 +13,10 @@ import torch
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
+from polyencoder.index.filters import checked_filter
 from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
 from polyencoder.index.hits import Hit, diverse_hits
-from polyencoder.index.options import SearchOptions, changed, checked_filter
+from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.rerank import OWN_K, RERANK_K, check_reranker, first_texts, rerank
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.scoring import ContextEncoding

@@ -8,60 +8,17 @@ the last one's end. A token vector has length 1, so that an int8 one needs no sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyencoder.checks import check_choice, check_fields, checked_count
-from polyencoder.errors import CheckpointError, InputError
-from polyencoder.modeling import RankerModel
+from polyencoder.errors import CheckpointError
+from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.storage.digests import fingerprint, weight_parts
-
-TokenDtype = Literal["int8", "float16"]
 
 _BLOCK = 1 << 10  # rows that are copied at once
-
-
-@dataclass(frozen=True)
-class StoredTokens:
-    """Which token vectors an index holds.
-
-    Args:
-        fingerprint: of the weights behind the candidate tower that they depend on.
-    """
-
-    dtype: TokenDtype
-    dim: int
-    fingerprint: str
-
-    @classmethod
-    def of(cls, model: RankerModel, dtype: TokenDtype) -> StoredTokens:
-        """Those of this model. InputError for a model without any, ConfigError for another dtype."""
-        check_choice("store_tokens", dtype, get_args(TokenDtype))
-        if model.token_dim is None:
-            raise InputError(
-                f"a {model.title} compares no token vectors that an index could hold; store_tokens is for a "
-                "late-interaction encoder",
-                argument="store_tokens",
-            )
-        parts = [part for module in model.token_modules() for part in weight_parts(module.state_dict())]
-        return cls(dtype, model.token_dim, fingerprint(parts))
-
-    @classmethod
-    def parsed(cls, values: dict[str, Any]) -> StoredTokens:
-        """Parses JSON. Raises TypeError or ConfigError for invalid values."""
-        parsed = cls(**values)
-        check_fields(parsed)
-        checked_count("dim", parsed.dim)
-        return parsed
-
-    def are_of(self, model: RankerModel) -> bool:
-        """Whether a model whose vectors fit the index gives these token vectors."""
-        return model.token_dim is not None and self == StoredTokens.of(model, self.dtype)
 
 
 class TokenRows(NamedTuple):

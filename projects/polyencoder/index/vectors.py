@@ -10,29 +10,24 @@ So a file name is never reused for other texts.
 from __future__ import annotations
 
 import os
-import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
-from zipfile import BadZipFile
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from polyencoder.checks import check_choice
-from polyencoder.errors import CheckpointError, InputError, first_line
-from polyencoder.index.token_rows import StoredTokens, TokenRows
+from polyencoder.errors import CheckpointError, InputError
+from polyencoder.index.stored_tokens import StoredTokens
+from polyencoder.index.token_rows import TokenRows
+from polyencoder.index.vector_files import ON_DISK, VectorDtype, beside, first_row, map_array, vectors_file
 from polyencoder.scoring.rows import Chunk
 from polyencoder.storage.files import atomic_write
 
-VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
-
 _TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
-_ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
-_BESIDE = ("scales", "tokens", "offsets")  # what a file of vectors may have beside it
-_NAME = re.compile(r"vectors-(\d{12})(?:-[0-9a-f]{16})?\.npy")
 
 
 class MappedFile(NamedTuple):
@@ -150,23 +145,6 @@ class Vectors:
                 yield self._files[i], place, rows[place] - self._starts[i]
 
 
-def vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:
-    """The path of the file of vectors from this row."""
-    return folder / f"vectors-{row:012d}{tag and '-'}{tag}.npy"
-
-
-def beside(path: Path) -> dict[str, Path]:
-    """The paths of what a file of vectors may have beside it: the scales of int8, the tokens and their offsets."""
-    return {what: path.with_suffix(f".{what}.npy") for what in _BESIDE}
-
-
-def first_row(name: str) -> int:
-    """The first row of a file of vectors, from its name. Raises CheckpointError for an invalid name."""
-    if (match := _NAME.fullmatch(name)) is None:
-        raise CheckpointError(f"{name}: not the name of a file of vectors: the index is damaged")
-    return int(match[1])
-
-
 def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> bool:
     """Whether a complete file of `rows` vectors exists, with its scales and tokens."""
     try:
@@ -235,30 +213,19 @@ def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
 def map_file(path: Path, *, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> MappedFile:
     """Maps a file of vectors, and its scales for int8, and its token vectors."""
     paths = beside(path)
-    rows = _map(path, np.dtype(_ON_DISK[dtype]), shape=(-1, dim)).view(_TORCH[dtype])
-    scales = _map(paths["scales"], np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
+    rows = _mapped(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim)).view(_TORCH[dtype])
+    scales = _mapped(paths["scales"], np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
     if tokens is None:
         return MappedFile(rows, scales)
-    offsets = _map(paths["offsets"], np.dtype(np.int64), shape=(len(rows) + 1,))
-    stored = _map(paths["tokens"], np.dtype(tokens.dtype), shape=(-1, tokens.dim))
+    offsets = _mapped(paths["offsets"], np.dtype(np.int64), shape=(len(rows) + 1,))
+    stored = _mapped(paths["tokens"], np.dtype(tokens.dtype), shape=(-1, tokens.dim))
     if offsets[-1] != len(stored):
         raise CheckpointError(f"{path}: has {len(stored)} token vectors beside it, not {offsets[-1]}: it is damaged")
     return MappedFile(rows, scales, TokenRows(stored, offsets))
 
 
-def _map(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:
-    """Maps the array of a file; -1 in the shape is any length."""
-    try:
-        # "c": a private mapping, which torch can wrap; writes do not reach the file.
-        array = np.load(path, mmap_mode="c", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise ValueError("an archive of arrays")
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise CheckpointError(f"{path}: truncated, damaged or missing ({first_line(error)})") from None
-    wanted = tuple(n if want == -1 else want for n, want in zip(array.shape, shape, strict=False))
-    if array.dtype != dtype or len(array.shape) != len(shape) or array.shape != wanted:
-        raise CheckpointError(
-            f"{path}: has {array.dtype} {list(array.shape)}; the index has {dtype} {['rows', *shape[1:]]}"
-        )
+def _mapped(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:
+    """Like `map_array`, as a tensor."""
+    array = map_array(path, dtype, shape=shape)
     # numpy's uint16 only holds the bits; torch supports little else with that type.
     return torch.from_numpy(array.view(np.int16) if dtype == np.uint16 else array)

@@ -22,8 +22,8 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.index.token_rows import TokenDtype
-from polyencoder.index.vectors import VectorDtype
+from polyencoder.index.stored_tokens import TokenDtype
+from polyencoder.index.vector_files import VectorDtype
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
 from polyencoder.ranker.loading import cast_encoders, load_parts

@@ -3,12 +3,15 @@
 from polyencoder.runtime import Ranker
 ranker = Ranker.from_pretrained("folder", precision="int8")
 ranker.rank(["hi !"], candidates, top_k=5)
+ranker.search(["hi !"], ranker.open_index("index-folder"))
 """
 
 from __future__ import annotations
 
+from polyencoder.index.hits import Hit
 from polyencoder.ranker.ranked import Ranked
+from polyencoder.runtime.index import FolderIndex
 from polyencoder.runtime.ranker import Ranker
 from polyencoder.runtime.scoring import Contexts
 
-__all__ = ["Contexts", "Ranked", "Ranker"]
+__all__ = ["Contexts", "FolderIndex", "Hit", "Ranked", "Ranker"]

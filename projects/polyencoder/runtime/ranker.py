@@ -9,20 +9,25 @@ from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
-from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
+from polyencoder.calibration import DEPTH, Calibration, LeastProbability, least_probability, read_calibration
 from polyencoder.checks import checked_candidates, checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx.exported import Exported, graphs_folder
 from polyencoder.export.onnx.files import Precision
 from polyencoder.export.onnx.graph import Array
+from polyencoder.index.filters import Filter
+from polyencoder.index.hits import Hit
+from polyencoder.index.meta import Fingerprints
 from polyencoder.ranker.protocol import Dialogue
 from polyencoder.ranker.ranked import Ranked
+from polyencoder.runtime.index import FolderIndex
 from polyencoder.runtime.scoring import Contexts, best, score
 from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
-from polyencoder.text.context import join_pair
+from polyencoder.text.context import join_pair, lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 
 Kind = Literal["context", "candidate"]
+TOP_K = 10
 
 
 class Ranker:
@@ -123,6 +128,57 @@ class Ranker:
         """Scores encoded candidates [n, dim] for each encoded context: float32 [contexts, n]."""
         config = self.config
         return score(contexts, candidates, attention=config.poly_attention, heads=config.poly_attention_heads)
+
+    def search(
+        self,
+        context: Dialogue,
+        index: FolderIndex | str | os.PathLike[str],
+        *,
+        top_k: int = TOP_K,
+        filter: Filter | None = None,
+        min_probability: LeastProbability | None = None,
+        keep_turns: bool = False,
+    ) -> list[Hit]:
+        """Searches an index folder for the best candidates, best first: exactly, by scoring every candidate.
+
+        Args:
+            context: its turns, oldest first, the messages of a chat, or a single text.
+            index: `open_index(where)`, or its folder, which is then opened for this search alone.
+            top_k: number of results; all candidates if there are fewer.
+            filter: metadata fields and the value that each must have; a list of values means any of them.
+            min_probability: leave out hits below this probability, as in `rank`.
+            keep_turns: keep candidates equal to a turn of the context (up to case and white space).
+
+        Raises:
+            InputError: the context is empty, `top_k` is below 1, or the filter is invalid.
+            CheckpointError: the index is missing or damaged, or made by another model.
+            ConfigError: `min_probability` without a calibration.
+        """
+        turns, top_k = checked_contexts([context])[0], checked_count("top_k", top_k)
+        calibration = self.calibration and self.calibration.for_search
+        least = least_probability(calibration, min_probability, of=cast(Any, self))
+        opened = index if isinstance(index, FolderIndex) else self.open_index(index)
+        opened.check(filter)
+        contexts, said = self._contexts([turns]), set() if keep_turns else lines_of(turns)
+        k, texts = top_k + len(said), DEPTH if calibration else 0
+        while True:  # an index may have a text several times
+            (found,), among = opened.search(lambda vectors: self.score_vectors(contexts, vectors), k=k, filter=filter)
+            hits = [hit for hit in found if same(hit.text) not in said]
+            if len(found) < k or (len(hits) >= top_k and len({hit.text for hit in hits}) >= texts):
+                break
+            k *= 4
+        if calibration is not None:
+            values = calibration.of_ranking([hit.text for hit in hits], [hit.score for hit in hits], among=among)
+            hits = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=True)]
+        if least is not None:
+            hits = [hit for hit in hits if hit.probability is not None and hit.probability >= least]
+        return hits[:top_k]
+
+    def open_index(self, where: str | os.PathLike[str]) -> FolderIndex:
+        """Opens the index folder that this model made, for many searches. Errors as in `search`."""
+        self._check_has_vectors()
+        fingerprints = Fingerprints(self.model.candidate_fingerprint or "", self.text.fingerprint())
+        return FolderIndex(where, fingerprints)
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""

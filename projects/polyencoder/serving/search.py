@@ -12,8 +12,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from polyencoder.errors import InputError
+from polyencoder.index.filters import Exactness
 from polyencoder.index.hits import Found, Hit
-from polyencoder.index.options import Exactness, Fusion, SearchOptions
+from polyencoder.index.options import Fusion, SearchOptions
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.batch_forward import context
 from polyencoder.serving.config import not_calibrated

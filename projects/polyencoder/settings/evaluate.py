@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from polyencoder.config import ContextVector
 from polyencoder.evaluation.retrieval import MEASURES
 from polyencoder.evaluation.runs import DEPTH
-from polyencoder.index.options import Exactness
+from polyencoder.index.filters import Exactness
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Parlai, Without

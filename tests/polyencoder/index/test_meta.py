@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.faiss.file import FaissFile
+from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.meta import Fingerprints, IndexMeta, Maker, separable
 
 OURS = Fingerprints("m1", "t1")

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.token_rows import StoredTokens, TokenRows
+from polyencoder.index.stored_tokens import StoredTokens
+from polyencoder.index.token_rows import TokenRows
 from polyencoder.scoring.tokens import TokenVectors
 
 

@@ -8,7 +8,7 @@ import torch
 
 from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
-from polyencoder.index.token_rows import StoredTokens
+from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.modeling import FINE_TUNED, BiEncoder, build_model, freeze
 from polyencoder.modeling.loading import load_pretrained
 

@@ -8,105 +8,19 @@ it is rebuilt.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from polyencoder.checks import check_fields
-from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters, choose, recipe
+from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
+from polyencoder.index.faiss.description import FaissFile
+from polyencoder.index.faiss.kinds import choose, recipe
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
 from polyencoder.storage.digests import ends_fingerprint
 from polyencoder.storage.files import atomic_write
 
 _CHUNK = 1 << 15  # rows added at once
-
-
-@dataclass(frozen=True)
-class Tuned:
-    """The measured settings that reach a recall: a search's defaults.
-
-    Args:
-        recall: the requested recall.
-        effort: `ef_search` or `nprobe`; None for a flat index.
-        list_length: candidates proposed by each code, or group of codes.
-        measured: the recall@top_k that they reached, compared with the scan.
-        error: the standard error of a recall measured on `contexts` contexts (see `index.faiss.tuning`).
-        contexts: their number.
-        source: where the contexts came from.
-        rows: the number of vectors at that time.
-        vs_scan: speed relative to the scan, for batches of contexts.
-    """
-
-    recall: float
-    top_k: int
-    effort: int | None
-    list_length: int
-    measured: float
-    error: float
-    contexts: int
-    source: str
-    rows: int
-    vs_scan: float
-
-    @property
-    def reached(self) -> bool:
-        """Whether the measured recall exceeds the requested one by its standard error."""
-        return self.measured - self.error >= self.recall or self.measured == 1
-
-    def __str__(self) -> str:
-        effort = "" if self.effort is None else f"effort {self.effort}, "
-        by = f"{effort}lists of {self.list_length}, {self.vs_scan:g} times the scan's speed"
-        over = f"{self.contexts} contexts{f' of {self.source}' if self.source else ''}"
-        return f"recall@{self.top_k} {self.measured:.4f} (standard error {self.error:.4f}, {over}) by {by}"
-
-
-@dataclass(frozen=True)
-class FaissFile:
-    """A FAISS index: its file and build settings.
-
-    Args:
-        kind: one of `kinds.KINDS`.
-        rows: the index covers the rows 0 to `rows` - 1.
-        max_norm: the length of the longest vector, for the rounding error of inner products.
-        parameters: of the build; `ef_search` (hnsw) and `nprobe` (ivf) are a search's defaults.
-        tuned: the measured defaults of a search (see `tuning`); None if not tuned.
-        ends: a digest of the file's beginning and end, compared when it is opened; empty in earlier indexes.
-    """
-
-    file: str
-    kind: str
-    rows: int
-    max_norm: float
-    parameters: Parameters
-    tuned: Tuned | None = None
-    ends: str = ""
-
-    @classmethod
-    def parsed(cls, values: dict[str, Any]) -> FaissFile:
-        """Parses JSON. Raises TypeError or ConfigError for invalid values."""
-        tuned = values.get("tuned")
-        parsed = cls(**{**values, "tuned": None if tuned is None else Tuned(**tuned)})
-        for fields in filter(None, (parsed, parsed.tuned)):
-            check_fields(fields)
-        check_parameters(parsed.kind, parsed.parameters)
-        if missing := {*KINDS[parsed.kind]} - {*parsed.parameters}:
-            raise ConfigError(f"a {parsed.kind} index without {missing.pop()}")
-        return parsed
-
-    @property
-    def effort(self) -> int:
-        """The default effort of searches; not for flat."""
-        if self.tuned is not None and self.tuned.effort is not None:
-            return self.tuned.effort
-        return int(self.parameters["ef_search" if self.kind == "hnsw" else "nprobe"])
-
-    @property
-    def has_exact_lists(self) -> bool:
-        """Whether a search of all its lists returns exactly the nearest rows."""
-        return self.kind in ("flat", "ivf-flat") and self.parameters["storage"] == "float32"
 
 
 def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str) -> FaissFile:

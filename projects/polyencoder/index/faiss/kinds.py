@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-
-import torch
+from typing import TYPE_CHECKING
 
 from polyencoder.errors import ConfigError
-from polyencoder.index.faiss.library import faiss_library
+
+if TYPE_CHECKING:
+    import torch
 
 Parameters = dict[str, int | str]
 
@@ -37,6 +38,8 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
     Raises:
         ConfigError: FAISS is not installed, or the text is invalid: errors are found before hours of encoding.
     """
+    from polyencoder.index.faiss.library import faiss_library  # here: a description needs neither FAISS nor torch
+
     faiss_library()
     kind, *settings = text.split(",")
     parameters: Parameters = {}
@@ -127,5 +130,5 @@ def _suitable(kind: str, *, rows: int, dim: int, dtype: torch.dtype, nlist: int 
         bits = max(1, min(8, int(math.log2(max(2, rows // _LEAST_PER_CENTROID)))))
         found |= {"pq_m": pq_m, "pq_bits": bits}
     else:
-        found["storage"] = "float32" if dtype == torch.float32 else "float16"
+        found["storage"] = "float32" if dtype.itemsize == 4 else "float16"
     return found

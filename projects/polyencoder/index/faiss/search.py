@@ -15,9 +15,11 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.index.certificate import Shortlist, search_shortlists
-from polyencoder.index.faiss.file import FaissFile, read_faiss
+from polyencoder.index.faiss.description import FaissFile
+from polyencoder.index.faiss.file import read_faiss
 from polyencoder.index.faiss.library import faiss_library
-from polyencoder.index.options import Exactness, SearchOptions, changed
+from polyencoder.index.filters import Exactness
+from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, TopK, search
 from polyencoder.scoring.exact import scale_of

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.faiss.file import Tuned
+from polyencoder.index.faiss.description import Tuned
 from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
 from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.scoring import ContextEncoding, search

@@ -46,8 +46,8 @@ from polyencoder.index.folder.given import GivenShards
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
-from polyencoder.index.token_rows import StoredTokens, TokenDtype
-from polyencoder.index.vectors import VectorDtype
+from polyencoder.index.stored_tokens import StoredTokens, TokenDtype
+from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
 

@@ -14,18 +14,22 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.base import Candidate, How
 from polyencoder.index.entries import checked, taken
+from polyencoder.index.filters import Exactness, Filter
 from polyencoder.index.folder.conditions import condition_of, path_of
+from polyencoder.index.folder.files import is_ours
 from polyencoder.index.folder.words import KEPT, TABLE, Words
-from polyencoder.index.options import Filter
+from polyencoder.index.hits import Hit
+
+if TYPE_CHECKING:
+    from polyencoder.index.base import Candidate, How
+
+Array = np.ndarray[Any, Any]
 
 _TEXTS = "CREATE TABLE {}(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, text TEXT NOT NULL);"
 _TABLES = f"""
@@ -181,24 +185,45 @@ class Catalogue:
             entries[row].append((id_, metadata))
         return entries
 
+    def hits(
+        self,
+        scores: Sequence[Sequence[float]],
+        rows: Sequence[Sequence[int]],
+        found: Sequence[Exactness],
+        *,
+        most: int | None,
+        filter: Filter | None,
+    ) -> list[list[Hit]]:
+        """The first `most` entries of the rows of each context, best first; entries of a row are adjacent."""
+        wanted = {row for some in rows for row in some}
+        texts, entries = self.text_of(wanted), self.entries_of(wanted, most=most, filter=filter)
+        return [
+            [
+                Hit(id_, texts[row], score, metadata, how)
+                for row, score in zip(own_rows, own_scores, strict=True)
+                for id_, metadata in entries[row]
+            ][:most]
+            for own_scores, own_rows, how in zip(scores, rows, found, strict=True)
+        ]
+
     def has_field(self, key: str) -> bool:
         """Whether the metadata of any entry has this field."""
         found = self._ask("SELECT 1 FROM entries WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1", (path_of(key),))
         return found.fetchone() is not None
 
-    def matching(self, filter: Filter) -> tuple[Tensor, int]:
+    def matching(self, filter: Filter) -> tuple[Array, int]:
         """The rows with an entry that passes the filter, int64, ascending; and the number of such entries."""
         condition, values = condition_of(filter)
         found = self._numbers(
             f"SELECT row, COUNT(*) FROM entries WHERE {condition} GROUP BY row ORDER BY row", values, columns=2
         )
-        return found[:, 0].clone(), int(found[:, 1].sum())
+        return found[:, 0].copy(), int(found[:, 1].sum())
 
-    def dead_rows(self) -> Tensor:
+    def dead_rows(self) -> Array:
         """The rows without entries: int64, ascending."""
-        return self._numbers("SELECT row FROM dead ORDER BY row", columns=1).squeeze(1)
+        return self._numbers("SELECT row FROM dead ORDER BY row", columns=1)[:, 0]
 
-    def _numbers(self, query: str, values: Sequence[Any] = (), *, columns: int) -> Tensor:
+    def _numbers(self, query: str, values: Sequence[Any] = (), *, columns: int) -> Array:
         """The result of a query, int64 [n, columns]; the first column has rows of this catalogue, ascending."""
         try:
             found = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, columns)))
@@ -206,7 +231,7 @@ class Catalogue:
             raise self._damaged("a row is not a number") from None
         if len(found) and not 0 <= found[0, 0] <= found[-1, 0] < self.rows:
             raise self._damaged("it has rows without a text")
-        return torch.from_numpy(found)
+        return found
 
     def _damaged(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self._folder}: damaged, {what}; build it again")
@@ -349,3 +374,18 @@ def _columns(ask: Callable[[str], sqlite3.Cursor], table: str) -> list[Any]:
 def digest_of(text: str) -> bytes:
     """The digest by which equal texts are found."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+
+def check_size(folder: Path, file: File) -> None:
+    """Raises CheckpointError unless a file exists with the length in the database."""
+    path = folder / file.name
+    if not is_ours(file.name):
+        raise CheckpointError(f"{folder}: damaged, {file.name!r:.80} is not the name of an index file")
+    try:
+        size = path.stat().st_size
+    except OSError:
+        raise CheckpointError(f"{path}: missing: the index is damaged; build it again") from None
+    if size != file.bytes:
+        raise CheckpointError(
+            f"{path}: truncated or damaged, it has {size:,} bytes instead of {file.bytes:,}; build the index again"
+        )

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.faiss.file import FaissFile, Tuned, build_faiss
+from polyencoder.index.faiss.description import FaissFile, Tuned
+from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import sample, tune
 from polyencoder.index.folder.catalogue import Catalogue, File
@@ -29,16 +30,8 @@ from polyencoder.index.folder.encoding import encoded_rows
 from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, explained, is_ours
 from polyencoder.index.meta import IndexMeta, separable
 from polyencoder.index.token_rows import TokenRows
-from polyencoder.index.vectors import (
-    MappedFile,
-    Vectors,
-    beside,
-    first_row,
-    is_whole,
-    map_file,
-    vectors_file,
-    write_vectors,
-)
+from polyencoder.index.vector_files import beside, first_row, vectors_file
+from polyencoder.index.vectors import MappedFile, Vectors, is_whole, map_file, write_vectors
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.digests import file_digest, fingerprint
@@ -215,7 +208,7 @@ class Change:
 
     def _living(self, rows: int) -> Tensor:
         living = torch.ones(rows, dtype=torch.bool)
-        living[self.catalogue.dead_rows()] = False
+        living[torch.from_numpy(self.catalogue.dead_rows())] = False
         return living
 
     def _vectors(self) -> Vectors:

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from polyencoder.errors import InputError
-from polyencoder.index.options import Filter, checked_filter
+from polyencoder.index.filters import Filter, checked_filter
 
 
 def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-import filelock
-
 from polyencoder.errors import InputError, first_line
 
 DATABASE = "index.sqlite"
@@ -67,6 +65,8 @@ def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
 
     Raises IndexBusy if another process holds it for `seconds`, half a minute by default.
     """
+    import filelock  # here: readers need no lock
+
     lock = filelock.FileLock(folder / LOCK, timeout=_BUSY_SECONDS if seconds is None else seconds)
     try:
         with explained(folder):
@@ -89,7 +89,11 @@ class explained:  # a class, as generators cost more, and there is one per recor
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, (OSError, sqlite3.Error)) and not isinstance(error, filelock.Timeout):
+        if isinstance(error, (OSError, sqlite3.Error)):
+            import filelock
+
+            if isinstance(error, filelock.Timeout):
+                return
             raise InputError(
                 f"{self._folder}: cannot be written ({first_line(error)}); fix that and run the same command again: "
                 "it resumes"

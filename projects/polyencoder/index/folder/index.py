@@ -22,9 +22,10 @@ import torch
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Candidate, How, Index, check_contexts
-from polyencoder.index.faiss.file import Tuned
+from polyencoder.index.faiss.description import Tuned
 from polyencoder.index.faiss.search import scan_vectors
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
+from polyencoder.index.filters import Filter
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
@@ -32,7 +33,7 @@ from polyencoder.index.folder.files import DATABASE, LOCK, check_only_ours, expl
 from polyencoder.index.folder.state import State
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta, encoder_of
-from polyencoder.index.options import TOP_K, Filter, SearchOptions
+from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.protocol import Context, TextRanker

@@ -22,7 +22,8 @@ from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.encoding import encoded_rows
 from polyencoder.index.folder.files import UNFINISHED
 from polyencoder.index.meta import IndexMeta
-from polyencoder.index.vectors import is_whole, vectors_file, write_vectors
+from polyencoder.index.vector_files import vectors_file
+from polyencoder.index.vectors import is_whole, write_vectors
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.text import TextEncoder

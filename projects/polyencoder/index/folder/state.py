@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
 from polyencoder.index.faiss.search import FaissSearch, Results
-from polyencoder.index.folder.catalogue import Catalogue, File
-from polyencoder.index.folder.files import is_ours
+from polyencoder.index.filters import Filter, checked_filter
+from polyencoder.index.folder.catalogue import Catalogue, check_size
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
-from polyencoder.index.options import Filter, SearchOptions, checked_filter
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.index.words import query_words
 from polyencoder.scoring import ContextEncoding, score
@@ -108,9 +109,9 @@ class State:
         self._allowed[key] = found
         return found
 
-    def _mask(self, rows: Tensor, value: bool) -> Tensor:
+    def _mask(self, rows: np.ndarray[Any, Any], value: bool) -> Tensor:
         mask = torch.full((len(self.vectors),), not value)
-        mask[rows] = value
+        mask[torch.from_numpy(rows)] = value
         return mask
 
     @torch.no_grad()
@@ -130,7 +131,8 @@ class State:
         """
         if catalogue.words is None:
             raise CheckpointError(f"{self.folder}: has no words any more; open it again")
-        allowed = self.allowed(catalogue, options.filter).rows if options.filter else None  # words are of living rows
+        passing = self.allowed(catalogue, options.filter).rows if options.filter else None  # words: of living rows
+        allowed = None if passing is None else passing.numpy()
         k = max(1, options.k(self.meta.entries))
         found = [catalogue.words.find(query_words(some), k=k, allowed=allowed) for some in turns]
         wanted = {row for rows in found for row, _ in rows}
@@ -149,30 +151,6 @@ class State:
         return hits
 
     def hits(self, catalogue: Catalogue, found: Results, options: SearchOptions) -> list[list[Hit]]:
-        """The first `top_k` entries of the found rows; entries of a row are adjacent."""
-        wanted = set(found.rows.flatten().tolist())
-        texts = catalogue.text_of(wanted)
-        entries = catalogue.entries_of(wanted, most=options.top_k, filter=options.filter)
-        return [
-            [
-                Hit(id_, texts[row], score, metadata, how)
-                for row, score in zip(rows, scores, strict=True)
-                for id_, metadata in entries[row]
-            ][: options.top_k]
-            for scores, rows, how in zip(found.scores.tolist(), found.rows.tolist(), found.found, strict=True)
-        ]
-
-
-def check_size(folder: Path, file: File) -> None:
-    """Raises CheckpointError unless a file exists with the length in the database."""
-    path = folder / file.name
-    if not is_ours(file.name):
-        raise CheckpointError(f"{folder}: damaged, {file.name!r:.80} is not the name of an index file")
-    try:
-        size = path.stat().st_size
-    except OSError:
-        raise CheckpointError(f"{path}: missing: the index is damaged; build it again") from None
-    if size != file.bytes:
-        raise CheckpointError(
-            f"{path}: truncated or damaged, it has {size:,} bytes instead of {file.bytes:,}; build the index again"
-        )
+        """The first `top_k` entries of the found rows, as `Catalogue.hits`."""
+        results = found.scores.tolist(), found.rows.tolist(), found.found
+        return catalogue.hits(*results, most=options.top_k, filter=options.filter)

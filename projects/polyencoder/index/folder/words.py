@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.words import words_of
@@ -106,7 +106,7 @@ class Words:
                 return f"the words of {wrong} texts are missing or should not be there"
         return None
 
-    def find(self, query: Sequence[str], *, k: int, allowed: Tensor | None) -> list[tuple[int, float]]:
+    def find(self, query: Sequence[str], *, k: int, allowed: np.ndarray[Any, Any] | None) -> list[tuple[int, float]]:
         """The best k rows with any word of the query, and their BM25; of equal ones the lowest row comes first.
 
         If the words match many rows (`MOST_MATCHES`), the commonest are left out.
@@ -126,7 +126,7 @@ class Words:
             (wanted, limit),
         )
         if allowed is not None:
-            passes = allowed.numpy().tobytes()
+            passes = allowed.tobytes()
             found = islice(((row, score) for row, score in found if 0 <= row < len(passes) and passes[row]), k)
         return [*found]
 

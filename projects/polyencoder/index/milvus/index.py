@@ -24,12 +24,13 @@ from polyencoder.checks import check_choice
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, How, Index, check_contexts
+from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker, encoder_of
 from polyencoder.index.milvus.collection import IndexKind, MilvusCollection
 from polyencoder.index.milvus.rows import condition, has_field, milvus_entry
 from polyencoder.index.milvus.search import MilvusSearch
-from polyencoder.index.options import Filter, SearchOptions
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.rows import ROWS_AT_ONCE, Entry, brought, encoded, key_of, missing, to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding

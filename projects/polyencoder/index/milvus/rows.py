@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from polyencoder.index.base import Candidate
-from polyencoder.index.options import Filter, checked_filter
+from polyencoder.index.filters import Filter, checked_filter
 from polyencoder.index.rows import Entry, entry_of
 
 MAX_BYTES = 65_535

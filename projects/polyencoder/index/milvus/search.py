@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.index.certificate import Shortlist, ShortlistResult, search_shortlists
+from polyencoder.index.filters import Exactness
 from polyencoder.index.milvus.collection import LONGEST_LIST, MilvusCollection
-from polyencoder.index.options import Exactness
 from polyencoder.scoring import ContextEncoding, TopK
 from polyencoder.scoring.exact import scale_of
 from polyencoder.scoring.rows import Chunk

@@ -21,9 +21,10 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import Candidate, How, Index, check_contexts
 from polyencoder.index.certificate import search_shortlists
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
+from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, encoder_of
-from polyencoder.index.options import TOP_K, Filter, SearchOptions
+from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.meta import PostgresMeta, read_meta
 from polyencoder.index.postgres.rows import postgres_entry

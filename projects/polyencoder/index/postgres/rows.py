@@ -15,7 +15,7 @@ import numpy as np
 
 from polyencoder.index.base import Candidate
 from polyencoder.index.entries import canonical
-from polyencoder.index.options import Filter, checked_filter
+from polyencoder.index.filters import Filter, checked_filter
 from polyencoder.index.rows import Entry, entry_of, key_of
 from polyencoder.index.words import words_of
 

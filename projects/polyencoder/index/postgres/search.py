@@ -18,7 +18,7 @@ import torch
 
 from polyencoder.index.certificate import Shortlist
 from polyencoder.index.faiss.search import group_means
-from polyencoder.index.options import Filter
+from polyencoder.index.filters import Filter
 from polyencoder.index.postgres.rows import condition
 from polyencoder.index.postgres.table import Table, literal, vectors_of
 from polyencoder.scoring import ContextEncoding, TopK, search

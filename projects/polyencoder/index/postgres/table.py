@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.options import Filter
+from polyencoder.index.filters import Filter
 from polyencoder.index.postgres.connection import PostgresSession
 from polyencoder.index.postgres.rows import condition, copied, tsquery
 from polyencoder.index.rows import Entry

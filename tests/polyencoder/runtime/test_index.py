@@ -1,0 +1,105 @@
+"""Searches of an index folder: those of torch."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from polyencoder import CheckpointError, ConfigError, InputError
+from polyencoder.calibration import Calibration
+from polyencoder.export.onnx import quantize_int8
+from polyencoder.index.vector_files import VectorDtype
+from polyencoder.runtime import Ranker
+from polyencoder.runtime import index as runtime_index
+from polyencoder.storage.fingerprint import model_fingerprint
+
+pytestmark = pytest.mark.slow
+
+KIND = "poly-first_n_last"
+
+
+@pytest.fixture
+def records(sentences):
+    """One text has two entries."""
+    texts = [*sentences, *(f"{text} really ?" for text in sentences), sentences[0]]
+    return [
+        {"id": str(place), "text": text, "metadata": {"part": place % 3} if place else None}
+        for place, text in enumerate(texts)
+    ]
+
+
+def same_hits(found, expected) -> None:
+    assert [(hit.id, hit.text, hit.metadata, hit.found) for hit in found] == [
+        (hit.id, hit.text, hit.metadata, "exact") for hit in expected
+    ]
+    assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
+def test_hits_of_torch(exported, records, sentences, tmp_path, monkeypatch, dtype: VectorDtype):
+    monkeypatch.setattr(runtime_index, "ROWS", 3)  # several blocks in each of several files
+    ranker, folder = exported(KIND)
+    index = ranker.index(records, tmp_path / "index", dtype=dtype, shard_size=7)
+    index.remove(["3", "4"])
+    index.add([{"id": "late", "text": "this one came later .", "metadata": {"part": 1}}])
+    small = Ranker.from_pretrained(folder)
+    opened = small.open_index(tmp_path / "index")
+    for context in (sentences[:2], "hi", [sentences[2].upper()]):
+        for settings in ({}, {"top_k": 3}, {"filter": {"part": [0, 1]}, "top_k": 4}, {"keep_turns": True, "top_k": 99}):
+            expected = ranker.search(context, index, exactness="exact", **settings)
+            same_hits(small.search(context, opened, **settings), expected)
+    index.add([sentences[1] + " and this"])  # which a search sees without opening again
+    expected = ranker.search("hi", index, top_k=99)
+    same_hits(small.search("hi", opened, top_k=99), expected)
+    assert small.search("hi", opened, filter={"part": 77}) == []
+    opened.close()
+
+
+def test_probabilities(exported, records, tmp_path):
+    ranker, folder = exported(KIND)
+    index, small = ranker.index(records, tmp_path / "index"), Ranker.from_pretrained(folder)
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    ranker.calibration = small.calibration = Calibration(0.2, -3.0, fingerprint)
+    try:
+        for settings in ({"top_k": 2}, {"min_probability": 0.1}):
+            expected = ranker.search("hi", index, **settings)
+            found = small.search("hi", tmp_path / "index", **settings)
+            same_hits(found, expected)
+            assert [hit.probability for hit in found] == pytest.approx([hit.probability for hit in expected], abs=1e-3)
+    finally:
+        ranker.calibration = None  # other tests share it
+
+
+def test_an_index_of_another_model(exported, records, tmp_path):
+    ranker, source = exported(KIND)
+    folder = shutil.copytree(source, tmp_path / "model")
+    quantize_int8(folder)
+    ranker.index(records, tmp_path / "index")
+    with pytest.raises(CheckpointError, match="made by another model, .*another weights or reduction"):
+        Ranker.from_pretrained(exported("bi-mean_first")[1]).open_index(tmp_path / "index")
+    with pytest.raises(CheckpointError, match="made by the float32 model, and its vectors have another precision"):
+        Ranker.from_pretrained(folder, precision="int8").search("hi", tmp_path / "index")
+    with pytest.raises(InputError, match="a cross-encoder has no vectors"):
+        Ranker.from_pretrained(exported("cross-mean")[1]).open_index(tmp_path / "index")
+
+
+def test_bad_arguments(exported, records, tmp_path):
+    ranker, folder = exported(KIND)
+    index, small = ranker.index(records, tmp_path / "index"), Ranker.from_pretrained(folder)
+    with pytest.raises(InputError, match="cannot filter by 'none': no candidate of the index has this metadata field"):
+        small.search("hi", tmp_path / "index", filter={"none": 1})
+    with pytest.raises(InputError, match="top_k is 0"):
+        small.search("hi", tmp_path / "index", top_k=0)
+    with pytest.raises(InputError, match="context 0 is empty"):
+        small.search(" ", tmp_path / "index")
+    with pytest.raises(ConfigError, match="needs a calibrated model"):
+        small.search("hi", tmp_path / "index", min_probability=0.5)
+    with pytest.raises(CheckpointError, match=r"no index \(no index.sqlite in it\)"):
+        small.search("hi", tmp_path / "nothing")
+    index.remove([record["id"] for record in records])
+    with pytest.raises(InputError, match="the index is empty"):
+        small.search("hi", tmp_path / "index")
+    next((tmp_path / "index").glob("vectors-*.npy")).unlink()
+    with pytest.raises(CheckpointError, match="missing: the index is damaged"):
+        small.open_index(tmp_path / "index")
