@@ -7,7 +7,9 @@ needs Chromium with chromedriver, and selenium.
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -28,7 +30,8 @@ def main(folder: str) -> None:
     options.binary_location = shutil.which("chromium")
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(argument)
-    with subprocess.Popen([sys.executable, "-m", "demo", "--folder", folder, "--chat"]) as server:
+    words = [sys.executable, "-m", "demo", "--folder", folder, "--chat"]
+    with subprocess.Popen(words, start_new_session=True) as server:
         while not demo.answers(f"{demo.PAGE}ready"):
             time.sleep(0.5)
         browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
@@ -40,7 +43,7 @@ def main(folder: str) -> None:
         time.sleep(1)
         browser.save_screenshot(str(PICTURE))
         browser.quit()
-        server.terminate()
+        os.killpg(server.pid, signal.SIGINT)  # the demo and the server that it started
 
 
 if __name__ == "__main__":
