@@ -317,6 +317,11 @@ class TrainingConfig(Settings):
     """Train a cross-encoder with the memory of this many tokens, however many pairs of context and candidate a batch
     has; 0 turns it off. Pairs of similar length go through the encoder together, twice; gradients are the same, at the
     cost of one more forward pass."""
+    find_batch_size: Annotated[
+        bool, Without("grad_cache"), Without("pair_tokens"), Without("hard_negatives"), Parlai(None)
+    ] = False
+    """On one GPU: find the largest --grad-cache (cross: --pair-tokens) with which a batch of --batch-size examples fits
+    the memory, by steps on the longest examples before training. The batch, with its negatives, is unchanged."""
     gather_negatives: bool = True
     """With several processes and --candidates batch or batch-all-cands: rank each example among the candidates of all
     processes, as one process with all of the examples would."""

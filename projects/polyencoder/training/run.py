@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import PROMPTS, ConvertConfig, RankerConfig, TextConfig
+from polyencoder.data.collator import Collator
 from polyencoder.data.pairs import data_files
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import NDCG
@@ -29,12 +30,14 @@ from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.files import write_text
 from polyencoder.text import turn_separator
+from polyencoder.training.building import build_objective
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.baselines import Baselines
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.log import Log
+from polyencoder.training.callbacks.memory import MemoryLimit, check_can_find, longest_batch
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.tracking import recorders
@@ -42,6 +45,7 @@ from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import Rows, RunData, Splits, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, CURVE, RESUME_IGNORES, TEACHER_SCORES, run_folder
+from polyencoder.training.objective import RankingObjective
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.trackers import check_trackers
@@ -128,6 +132,8 @@ def _train(
     ranker = starting_ranker(settings)
     if settings.data.candidates_of:
         open_index(settings.data.candidates_of, ranker).close()  # an error where its vectors are another model's
+    if settings.training.find_batch_size:
+        check_can_find(ranker.device, processes)
     data = open_data(settings, train=train, valid=valid)
     metric = "hits@1" if all(one.labels is None for one in data.valid) else NDCG
     best = KeepBest(ranker, settings.data.out, metric=metric, patience=settings.evaluation.patience)
@@ -139,13 +145,17 @@ def _train(
         on_untrained=None if settings.convert.vocabulary else best.begin,  # a new ConveRT is random
     )
     shown, recorded = _shown(settings, is_first=processes.is_first)
+    config = training_config(settings, ranker)
+    objective = build_objective(ranker, config)
     trainer = Trainer(
         ranker,
-        training_config(settings, ranker),
+        config,
         train=data.train,
         sampler=data.sampler,
+        objective=objective,
         callbacks=[
             *([MeasuredScaling()] if settings.model.output_scaling == "auto" else []),
+            *([_memory_limit(settings, objective, data)] if settings.training.find_batch_size else []),
             *shown,  # first: it counts a batch before the evaluation after it
             Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluation.evaluations))),
             best,
@@ -186,6 +196,13 @@ def _train(
         best.updates,
         warning,
     )
+
+
+def _memory_limit(settings: TrainSettings, objective: RankingObjective, data: RunData) -> MemoryLimit:
+    config = settings.training
+    collator = Collator(objective.text, config.candidates, with_turns=config.distillation.has_teacher)
+    longest = partial(longest_batch, data.train, collator, size=config.batch_size, sampler=data.sampler)
+    return MemoryLimit(objective, longest)
 
 
 def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:

@@ -49,7 +49,7 @@ class OptimizerUpdates:
         self.model, self.optimizer, self.schedule, self.precision = model, optimizer, schedule, precision
         self.count = self.left_out = 0
         self.norm = self.time = 0.0
-        self._accumulate, self._clip = accumulate, clip
+        self.accumulate, self._clip = accumulate, clip
         self._collected = 0  # batches since the last update
         self._finite = FiniteUpdates(limit=max_nonfinite)
 
@@ -78,8 +78,8 @@ class OptimizerUpdates:
 
     def backward(self, loss: Tensor) -> None:
         """Accumulates a batch's gradients."""
-        self.precision.backward(loss / self._accumulate)
-        self._collected = (self._collected + 1) % self._accumulate
+        self.precision.backward(loss / self.accumulate)
+        self._collected = (self._collected + 1) % self.accumulate
 
     def step(self) -> None:
         """Updates the weights, if enough batches are accumulated."""
