@@ -76,7 +76,8 @@ class FolderIndex(Index):
         Reads neither texts nor vectors.
 
         Args:
-            ranker, attention: as in `polyencoder.index.open.open_index`; a model's fingerprints are computed.
+            ranker: as in `polyencoder.index.open.open_index`; a model's fingerprints are computed.
+            attention: as there.
 
         Raises:
             CheckpointError: if there is no finished index, it is damaged, or another model made it.
