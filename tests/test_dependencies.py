@@ -21,6 +21,7 @@ OF_MODULES = {
     "grpc": "grpcio",
     "haystack": "haystack-ai",
     "llama_index": "llama-index-core",
+    "opentelemetry": "opentelemetry-sdk",
 }
 
 

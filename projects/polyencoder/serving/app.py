@@ -52,6 +52,8 @@ def create_app(service: Service) -> ASGIApp:
     if mcp is not None:
         app.router.routes.append(mcp.route)
     handle_problems(app)
+    if service.engine.telemetry is not None:
+        service.engine.telemetry.instrument(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
     app.add_middleware(Access, config=service.config)  # the last one added is the outermost
     return Counted(app, metrics=service.metrics)

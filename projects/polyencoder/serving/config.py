@@ -111,6 +111,9 @@ class ServerConfig(Settings):
     mcp: Literal["http", "stdio"] | None = None
     """Offer rerank, select and search as tools of MCP, the Model Context Protocol: http, at /mcp of the server; or
     stdio, to one client on standard input and output, instead of the server (needs the extra mcp)."""
+    otel: bool = False
+    """Send OpenTelemetry traces of requests to a collector, by OTLP over HTTP: http://localhost:4318, or where
+    OTEL_EXPORTER_OTLP_ENDPOINT says (needs the extra otel)."""
     feedback: str | None = None
     """JSON lines file for ratings given on the page; polyencoder train reads it."""
     examples: Annotated[tuple[str, ...], Parameter(name="--example")] = ()

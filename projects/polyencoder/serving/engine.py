@@ -19,6 +19,7 @@ from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
+from polyencoder.serving.telemetry import Telemetry
 from polyencoder.text.dialogue import checked_context
 
 T = TypeVar("T")
@@ -30,8 +31,17 @@ class Engine:
     A coroutine that is cancelled while waiting drops the work that has not begun.
     """
 
-    def __init__(self, ranker: Ranker, *, limits: Limits, batch_tokens: int, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        ranker: Ranker,
+        *,
+        limits: Limits,
+        batch_tokens: int,
+        metrics: Metrics,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self.ranker = ranker
+        self.telemetry = telemetry
         self.limits = limits
         self.metrics = metrics
         self._tokenizer = ThreadPoolExecutor(1, thread_name_prefix="polyencoder-tokenizer")
@@ -54,14 +64,21 @@ class Engine:
 
     async def tokenized(self, call: Callable[[], T]) -> T:
         """Runs a call that tokenizes or reads the disk on the tokenizer's thread."""
-        start = time.perf_counter()
+        start, since = time.perf_counter(), time.time_ns()
         result = await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
-        self.metrics.tokenizing.observe(time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self.metrics.tokenizing.observe(seconds)
+        if self.telemetry is not None:
+            self.telemetry.add_steps(since, {"tokenize": seconds})
         return result
 
     async def run(self, job: Job) -> Any:
         """Computes a job on the model's thread."""
-        return await asyncio.wrap_future(self._model.submit(job))
+        since = time.time_ns()
+        result = await asyncio.wrap_future(self._model.submit(job))
+        if self.telemetry is not None:
+            self.telemetry.add_steps(since, job.seconds)
+        return result
 
     def turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
         """Checks a context against the limits. InputError that names it."""

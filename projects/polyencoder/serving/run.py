@@ -27,7 +27,7 @@ from polyencoder.serving.service import Service
 from polyencoder.storage.temporary import TemporaryFolder
 
 _OF_HTTP = frozenset({"host", "port", "allow_host", "workers", "sessions", "max_sessions", "session_seconds"}) | {
-    *("feedback", "no_answer", "max_concurrent", "max_bytes", "timeout", "drain_seconds")
+    *("feedback", "otel", "no_answer", "max_concurrent", "max_bytes", "timeout", "drain_seconds")
 }
 _STARTING = 300  # seconds for a worker to start: importing torch takes long on a busy machine
 

@@ -22,6 +22,7 @@ from polyencoder.serving.engine import Engine
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.readiness import SharedCall
 from polyencoder.serving.sessions import Sessions
+from polyencoder.serving.telemetry import Telemetry
 from polyencoder.serving.writing import IndexWriter
 from polyencoder.storage.temporary import TemporaryFolder
 
@@ -76,7 +77,13 @@ class Service:
         metrics, seconds = Metrics(), config.limits.ready_seconds
         service = cls(
             config=config,
-            engine=Engine(ranker, limits=config.limits, batch_tokens=config.batch_tokens, metrics=metrics),
+            engine=Engine(
+                ranker,
+                limits=config.limits,
+                batch_tokens=config.batch_tokens,
+                metrics=metrics,
+                telemetry=Telemetry() if config.otel else None,
+            ),
             index=index,
             reranker=reranker,
             writer=IndexWriter(index),
@@ -118,6 +125,8 @@ class Service:
         self.engine.close()
         if self.index is not None:
             self.index.close()
+        if self.engine.telemetry is not None:
+            self.engine.telemetry.close()
 
 
 def _sessions(config: ServerConfig) -> Sessions:
