@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,15 @@ def graphs_folder(name: str | os.PathLike[str], *, precision: Precision = "float
     Raises:
         CheckpointError: there are none.
     """
-    path = Path(name)
-    if path.is_dir():
-        return path
-    if path.is_file():
-        raise CheckpointError(f"{path}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
+    if os.path.isdir(name):  # False for what cannot be a path; an empty name is no path
+        return Path(name)
+    if os.path.isfile(name):
+        raise CheckpointError(f"{os.fspath(name)}: a model file has no ONNX graphs; {HOW_TO_EXPORT}")
+    if find_spec("huggingface_hub") is None:  # polyencoder-runtime can be installed without it
+        raise CheckpointError(
+            f"{os.fspath(name):.300}: no such folder, and names of the hub need the package `huggingface_hub`, which "
+            "is not installed"
+        )
     from polyencoder.hub.resolve import downloaded  # here: a folder needs no hub
 
     return downloaded(name, download_patterns(precision))

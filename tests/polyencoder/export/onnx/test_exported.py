@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from polyencoder import CheckpointError
@@ -28,3 +30,17 @@ def test_the_folder_of_graphs(tmp_path):
     (tmp_path / "model").write_text("")
     with pytest.raises(CheckpointError, match="model: a model file has no ONNX graphs"):
         graphs_folder(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 5000, "a\0b", "./nothing"])
+def test_a_name_that_is_no_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="no such folder"):
+        graphs_folder(name)
+
+
+def test_a_name_of_the_hub_without_its_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    assert graphs_folder(tmp_path) == tmp_path
+    with pytest.raises(CheckpointError, match="^some/name: no such folder, and .* `huggingface_hub`, which is not"):
+        graphs_folder("some/name")
