@@ -86,6 +86,8 @@ class FolderIndex:
 
         def ask(catalogue: Catalogue) -> tuple[list[list[Hit]], int]:
             files = self._opened(catalogue)
+            if not files:  # since `check`
+                raise InputError("the index is empty")
             allowed = self._allowed(catalogue, filter, rows=sum(len(file.rows) for file in files))
             scores, rows = _best(files, score, allowed, k=k)
             exact: list[Exactness] = ["exact"] * len(scores)

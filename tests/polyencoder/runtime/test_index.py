@@ -103,3 +103,19 @@ def test_bad_arguments(exported, records, tmp_path):
     next((tmp_path / "index").glob("vectors-*.npy")).unlink()
     with pytest.raises(CheckpointError, match="missing: the index is damaged"):
         small.open_index(tmp_path / "index")
+
+
+def test_an_index_that_is_emptied_after_the_check(exported, records, tmp_path, monkeypatch):
+    ranker, folder = exported(KIND)
+    index, small = ranker.index(records, tmp_path / "index"), Ranker.from_pretrained(folder)
+    opened = small.open_index(tmp_path / "index")
+    check = opened.check
+
+    def and_then_empty(filter) -> None:
+        check(filter)
+        index.remove([record["id"] for record in records])
+        index.compact()
+
+    monkeypatch.setattr(opened, "check", and_then_empty)
+    with pytest.raises(InputError, match="the index is empty"):
+        small.search("hi", opened)
