@@ -112,7 +112,7 @@ class Ranker:
         texts = checked_candidates("candidates", candidates)
         if not texts:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        turns = checked_contexts(contexts)
+        turns = _turns_of(contexts)
         if self.has_vectors:
             return self.score_vectors(self._contexts(turns), self.encode_candidates(texts))
         candidate_ids, keep_start = self.text.candidate_ids(texts), self.config.keeps_start
@@ -183,7 +183,7 @@ class Ranker:
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""
         self._check_has_vectors()
-        return self._contexts(checked_contexts(contexts))
+        return self._contexts(_turns_of(contexts))
 
     def encode_candidates(self, candidates: Sequence[str]) -> Array:
         """Encodes candidates: float32 [candidates, dim]. Not for cross-encoders."""
@@ -222,8 +222,6 @@ class Ranker:
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
     def _contexts(self, contexts: Sequence[Sequence[str]]) -> Contexts:
-        if not contexts:
-            raise InputError("no context to encode: the list of contexts is empty")
         graph = self.model.graphs[CONTEXT]
         found = graph([self.text.context_ids(turns) for turns in contexts])
         if graph.takes_both_texts:  # a multi-context ConveRT ranks by the first vector, that of both texts
@@ -233,3 +231,10 @@ class Ranker:
     def _check_has_vectors(self) -> None:
         if not self.has_vectors:
             raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
+
+
+def _turns_of(contexts: Sequence[Dialogue]) -> list[list[str]]:
+    """The turns of each context. InputError without any context."""
+    if not (turns := checked_contexts(contexts)):
+        raise InputError("no context to encode: the list of contexts is empty")
+    return turns

@@ -125,6 +125,8 @@ def test_bad_arguments(exported, sentences, tmp_path):
             call()
     with pytest.raises(InputError, match="the list of candidates is empty"):
         ranker.score(["hi"], [])
+    with pytest.raises(InputError, match="the list of contexts is empty"):
+        ranker.score([], sentences)
     with pytest.raises(InputError, match="candidate 1 is empty"):
         ranker.rank("hi", ["a", " "])
     with pytest.raises(ConfigError, match="precision is 'int4'; it must be one of float32, int8"):
