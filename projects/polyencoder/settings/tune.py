@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import islice, product
 from typing import Annotated, Any
 
@@ -36,8 +36,10 @@ class Range:
     @property
     def ends(self) -> tuple[float, float]:
         """The lowest and the highest number: with a step, the last one that does not exceed `high`."""
-        steps = None if self.step is None else math.floor((self.high - self.low) / self.step + 1e-9)
-        return self.low, self.high if steps is None else type(self.low)(self.low + steps * (self.step or 0))
+        if self.step is None:
+            return self.low, self.high
+        low, high, step = (Decimal(str(one)) for one in (self.low, self.high, self.step))  # as Optuna counts
+        return self.low, type(self.low)(low + (high - low) // step * step)
 
 
 def parse_search(text: str) -> tuple[str, Range | tuple[str, ...]]:
@@ -74,7 +76,8 @@ def parse_search(text: str) -> tuple[str, Range | tuple[str, ...]]:
         log = third is not None and third.lower() == "log"
         step = None if log or third is None else number(third)
     except ValueError:
-        raise ConfigError(f"search {text!r}: {name} takes whole numbers", argument="search") from None
+        kind = "numbers" if float in kinds else "whole numbers"
+        raise ConfigError(f"search {text!r}: {name} takes {kind}", argument="search") from None
     if not low < high:
         raise ConfigError(f"search {text!r}: the low end must be below the high end", argument="search")
     if log and low <= 0:
@@ -108,7 +111,8 @@ class TuneSettings(TrainSettings):
     @classmethod
     def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Those of a run; a searched setting has its first value where a run is checked as a whole."""
-        searched = [one for one in _list(given.get("search") or ()) if isinstance(one, str)]
+        texts = _list(given.get("search") or ())
+        searched = [one for one in texts if isinstance(one, str)] if isinstance(texts, Sequence) else []
         first = {name: _ends(values)[0] for name, values in map(parse_search, searched)}
         return {**super().presets({**given, **first}), **first}
 

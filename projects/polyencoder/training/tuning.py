@@ -35,6 +35,7 @@ from polyencoder.training.run import train_ranker
 _log = logging.getLogger(__name__)
 
 STUDY = "study.sqlite"
+NAME = "study"  # in its database, whatever the folder's name becomes
 BEST = "best.yaml"
 
 
@@ -115,20 +116,22 @@ class _Study:
         combinations, wanted = _combinations(self._settings.space, at_most=self._settings.trials), self._settings.trials
         if combinations:
             _log.info("the settings have %d combinations: all are tried", len(combinations))
-            wanted = len(combinations)
         for trial in self._study.get_trials(states=(self._state.RUNNING,)):  # interrupted
             if len(trial.params) == len(self._space):
                 self._try(trial.number, trial.params)
             else:  # while its values were drawn
                 self._study.tell(trial.number, state=self._state.FAIL)
-        while (done := len(self.finished())) < wanted:
-            seed = abs(self._settings.training.seed) % 2**31 + done
+        while True:
+            finished = self.finished()
+            left = [one for one in combinations if one not in [trial.values for trial in finished]]
+            if not left if combinations else len(finished) >= wanted:
+                return self._report()
+            seed = abs(self._settings.training.seed) % 2**31 + len(finished)
             self._study.sampler = self._optuna.samplers.TPESampler(seed=seed)
-            if left := [one for one in combinations if one not in [trial.values for trial in self.finished()]]:
-                self._study.enqueue_trial(left[0], skip_if_exists=True)
+            if left and not self._study.get_trials(states=(self._state.WAITING,)):  # else killed before it was drawn
+                self._study.enqueue_trial(left[0])
             trial = self._study.ask(self._space)
             self._try(trial.number, trial.params)
-        return self._report()
 
     def finished(self) -> list[TrialReport]:
         """The finished trials, in their order."""
@@ -151,9 +154,11 @@ class _Study:
             try:
                 run = self._settings.trial(values, out=str(self._folder(number)))
                 measures = main_measures(train_ranker(run).trained)
-            except (ConfigError, TrainingError, torch.OutOfMemoryError) as error:
-                other_process = isinstance(error, TrainingError) and error.argument == "out"
-                if other_process or (isinstance(error, ConfigError) and not self.finished()):
+            except (ConfigError, InputError, TrainingError, torch.OutOfMemoryError) as error:
+                argument = getattr(error, "argument", None)
+                other_process = isinstance(error, TrainingError) and argument == "out"
+                of_data = isinstance(error, InputError) and argument not in values
+                if other_process or of_data or (isinstance(error, ConfigError) and not self.finished()):
                     raise
                 self._tell(number, failed=first_line(error))
                 return
@@ -176,9 +181,9 @@ class _Study:
 
     def _drop_weights(self) -> None:
         """Deletes models and checkpoints of all trials but the best; their records remain."""
-        measured = [one for one in self.finished() if one.measures]
-        best = max(measured, key=lambda one: one.order)
-        for one in [] if self._settings.keep_all else measured:
+        finished = self.finished()
+        best = max(finished, key=lambda one: one.order)
+        for one in [] if self._settings.keep_all else finished:
             for name in (CHECKPOINT, WEIGHTS) if one.number != best.number else ():
                 (one.folder / name).unlink(missing_ok=True)
 
@@ -199,9 +204,11 @@ class _Study:
 def _open(optuna: Any, settings: TuneSettings, path: Path) -> Any:
     """Opens or creates the study; raises CheckpointError if it was begun with other settings."""
     sqlalchemy = require("sqlalchemy", extra="tune")
+    if odd := sorted({*str(path)} & {*"?{}"}):
+        raise ConfigError(f"{path.parent}: {odd[0]!r} is not possible in the path of a study's folder", argument="out")
     try:
         study = optuna.create_study(
-            storage=f"sqlite:///{path}", study_name=path.parent.name, direction="maximize", load_if_exists=True
+            storage=f"sqlite:///{path}", study_name=NAME, direction="maximize", load_if_exists=True
         )
         stored = study.user_attrs.get("settings")
     except (optuna.exceptions.OptunaError, sqlalchemy.exc.SQLAlchemyError) as error:

@@ -32,6 +32,7 @@ def test_a_range_ends_at_its_last_step():
     assert Range(16, 70, step=16).ends == (16, 64)
     assert Range(0.0, 0.3, step=0.1).ends == pytest.approx((0.0, 0.3))
     assert Range(1, 9).ends == (1, 9)
+    assert Range(0.0, 0.9, step=0.3).ends == (0.0, 0.9), "not 0.8999999999999999, which would be below three steps"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,7 @@ def test_a_range_ends_at_its_last_step():
         (["num_negatives=1:2"], "trials must have the same num_negatives, or their measures do not compare"),
         (["seed=1,2"], "trials must have the same seed"),
         (["n_codes=1.5:2"], "n_codes takes whole numbers"),
+        (["learning_rate=1..2:3"], "learning_rate takes numbers"),
         (["n_codes=2:1"], "the low end must be below the high end"),
         (["learning_rate=0:1:log"], "with log the low end must be above 0"),
         (["n_codes=1:9:0"], "the step must be above 0"),
@@ -74,3 +76,11 @@ def test_a_file_has_the_settings_of_trials_and_what_is_searched(tmp_path):
     whole = RUN | {"out": "study/trial-0"}
     assert trial == TrainSettings.of(whole, epochs=2, architecture="cross", learning_rate=2e-4)
     assert trial.training.batch_size == 8, "that of a cross-encoder"
+
+
+@pytest.mark.parametrize("search", ["5", "{learning_rate: 1}", "[5]"])
+def test_a_file_whose_search_is_no_list_of_texts(tmp_path, search):
+    file = tmp_path / "study.yaml"
+    file.write_text(f"search: {search}\n")
+    with pytest.raises(ConfigError, match="search"):
+        TuneSettings.of(RUN, config=str(file))

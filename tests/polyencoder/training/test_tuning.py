@@ -102,6 +102,21 @@ def test_a_trial_whose_values_were_not_all_drawn_is_left_out(settings, monkeypat
     assert [one.number for one in report.trials] == [1]
 
 
+def test_all_combinations_are_tried_after_a_kill_and_in_a_study_that_grew(settings, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(optuna.trial.Trial, "_suggest", killed_at(optuna.trial.Trial._suggest, "n_codes"))
+        with pytest.raises(Killed):
+            tune(settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9))
+    report = tune(settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9))
+    assert [tuple(one.values.values()) for one in report.trials] == [*product(("mean", "first"), (2, 3))]
+    grows = {"search": "reduction=mean,first,last", "out": str(report.settings.parent) + "-2"}
+    with monkeypatch.context() as patched:
+        patched.setattr("optuna.samplers.RandomSampler.sample_independent", lambda *_: "mean")  # twice
+        tune(settings(**grows, trials=2))
+    found = {one.values["reduction"] for one in tune(settings(**grows, trials=3)).trials}
+    assert found == {"mean", "first", "last"}
+
+
 def killed_at(suggest, name):
     def suggested(self, asked, distribution):
         if asked == name:
@@ -129,7 +144,7 @@ def test_a_trial_that_fails_is_reported(settings, monkeypatch):
     step = Trainer.step
 
     def fails(self, batch):
-        if self.config.optimizer.learning_rate > 1:
+        if self.config.optimizer.learning_rate > 1 and self.progress.batches:
             raise TrainingError("the loss is nan: it diverged")
         return step(self, batch)
 
@@ -140,6 +155,8 @@ def test_a_trial_that_fails_is_reported(settings, monkeypatch):
         "2": "the loss is nan: it diverged",
     }
     assert report.best.values == {"learning_rate": "0.001"}
+    held = {one.number: (one.folder / "training" / "checkpoint.pt").is_file() for one in report.trials}
+    assert held == {one.number: one is report.best for one in report.trials}, "of a failed trial neither"
     with pytest.raises(TrainingError, match="all trials failed; the last one: the loss is nan"):
         tune(settings(search="learning_rate=2,3", out=str(report.settings.parent) + "-2"))
 
@@ -160,6 +177,24 @@ def test_a_study_keeps_its_settings_and_folder(settings, tmp_path):
     (tmp_path / "broken" / "study.sqlite").write_text("no database" * 100)
     with pytest.raises(CheckpointError, match="study.sqlite: cannot be opened"):
         tune(settings(out=str(tmp_path / "broken")))
+
+
+def test_a_value_that_ends_a_run_before_its_first_update_fails_its_trial(settings):
+    report = tune(settings(search="accumulate=1,50"))
+    assert [one.failed is None for one in sorted(report.trials, key=lambda one: one.values["accumulate"])] == [
+        True,
+        False,
+    ]
+
+
+def test_a_study_whose_folder_was_renamed_continues(settings, steps, tmp_path):
+    tune(settings(trials=2))
+    (tmp_path / "study").rename(tmp_path / "renamed")
+    assert steps(lambda: tune(settings(trials=2, out=str(tmp_path / "renamed")))) == []
+    with pytest.raises(CheckpointError, match="was begun with search"):
+        tune(settings(search="reduction=mean,first", out=str(tmp_path / "renamed")))
+    with pytest.raises(ConfigError, match=r"'\?' is not possible in the path of a study's folder"):
+        tune(settings(out=str(tmp_path / "which?")))
 
 
 def test_nothing_remains_of_a_study_that_cannot_begin(settings, tmp_path):
