@@ -48,6 +48,7 @@ _PROPERTY = "polyencoder"
 _TOKEN = "MILVUS_TOKEN"
 _UNAVAILABLE = 2  # error codes of Milvus, and of pymilvus if it cannot reconnect
 _NOT_LOADED = 101
+_REFUSALS = {"UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "UNIMPLEMENTED"}  # of gRPC
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _WRITE_PAUSES = (0.5, 1.0, 2.0, 4.0)
 _ROWS_A_REQUEST = 256  # a request may have 64 MB: 256 of the longest texts with the longest metadata fit
@@ -68,10 +69,9 @@ class MilvusCollection:
         milvus, grpc = require("pymilvus", extra="milvus"), require("grpc", extra="milvus")
         for logger in ("pymilvus", "milvus_lite"):  # they also log, with a traceback, what they raise
             logging.getLogger(logger).setLevel(logging.CRITICAL)
-        logging.getLogger("grpc._server").addFilter(  # Milvus Lite lacks optional methods, and logs this
-            lambda record: record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
-        )
+        logging.getLogger("grpc._server").addFilter(_is_no_missing_method)
         self._milvus: Any = milvus
+        self._grpc: Any = grpc
         self._errors = (milvus.MilvusException, grpc.RpcError)
         self._lost = {_UNAVAILABLE, *grpc.StatusCode}
         uri, _, name = where.removeprefix(MILVUS).partition("#")
@@ -271,6 +271,8 @@ class MilvusCollection:
     def _kind(self, error: Exception) -> type[PolyencoderError]:
         """Of our error: whether the server does not answer, or refuses."""
         refused = isinstance(error, self._milvus.MilvusException) and error.code not in self._lost
+        for one in (error, error.__cause__):  # pymilvus has one code for all connections that fail
+            refused = refused or (isinstance(one, self._grpc.RpcError) and one.code().name in _REFUSALS)
         return PolyencoderError if refused or isinstance(error, ValueError) else NoAnswerError
 
     def _reason(self, error: BaseException) -> str:
@@ -295,6 +297,11 @@ class MilvusCollection:
             raise CheckpointError(self.how_to_make)
         if not path.parent.is_dir():
             raise InputError(f"{self.where}: there is no folder {path.parent}")
+
+
+def _is_no_missing_method(record: logging.LogRecord) -> bool:
+    """Filters out log lines about optional methods that Milvus Lite lacks."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
 
 
 def _matrix(vectors: list[Any], *, dim: int) -> Tensor:

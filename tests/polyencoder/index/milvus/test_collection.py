@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -12,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyencoder.index.milvus.collection as collection_module
-from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
+from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError
 from polyencoder.index.base import Candidate
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus import MilvusIndex
+from polyencoder.index.milvus.collection import MilvusCollection
 from polyencoder.index.open import open_index
 from polyencoder.index.rows import key_of
 
@@ -71,6 +74,12 @@ class TestOpening:
         assert isinstance(open_index(tmp_path / "folder", ranker), FolderIndex)
         with pytest.raises(CheckpointError, match="nowhere: no index"):
             open_index(tmp_path / "nowhere", ranker)
+
+    def test_again_leaves_one_filter_of_the_log(self, where):
+        MilvusCollection(where).close()
+        known = [*logging.getLogger("grpc._server").filters]
+        MilvusCollection(where).close()
+        assert logging.getLogger("grpc._server").filters == known
 
     def test_fingerprints_are_enough_to_search(self, index, where, ranker, contexts):
         searched = open_index(where, Fingerprints.of(ranker), attention=ranker.model.config.poly_attention)
@@ -177,6 +186,31 @@ class TestAServer:
         # gRPC's own native code may say that the server went away; pymilvus and we say nothing more than the errors.
         printed = capfd.readouterr().err.splitlines()
         assert [line for line in printed if "Got goaway" not in line] == []
+
+    @pytest.mark.parametrize("accepts", [True, False])
+    def test_that_refuses_has_answered(self, accepts, monkeypatch):
+        """As one with a wrong token, at once or at the first request: no missing index of a partial search."""
+        grpc = pytest.importorskip("grpc")
+        monkeypatch.setattr(collection_module, "_CONNECT_SECONDS", 2)
+
+        class Refusing(grpc.GenericRpcHandler):
+            def service(self, details):
+                def answer(request, context):
+                    if accepts and details.method.endswith("/Connect"):
+                        return b""
+                    return context.abort(grpc.StatusCode.UNAUTHENTICATED, "check the password")
+
+                return grpc.unary_unary_rpc_method_handler(answer)
+
+        server = grpc.server(ThreadPoolExecutor(1), handlers=[Refusing()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        with pytest.raises(
+            PolyencoderError, match="refused .*check the password" if accepts else "no connection"
+        ) as caught:
+            MilvusCollection(f"milvus:http://127.0.0.1:{port}").description()
+        server.stop(0)
+        assert not isinstance(caught.value, NoAnswerError)
 
     @pytest.mark.parametrize("password", ["secret", "sec@ret", "@secret@"])
     def test_where_nobody_listens(self, ranker, capfd, password):
