@@ -338,6 +338,7 @@ def test_a_server_that_refuses_has_answered(made, postgres):
         table.replace("tester", "stranger"): "PostgreSQL refused the request .permission denied",
         table.replace("tester", "nobody"): 'no connection .*role "nobody" does not exist',
         table.replace("/postgres#", "/none#"): 'no connection .*database "none" does not exist',
+        table.replace("#", "?sslmode=none#"): 'no connection .*invalid sslmode value: "none"',
     }.items():
         with pytest.raises(PolyencoderError, match=refused) as caught:
             open_index([folder, stranger], MADE_BY, partial=True).search(contexts)

@@ -217,7 +217,7 @@ class Server:
         try:
             connection = self._psycopg.connect(**given, autocommit=True, prepare_threshold=None)
         except self._psycopg.Error as error:
-            kind = PolyencoderError if self._accepts(error, given) else NoAnswerError
+            kind = PolyencoderError if self._refused(error, given) else NoAnswerError
             raise kind(
                 f"{self.where}: no connection ({first_line(error)}); is the server running, are the address and, in "
                 "the environment, PGPASSWORD right?"
@@ -225,12 +225,13 @@ class Server:
         seconds = self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS)
         return PostgresSession(connection, seconds=seconds, answers=self._answers)
 
-    def _accepts(self, error: Exception, parameters: Mapping[str, Any]) -> bool:
-        """Whether the server accepts connections, so that the error refuses this user, password or database."""
+    def _refused(self, error: Exception, parameters: Mapping[str, Any]) -> bool:
+        """Whether the server accepts connections, but not this one, or libpq cannot read the parameters."""
         if isinstance(error, self._psycopg.errors.ConnectionTimeout):
             return False
         pq, conninfo = require("psycopg.pq", extra="postgres"), require("psycopg.conninfo", extra="postgres")
-        return bool(pq.PGconn.ping(conninfo.make_conninfo(**parameters).encode()) == pq.Ping.OK)
+        found = pq.PGconn.ping(conninfo.make_conninfo(**parameters).encode())
+        return found in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
 
     def _answers(self) -> bool:
         """Whether the server answers a new connection in time, if only to refuse it."""
