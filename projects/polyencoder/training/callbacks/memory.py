@@ -122,8 +122,9 @@ def longest_batch(
     if sampler is not None:
         examples = [sampler.complete(one, key=str(place)) for place, one in enumerate(examples)]
     contexts = sorted(examples, key=lambda one: -sum(map(len, one.turns)))[:size]
-    responses = sorted(examples, key=lambda one: -max(map(len, (one.label, *(one.candidates or ())))))[:size]
-    pairs = zip(contexts, responses, strict=True)
+    responses = sorted(examples, key=lambda one: -max(map(len, (one.label, *(one.candidates or ())))))
+    distinct = {(one.label, *(one.candidates or ())): one for one in responses}  # equal ones are encoded once
+    pairs = zip(contexts, [*distinct.values(), *responses][:size], strict=False)  # the last batch may be smaller
     return collator([replace(response, turns=context.turns) for context, response in pairs])
 
 

@@ -118,6 +118,14 @@ def test_the_longest_batch_has_the_longest_of_both_sides(make_ranker):
     assert max(map(len, (one.label for one in LONG))) == max(map(len, batch.pool.texts))
 
 
+def test_the_longest_batch_has_different_responses(make_ranker):
+    """Equal ones are one candidate: a batch of them alone has nothing to rank, and would seem to fit."""
+    often = [Example(["hi"], "the longest response , which is that of many examples .")] * 5
+    batch = longest_batch([*often, *LONG], Collator(make_ranker("bi").text), size=4, sampler=None)
+    assert len(batch) == 4
+    assert len({*batch.pool.texts}) == 4
+
+
 def test_where_it_cannot_be_found(tmp_path, backbone_folder):
     check_can_find(torch.device("cuda"), Processes(0, 1))
     with pytest.raises(ConfigError, match="runs in one process"):
