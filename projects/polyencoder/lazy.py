@@ -1,9 +1,10 @@
-"""Imports a package's names on first use: what needs no torch is then imported without it."""
+"""Imports a package's names and modules on first use: what needs no torch is then imported without it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -17,6 +18,8 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 
     def get(name: str) -> Any:
         if name not in modules:
+            if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+                return import_module(f"{package}.{name}")  # `polyencoder.index.open`, without an import of its own
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{modules[name]}"), name)
 

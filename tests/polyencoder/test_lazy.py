@@ -16,6 +16,13 @@ def test_a_name_is_that_of_its_module():
         get("pads")
 
 
+def test_a_module_is_an_attribute_as_of_any_package():
+    """`polyencoder.text.options`, although nothing has imported it."""
+    import polyencoder.text.options as options
+
+    assert lazy_names("polyencoder.text", {})("options") is options
+
+
 def test_every_name_is_there():
     for name in polyencoder.text.__all__:
         assert getattr(polyencoder.text, name) is not None
