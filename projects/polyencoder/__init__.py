@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
         if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
             return import_module(f"{__name__}.{name}")  # `polyencoder.index`, without an import of its own
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if find_spec("polyencoder.modeling") is None and _MODULES[name].startswith("polyencoder.ranker"):
+    if find_spec(_MODULES[name]) is None:
         raise ImportError(
             f"polyencoder-runtime has no polyencoder.{name}: take Ranker from polyencoder.runtime, or install "
             "parlai-polyencoder"

@@ -33,6 +33,7 @@ class Blocked(importlib.abc.MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())
+from polyencoder import Ranked
 from polyencoder.runtime import Ranker
 ranker = Ranker.from_pretrained(sys.argv[4])
 work = json.loads(sys.argv[5])
