@@ -46,7 +46,8 @@ def add_adapters(
         targets: the last parts of names of the layers to adapt, such as "query"; none for all linear layers.
 
     Raises:
-        ConfigError: peft is not installed, there is no encoder to adapt, or a target is none of its linear layers.
+        ConfigError: peft is not installed, there is no encoder or no linear layer to adapt, or a target is none of its
+            linear layers.
     """
     peft = require("peft", extra="lora")
     if not encoders:
@@ -56,6 +57,8 @@ def add_adapters(
     for encoder in encoders:
         encoder.requires_grad_(False)
         layers = [name for name, module in encoder.named_modules() if isinstance(module, nn.Linear)]
+        if not layers:
+            raise ConfigError("lora adapts linear layers, and this model's encoder has none", argument="lora")
         own = {name.rpartition(".")[2] for name in layers}
         if unknown := sorted({*targets} - own):
             raise ConfigError(

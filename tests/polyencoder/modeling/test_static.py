@@ -118,6 +118,8 @@ def test_what_needs_layers_is_refused(saved, tmp_path):
         Ranker.from_backbone(folder, "cross", device="cpu")
     with pytest.raises(ConfigError, match="layers of a static_embedding model cannot be trained separately"):
         freeze(Ranker.from_backbone(folder, "bi", device="cpu").model, fine_tuned="top_layer")
+    with pytest.raises(ConfigError, match="lora adapts linear layers, and this model's encoder has none"):
+        Ranker.from_backbone(folder, "bi", device="cpu").model.add_adapters(rank=2)
     with pytest.raises(ConfigError, match="has no layers to pre-train"):
         starting_model(PretrainingSettings.of(corpus=["a.txt"], out=str(tmp_path), backbone=str(folder), max_steps=1))
 
