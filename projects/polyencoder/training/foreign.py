@@ -66,7 +66,8 @@ class ForeignCandidates:
     def __init__(self, index: FolderIndex) -> None:
         """Reads the texts, and maps the vectors; the index is closed."""
         self._address, self._fingerprint = index.address, index.fingerprints.model
-        self._texts, self._vectors = index.texts(), index.vectors
+        self._texts, self._vectors, removed = index.texts(), index.vectors, index.removed_rows()
+        self._living = np.array([row for row in range(len(self._texts)) if row not in removed], dtype=np.int64)
         index.close()
 
     def config(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class ForeignCandidates:
 
     def attach(self, ranker: Ranker) -> Ranker:
         """Lets a ranker for these vectors find them by text, as long as it is in memory."""
-        ranker.text.rows = {text.strip(): row for row, text in enumerate(self._texts)}
+        ranker.text.rows = {self._texts[row].strip(): row for row in self._living.tolist()}
         ranker.model.foreign_vectors = _Rows(self._vectors)
         return ranker
 
@@ -102,11 +103,10 @@ class ForeignCandidates:
         _log.info(
             "candidates are the %d texts of %s, with vectors of another encoder (fingerprint %s); the map from this "
             "encoder's has a mean cosine of %.2f with them, on the %d texts that it is fitted to",
-            *(len(self._texts), self._address, self._fingerprint, cosine, len(rows)),
+            *(len(self._living), self._address, self._fingerprint, cosine, len(rows)),
         )
         layer.copy_(weight)
 
     def _sample(self) -> np.ndarray[Any, Any]:
         """Some rows, always the same."""
-        rows = len(self._texts)
-        return np.sort(np.random.default_rng(0).permutation(rows)[:SAMPLE])
+        return np.sort(np.random.default_rng(0).permutation(self._living)[:SAMPLE])

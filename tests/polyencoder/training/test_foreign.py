@@ -14,6 +14,7 @@ from polyencoder import Ranker
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate, Fingerprints, build_index, open_index
+from polyencoder.index.folder import FolderIndex
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
 from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests
@@ -150,6 +151,20 @@ def test_what_the_model_cannot_do(given, index, tmp_path):
 def test_what_cannot_be_trained(given, changes, error, message):
     with pytest.raises(error, match=message):
         train_ranker(given(**changes))
+
+
+def test_removed_texts_are_no_candidates(given, tmp_path):
+    """Their vectors remain until the index is compacted, but no search finds them."""
+    both = zip(RESPONSES, vectors(len(RESPONSES)), strict=True)
+    records = [Candidate(str(place), text, vector=vector) for place, (text, vector) in enumerate(both)]
+    build_index(tmp_path / "less", records, THEIRS)
+    less = FolderIndex.open(tmp_path / "less")
+    less.remove(["3"])
+    assert less.removed_rows() == {3}
+    less.close()
+    with pytest.raises(InputError, match=f"{RESPONSES[3]!r} is not in the index"):
+        train_ranker(given(candidates_of=str(tmp_path / "less")))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_response_that_is_not_in_the_index_is_named(given, tmp_path):

@@ -114,6 +114,10 @@ class FolderIndex(Index):
         """The texts of the rows from `start` up to `stop`, or to the end, including removed ones."""
         return self._read(lambda state, catalogue: catalogue.texts(start, state.meta.rows if stop is None else stop))
 
+    def removed_rows(self) -> set[int]:
+        """The rows whose entries were all removed."""
+        return set(self._read(lambda _, catalogue: catalogue.dead_rows()).tolist())
+
     def count(self, filter: Filter | None = None) -> int:
         return self._read(lambda state, catalogue: state.allowed(catalogue, filter).entries)
 
