@@ -156,7 +156,7 @@ def _measure(
         if system == "weight":
             options = {**options, "vector_weight": weight}
         if system in APPROXIMATE and not index.approximates:
-            index.build_faiss("ivf-flat", nlist=LISTS)
+            index.build_faiss("ivf-flat", nlist=min(LISTS, len(index)))
         for cross in dict.fromkeys([None, reranker]):
             if cross is not None and system == "words":
                 continue
