@@ -168,6 +168,11 @@ class ModelFamily:
         else:
             backbone = scratch_backbone(opt, vocabulary_size=len(text), pad_id=text.pad_id)
         if start is not None and not start.origin.is_finetune:
+            if start.config.foreign_dim is not None:
+                raise ConfigError(
+                    "this model has no encoder of candidates, which an agent needs: search its index with `polyencoder "
+                    "search` or `polyencoder serve`"
+                )
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
             text.lay_out(fitting(text.config, backbone, architecture, given=given_lengths(opt)))

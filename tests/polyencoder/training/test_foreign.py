@@ -153,6 +153,13 @@ def test_what_cannot_be_trained(given, changes, error, message):
         train_ranker(given(**changes))
 
 
+def test_it_is_no_agent_of_parlai(given, index, tmp_path):
+    interactive = pytest.importorskip("parlai.scripts.interactive").Interactive
+    train_ranker(given(epochs=1.0))
+    with pytest.raises(ConfigError, match="no encoder of candidates, which an agent needs: search its index with"):
+        interactive.main(model="biencoder", model_file=str(tmp_path / "out"), index=str(index))
+
+
 def test_removed_texts_are_no_candidates(given, tmp_path):
     """Their vectors remain until the index is compacted, but no search finds them."""
     both = zip(RESPONSES, vectors(len(RESPONSES)), strict=True)
