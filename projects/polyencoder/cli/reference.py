@@ -43,8 +43,8 @@ COMMANDS_TAIL = """## What all commands share
 - **Models** are a model folder, a model file of `parlai train_model`, or a name on the Hugging Face hub. An encoder's
   name (`sentence-transformers/all-MiniLM-L6-v2`) works, too: it ranks as a bi-encoder without training.
 - **Indexes** are a folder, `milvus:ADDRESS` or `postgres://ADDRESS#TABLE`.
-- **Files** of data are JSON lines, JSON, CSV, TSV or Parquet, plain or compressed, or text with one item a line; `-` is
-  standard input. They are recognised by the ends of their names.
+- **Files** of data are JSON lines, JSON, CSV, TSV or Parquet, plain or compressed, or text with one item a line. They
+  are recognised by the ends of their names. A flag that takes `-` reads standard input, as text.
 - **Output**: results go to standard output, as one JSON object a line with `--json`, where a command has it; progress
   and warnings go to standard error. Files and folders are written beside their final name and then renamed, so that a
   kill leaves the old one or the new one.
