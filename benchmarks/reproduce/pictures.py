@@ -16,6 +16,8 @@ from polyencoder.storage.files import write_text
 
 _STYLE = {"svg.hashsalt": "benchmarks.reproduce", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3}
 _SIZE = (5.0, 3.2)  # inches
+_BESIDE = [(x, y, "left" if x > 0 else "right") for y in (-2, 4, -8, 10, -14, 16, -20) for x in (6, -6)]
+"""Places of a point's title: points to the right and up, and the side of the title that is there."""
 _MANY = ("latency", "lines")
 """Kinds with one line for each row title."""
 _TIMED = "ms, 100,000"  # a column of peers
@@ -140,6 +142,7 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
             axes.xaxis.set_major_formatter("{x:.0f}")
         if table.picture.kind == "accuracy":
             figure.legend(loc="outside upper center", fontsize=6)  # inside, it would cover titles
+            _add_titles(axes, series)
         else:
             axes.legend(fontsize=6 if table.picture.kind in _MANY else None)
         buffer = io.StringIO()
@@ -164,10 +167,26 @@ def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bo
             label=f"{of}, {name}" if kind in _MANY else name,
             capsize=2,
         )
-        if kind == "accuracy":
-            right, before = True, 0.0
-            for title, place, value in line:  # on the right, but near neighbours' titles on either side
-                right, before = place > 3 * before or not right, place
-                side, aligned = (5, "left") if right else (-5, "right")
-                where = {"xytext": (side, -2), "textcoords": "offset points", "ha": aligned}
-                axes.annotate(textwrap.fill(title, 18), (place, value.mean), fontsize=7, **where)
+
+
+def _add_titles(axes: Any, series: Mapping[str, Sequence[Point]]) -> None:
+    """Adds each point's title beside it, at the first of a few places inside the axes where it covers nothing."""
+    from matplotlib.transforms import Bbox
+
+    axes.figure.draw_without_rendering()  # lays out the axes
+    points = [(title, (place, value.mean)) for line in series.values() for title, place, value in line]
+    centers = axes.transData.transform([point for _, point in points])
+    taken = [Bbox.from_bounds(x - 4, y - 4, 8, 8) for x, y in centers]
+    for title, point in points:
+        for x, y, aligned in _BESIDE:
+            where = {"xytext": (x, y), "textcoords": "offset points", "ha": aligned, "fontsize": 7}
+            note = axes.annotate(textwrap.fill(title, 24), point, **where)
+            note.set_in_layout(False)
+            box = note.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if inside and not any(box.overlaps(other) for other in taken):
+                break
+            note.remove()
+        else:
+            note = axes.annotate(title, point, **where)
+        taken.append(box)

@@ -31,7 +31,8 @@ class SparkEngine:
         if not spark.SparkConf().contains("spark.master"):
             builder = builder.master(f"local[{self._workers}]")
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes any python3
-        known = sql.SparkSession.getActiveSession()
+        known = sql.SparkSession.getActiveSession()  # of this thread
+        starts = known is None and spark.SparkContext._active_spark_context is None
         session = known or builder.getOrCreate()
         try:
             rows = session.createDataFrame([tuple(block) for block in blocks], _BLOCK)
@@ -39,7 +40,7 @@ class SparkEngine:
             for row in done.collect():  # an iterator would compute one partition after the other
                 yield Done(row["rows"], row["error"])
         finally:
-            if known is None:
+            if starts:
                 session.stop()
 
 
