@@ -139,7 +139,8 @@ class _ByHeads(torch.autograd.Function):
             part, of_output = weights[heads], gradient[heads]
             chosen = None if numbers is None else kept(numbers[heads], ctx.p)
             torch.bmm((part if chosen is None else part * chosen).mT, of_output, out=of_value[heads])
-            of_weights = torch.bmm(of_output, value[heads].mT)
+            # With `out`, autocast casts nothing
+            of_weights = torch.bmm(of_output, value[heads].mT, out=torch.empty_like(part))
             if chosen is not None:
                 of_weights.mul_(chosen)
             # of the softmax: w * (g - sum(w * g))
