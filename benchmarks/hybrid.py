@@ -19,8 +19,8 @@ of the latest 16 turns), or `--model`, a ranker; it reads the last turn, or with
 are always those of the turns that hybrid searches take. `--rerank` is a cross-encoder, which orders the first 50 of the
 vectors' results, and of both.
 
-`--rows` measures the time of a search among so many texts (`benchmarks.hybrid_time`), by at most 50 queries, without
-an encoder.
+`--rows` measures the time of a search among this number of texts (`benchmarks.hybrid_time`), by at most 50
+queries, without an encoder.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", help="a ranker instead, as of Ranker.load")
     parser.add_argument("--turns", default="last", choices=["last", "all"], help="of a dialogue, for the model")
     parser.add_argument("--rerank", help="a cross-encoder")
-    parser.add_argument("--rows", nargs="*", type=int, default=[], help="time searches among so many texts")
+    parser.add_argument("--rows", nargs="*", type=int, default=[], help="number of texts to time searches among")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
     torch.manual_seed(0)  # codes, drawn vectors

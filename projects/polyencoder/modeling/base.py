@@ -410,14 +410,16 @@ class RankerModel(TrainableModel, ABC):
             + (f" {config.reduction_outputs}" if config.reduction == "mean_first" else ""),
             "normalization": "vectors of length 1" if config.normalize else "none",
             "output scaling": f"{config.output_scaling:.4g}",
-        } | (
-            {"vectors": f"their first {config.vector_dim} dimensions"}
-            if config.vector_dim is not None
-            else {"candidates": f"vectors of another encoder, fingerprint {config.foreign_fingerprint}"}
-            if config.foreign_dim is not None
-            else {}
-        )
+        } | _of_vectors(config)
 
     def describe_weights(self, dtype: str) -> str:
         """The number of weights, and the dtype they are stored in."""
         return f"{sum(p.numel() for p in self.parameters()):,}, stored in {dtype}"
+
+
+def _of_vectors(config: RankerConfig) -> dict[str, str]:
+    if config.vector_dim is not None:
+        return {"vectors": f"their first {config.vector_dim} dimensions"}
+    if config.foreign_dim is not None:
+        return {"candidates": f"vectors of another encoder, fingerprint {config.foreign_fingerprint}"}
+    return {}

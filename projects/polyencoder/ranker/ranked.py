@@ -1,4 +1,4 @@
-"""`Ranked`: one candidate of a ranking, and rankings of candidates that differ from each other."""
+"""`Ranked`: one candidate of a ranking; their probabilities, and rankings of candidates that differ."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from polyencoder.calibration import Calibration
 
 
 class Ranked(NamedTuple):
@@ -22,6 +24,25 @@ class Ranked(NamedTuple):
     """The probability that it is the right one; None if the model is not calibrated."""
     considered: int | None = None
     """The number of candidates from which a ranking with `diversity` chose; None without it."""
+
+
+def with_probabilities(
+    ranked: Sequence[Ranked], calibration: Calibration | None, *, least: float | None, among: int
+) -> list[Ranked]:
+    """Adds the probabilities of a calibrated model, and leaves out candidates below `least`.
+
+    Args:
+        ranked: best first.
+        calibration: None for a model without one.
+        least: the minimum probability; None for none.
+        among: the number of distinct candidates, over which probabilities are normalized.
+    """
+    if calibration is not None:
+        values = calibration.of_ranking([one.text for one in ranked], [one.score for one in ranked], among=among)
+        ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
+    if least is not None:
+        ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+    return [*ranked]
 
 
 def diverse(ranked: Sequence[Ranked], vectors: Tensor, *, k: int | None, diversity: float) -> list[Ranked]:

@@ -28,7 +28,7 @@ from polyencoder.modeling import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
 from polyencoder.ranker.loading import cast_encoders, load_parts
 from polyencoder.ranker.protocol import Context, Dialogue
-from polyencoder.ranker.ranked import Ranked, diverse
+from polyencoder.ranker.ranked import Ranked, diverse, with_probabilities
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
 from polyencoder.scoring.diversity import checked_diversity
@@ -239,13 +239,7 @@ class Ranker(Scorer):
         whole = self.calibration is not None or varied > 0
         highest, order = best(scores, len(candidates) if top_k is None or whole else top_k)
         ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), highest.tolist(), strict=True)]
-        if self.calibration is not None:
-            values = self.calibration.of_ranking(
-                [one.text for one in ranked], [one.score for one in ranked], among=len(set(candidates))
-            )
-            ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
-        if least is not None:
-            ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+        ranked = with_probabilities(ranked, self.calibration, least=least, among=len(set(candidates)))
         if varied and ranked:
             ranked = diverse(ranked, self._read([one.text for one in ranked]), k=top_k, diversity=varied)
         return ranked[:top_k]

@@ -19,7 +19,7 @@ from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
 from polyencoder.ranker.protocol import Dialogue
-from polyencoder.ranker.ranked import Ranked
+from polyencoder.ranker.ranked import Ranked, with_probabilities
 from polyencoder.runtime.index import FolderIndex
 from polyencoder.runtime.scoring import Contexts, best, score
 from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
@@ -98,13 +98,7 @@ class Ranker:
         least = least_probability(self.calibration, min_probability, of=cast(Any, self))
         scores = self.score([context], candidates)[0]
         ranked = [Ranked(i, candidates[i], float(scores[i])) for i in best(scores, len(scores)).tolist()]
-        if self.calibration is not None:  # probabilities are normalized over all distinct candidates
-            values = self.calibration.of_ranking(
-                [one.text for one in ranked], [one.score for one in ranked], among=len(set(candidates))
-            )
-            ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
-        if least is not None:
-            ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
+        ranked = with_probabilities(ranked, self.calibration, least=least, among=len(set(candidates)))
         return ranked[:top_k]
 
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Array:

@@ -226,7 +226,7 @@ def test_an_approximate_list_without_hits_proves_nothing(made):
 
 
 def test_what_vectors_and_words_find_in_different_indexes_is_one_candidate(made):
-    """The first index has so many texts with the word that it does not list the one that the second lists, too."""
+    """The first index has too many texts with the word to list the one that the second lists, too."""
     vectors, _ = drawn(221, 1, 6)
     same = Candidate("same", "a rare otter among other words", None, vector=2 * vectors[0])
     many = [Candidate(str(i), "otter", {"n": i}, vector=vectors[i]) for i in range(1, 201)]
