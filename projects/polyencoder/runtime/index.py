@@ -58,6 +58,15 @@ class FolderIndex:
         """Closes the connections; the index cannot be used afterwards."""
         self._database.close()
 
+    def check_model(self, fingerprints: Fingerprints) -> None:
+        """Raises CheckpointError unless the model with these fingerprints made the index."""
+        if fingerprints != self._fingerprints:  # which every newest state is checked against
+            self._database.read(
+                lambda catalogue: IndexMeta.parsed(catalogue.description(), self.folder).check_model(
+                    fingerprints, where=self.folder
+                )
+            )
+
     def check(self, filter: Filter | None) -> None:
         """Raises InputError if the index is empty, or has no such metadata field, unless a value is None."""
 

@@ -151,7 +151,11 @@ class Ranker:
         turns, top_k = checked_contexts([context])[0], checked_count("top_k", top_k)
         calibration = self.calibration and self.calibration.for_search
         least = least_probability(calibration, min_probability, of=cast(Any, self))
-        opened = index if isinstance(index, FolderIndex) else self.open_index(index)
+        if isinstance(index, FolderIndex):
+            opened = index
+            opened.check_model(self._fingerprints())  # another ranker may have opened it
+        else:
+            opened = self.open_index(index)
         opened.check(filter)
         contexts, said = self._contexts([turns]), set() if keep_turns else lines_of(turns)
         k, texts = top_k + len(said), DEPTH if calibration else 0
@@ -170,9 +174,12 @@ class Ranker:
 
     def open_index(self, where: str | os.PathLike[str]) -> FolderIndex:
         """Opens the index folder that this model made, for many searches. Errors as in `search`."""
+        return FolderIndex(where, self._fingerprints())
+
+    def _fingerprints(self) -> Fingerprints:
+        """Those that an index of this model has. InputError for a cross-encoder."""
         self._check_has_vectors()
-        fingerprints = Fingerprints(self.model.candidate_fingerprint or "", self.text.fingerprint())
-        return FolderIndex(where, fingerprints)
+        return Fingerprints(self.model.candidate_fingerprint or "", self.text.fingerprint())
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""
