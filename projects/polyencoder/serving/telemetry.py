@@ -14,6 +14,9 @@ from fastapi import FastAPI
 
 from polyencoder.packages import require
 
+_PROBES = "/health$,/ready$,/metrics$"  # of URLs without their queries
+_EXCLUDED = {"OTEL_PYTHON_FASTAPI_EXCLUDED_URLS", "OTEL_PYTHON_EXCLUDED_URLS"}
+
 
 class Telemetry:
     """Exports the spans of one worker. The standard variables OTEL_... configure it, for example the collector's URL.
@@ -37,9 +40,12 @@ class Telemetry:
         self._tracer = self._provider.get_tracer("polyencoder")
 
     def instrument(self, app: FastAPI) -> None:
-        """Starts a span for each request of an application."""
+        """Starts a span for each request of an application, but those that ask for its state every few seconds."""
         self._instrumentation.FastAPIInstrumentor.instrument_app(
-            app, tracer_provider=self._provider, exclude_spans=["receive", "send"]
+            app,
+            tracer_provider=self._provider,
+            exclude_spans=["receive", "send"],
+            excluded_urls=None if _EXCLUDED & os.environ.keys() else _PROBES,
         )
 
     def add_steps(self, start: int, seconds: Mapping[str, float]) -> None:

@@ -77,6 +77,22 @@ def test_an_error_is_a_span_with_its_status(serve, collector, monkeypatch):
     assert not {"queue", "encode", "score"} & collector.keys()
 
 
+def test_probes_have_no_spans(serve, collector, monkeypatch):
+    probes = ["/health", "/ready", "/metrics", "/metrics?name=x"]
+
+    def traced() -> set[str]:
+        collector.clear()
+        client = serve("bi", otel=True)
+        for place in [*probes, "/info"]:
+            assert client.get(place).status_code == 200
+        sent(client, url="/v1/search", json={"query": "health"})
+        return {name for name in collector if name.startswith(("GET", "POST"))}
+
+    assert traced() == {"GET /info", "POST /v1/search"}
+    monkeypatch.setenv("OTEL_PYTHON_FASTAPI_EXCLUDED_URLS", "info")  # a user's own choice
+    assert "GET /health" in traced()
+
+
 def test_closing_a_server_sends_what_is_left(make_service, collector):
     service = make_service("bi", otel=True)
     telemetry = service.engine.telemetry
