@@ -56,6 +56,11 @@ class Address(NamedTuple):
                 "postgres://USER@HOST:PORT/DATABASE#NAME, with special characters percent-encoded"
             ) from None
         user, host, port, database = (parameters.get(key, "") for key in ("user", "host", "port", "dbname"))
+        if not re.fullmatch(r"[\d,]*", str(port), re.ASCII):  # perhaps a part of a password that has a /
+            raise ConfigError(
+                "the port of the address of the index in PostgreSQL is not a number; write "
+                "postgres://USER@HOST:PORT/DATABASE#NAME, with special characters percent-encoded"
+            )
         shown = f"postgres://{user + '@' if user else ''}{host}{f':{port}' if port else ''}/{database}"
         name = name or _DEFAULT_NAME
         if not re.fullmatch(r"[A-Za-z_]\w{0,62}", name, re.ASCII):

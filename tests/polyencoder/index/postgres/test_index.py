@@ -186,7 +186,15 @@ def test_it_is_described(where, index):
 
 
 @pytest.mark.parametrize(
-    "where", ["postgres://u:secret@h:1/d#a-b", "postgres:u:secret", "postgresql://u:sec%zzret@h/d", "postgres://h/d#1"]
+    "where",
+    [
+        "postgres://u:secret@h:1/d#a-b",
+        "postgres:u:secret",
+        "postgresql://u:sec%zzret@h/d",
+        "postgres://h/d#1",
+        "postgres://u:secret/zz@h:1/d",
+        "postgres://h/d?port=secret",
+    ],
 )
 def test_addresses_that_are_none(where):
     with pytest.raises(ConfigError) as caught:
