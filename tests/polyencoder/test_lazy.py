@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+import polyencoder.export.onnx
+import polyencoder.index
 import polyencoder.text
 from polyencoder.lazy import lazy_names
 from polyencoder.text.tokens import pad
 
 
 def test_a_name_is_that_of_its_module():
-    get = lazy_names("polyencoder.text", {"pad": "tokens"})
+    get, _ = lazy_names("polyencoder.text", {"pad": "tokens"})
     assert get("pad") is pad is polyencoder.text.pad
     with pytest.raises(AttributeError, match="module 'polyencoder.text' has no attribute 'pads'"):
         get("pads")
@@ -20,9 +22,12 @@ def test_a_module_is_an_attribute_as_of_any_package():
     """`polyencoder.text.options`, although nothing has imported it."""
     import polyencoder.text.options as options
 
-    assert lazy_names("polyencoder.text", {})("options") is options
+    get, _ = lazy_names("polyencoder.text", {})
+    assert get("options") is options
 
 
-def test_every_name_is_there():
-    for name in polyencoder.text.__all__:
-        assert getattr(polyencoder.text, name) is not None
+@pytest.mark.parametrize("package", [polyencoder, polyencoder.text, polyencoder.index, polyencoder.export.onnx])
+def test_every_name_is_there(package):
+    assert {*package.__all__, "__name__"} <= {*dir(package)}  # tab completion
+    for name in package.__all__:
+        assert getattr(package, name) is not None

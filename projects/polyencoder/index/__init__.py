@@ -54,4 +54,4 @@ _MODULES = {
     "vectors_from": "parts",
     "Searcher": "searcher",
 }
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

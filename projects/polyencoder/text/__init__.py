@@ -60,4 +60,4 @@ _MODULES = {
         ("own_separator", "separate_turns", "special_tokens", "train_tokenizer", "turn_separator"), "vocabulary"
     ),
 }
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -30,4 +30,4 @@ _MODULES = {
     "quantize_int8": "quantize",
     **dict.fromkeys(("OnnxCrossEncoder", "OnnxRanker", "OnnxSeparable", "load_onnx"), "runtime"),
 }
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

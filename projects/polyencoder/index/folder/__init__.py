@@ -18,4 +18,4 @@ __all__ = [
 _MODULES = {
     **dict.fromkeys(("FolderIndex", "described_folder", "remove_index"), "index"),
 }
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -27,4 +27,4 @@ _MODULES = {
     **dict.fromkeys(("SubwordTokenizer", "is_subword_tokenizer"), "tokenizer"),
     **dict.fromkeys(("MARKER", "split_words"), "words"),
 }
-__getattr__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
