@@ -100,7 +100,7 @@ def train_ranker(
         train: records in memory (a `datasets.Dataset`, a list of dictionaries or of `Example`) in place of the files
             that `settings` names, which are then only names; or these by split, as in a `datasets.DatasetDict`.
         valid: the same of the evaluation data (default: of splits, the one for validation).
-        callbacks: called after the run's own. The state of those that have a `name` is in the checkpoint.
+        callbacks: called after the run's own, but before its record and trackers. The state of those that have a `name` is in the checkpoint.
 
     Raises:
         ConfigError: settings that contradict each other, or a tracker whose package is not installed.
@@ -161,8 +161,8 @@ def _train(
             best,
             checkpoints,
             baselines,
-            *recorded,
             *callbacks,
+            *recorded,  # last: an error of the others at the end is one of the run
         ],
     )
     if processes.is_first:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from polyencoder.data.epochs import InMemory, Reader, Source
 from polyencoder.data.example import Example
 from polyencoder.data.loader import batches_of, prefetched
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.errors import ConfigError, InputError, TrainingError
+from polyencoder.errors import ConfigError, InputError, TrainingError, first_line
 from polyencoder.ranker.protocol import Learner
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
@@ -26,6 +27,8 @@ from polyencoder.training.progress import Goal, Progress
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
 from polyencoder.training.skipped import SkippedBatches
 from polyencoder.training.updates import OptimizerUpdates
+
+_log = logging.getLogger(__name__)
 
 SEED_STRIDE = 1_000_003  # between the seeds of two processes
 
@@ -157,10 +160,17 @@ class Trainer:
             self._fit()
             self.end()
         except BaseException:
-            for callback in self.callbacks:
-                callback.on_failure(self)
+            self._failed()
             raise
         return self.progress
+
+    def _failed(self) -> None:
+        """Calls `on_failure`, of all callbacks; an error of one is a warning beside the error that ended the run."""
+        for callback in self.callbacks:
+            try:
+                callback.on_failure(self)
+            except Exception as error:
+                _log.warning("%s failed after the error of the run: %s", type(callback).__name__, first_line(error))
 
     def _fit(self) -> None:
         try:

@@ -72,10 +72,10 @@ class Callback:
         """After an evaluation, with its metrics."""
 
     def on_end(self, run: Run) -> None:
-        """After the last step, unless the run failed."""
+        """After the last step, unless the run failed. An error here fails the run: the callbacks after it end so."""
 
     def on_failure(self, run: Run) -> None:
-        """After an error, of a step or of another callback, which ends the run."""
+        """After an error, of a step or of another callback, which ends the run; also after this one's `on_end`."""
 
     def state_dict(self) -> dict[str, Any]:
         """The state to resume from."""

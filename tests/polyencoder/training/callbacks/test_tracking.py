@@ -13,8 +13,9 @@ import sys
 import pytest
 import torch
 
+from polyencoder import Ranker
 from polyencoder.errors import ConfigError, TrainingError
-from polyencoder.training import Example, Trainer, TrainingConfig
+from polyencoder.training import Example, Trainer, TrainingConfig, TrainSettings, train_ranker
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.tracking import Tracking
@@ -158,6 +159,60 @@ def test_a_run_that_diverges_is_closed_as_failed(tracker, tmp_path, monkeypatch,
         client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
         (one,) = client.search_runs([client.get_experiment_by_name("polyencoder").experiment_id])
         assert one.info.status == "FAILED"
+
+
+class BadEnd(Callback):
+    """Fails when the run has ended, and again when it has failed."""
+
+    def on_end(self, run):
+        raise ValueError("my own error")
+
+    on_failure = on_end
+
+
+def test_a_callback_that_fails_at_the_end_fails_the_run_which_keeps_its_model(
+    tmp_path, backbone_folder, monkeypatch, caplog
+):
+    closed: list[bool] = []
+
+    class Tracker:
+        def __init__(self, *_, **__) -> None:
+            self.id = "1"
+
+        def log(self, *_, **__) -> None:
+            assert len(closed) < 2, "no step is repeated"
+
+        def close(self, *, failed: bool = False) -> None:
+            closed.append(failed)
+
+    monkeypatch.setitem(TRACKERS, "tensorboard", Tracker)
+    rows = [{"context": f"your {thing} ?", "response": f"my {thing} ."} for thing in ("dogs", "cat", "math", "school")]
+    settings = TrainSettings(
+        backbone=str(backbone_folder("bert")),
+        architecture="bi",
+        train="rows",
+        valid="rows",
+        out=str(tmp_path / "out"),
+        text_truncate=24,
+        label_truncate=16,
+        batch_size=2,
+        epochs=1.0,
+        num_negatives=3,
+        report_to=("tensorboard",),
+        device="cpu",
+    )
+
+    def train(*callbacks: Callback):
+        return train_ranker(settings, train=rows, valid=rows, callbacks=callbacks)
+
+    ended = Ended()
+    with pytest.raises(ValueError, match="my own error"):
+        train(BadEnd(), ended)
+    assert (closed, ended.how) == ([True], "failed")
+    assert "BadEnd failed after the error of the run: my own error" in caplog.text
+    assert Ranker.from_pretrained(tmp_path / "out", device="cpu").rank("hi", ["yes", "no"])
+    report = train()  # ends the run
+    assert (report.updates, report.resumed, closed) == (2, True, [True, False])
 
 
 @pytest.fixture
