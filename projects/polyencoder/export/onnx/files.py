@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from polyencoder.errors import CheckpointError
+from polyencoder.checks import check_fields
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.names import (
     CALIBRATION,
@@ -29,6 +30,8 @@ from polyencoder.storage.names import (
 )
 
 Precision = Literal["float32", "int8"]
+
+_GRAPHS: tuple[Set[str], ...] = ({CONTEXT, CANDIDATES}, {SCORER})  # of one model
 
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
@@ -78,8 +81,12 @@ def read_description(folder: Path) -> Description:
         values = json.loads(path.read_bytes())
         version = values["format_version"]
         if version == FORMAT_VERSION:
-            return Description(**values)
-    except (ValueError, TypeError, KeyError) as error:
+            description = Description(**values)
+            check_fields(description)
+            if description.differences.keys() not in _GRAPHS:
+                raise ValueError(f"differences are of {[*description.differences]}, not of a model's graphs")
+            return description
+    except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
         raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error}); export again") from None
     raise CheckpointError(
         f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; export again"

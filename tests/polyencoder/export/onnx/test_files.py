@@ -63,6 +63,14 @@ def test_graphs_are_compared_with_their_digests(folder):
         (lambda values: values.pop("weights"), r"damaged \(TypeError: .*weights.*\); export again"),
         (lambda values: values.pop("format_version"), r"damaged \(KeyError: 'format_version'\); export again"),
         (lambda values: values.update(more=1), r"damaged \(TypeError: .*more.*\); export again"),
+        (lambda values: values.update(weights=None), r"damaged \(ConfigError: weights is .*; it must be a text"),
+        (lambda values: values.update(candidates=3), r"damaged \(ConfigError: candidates is .*; it must be a text or"),
+        (lambda values: values.update(differences=None), r"damaged \(ConfigError: differences is None"),
+        (
+            lambda values: values.update(differences={"a.onnx": 0}),
+            r"damaged \(ValueError: differences are of \['a.onnx'",
+        ),
+        (lambda values: values.update(graphs=[]), r"damaged \(ConfigError: graphs is .*; it must be an object\)"),
     ],
 )
 def test_a_description_of_another_kind(folder, change, problem):
@@ -84,7 +92,7 @@ def test_a_description_that_is_missing_or_cut_off(folder):
 
 
 def test_without_digests_nothing_is_verified_in_silence(folder):
-    (folder / DESCRIPTION).write_text(Description("abc", None, {}).to_json())
+    (folder / DESCRIPTION).write_text(Description("abc", None, {"scorer.onnx": 0.0}).to_json())
     with pytest.raises(CheckpointError, match="holds no checksums of the graphs; export again"):
         check_graphs(folder)
 
