@@ -14,7 +14,7 @@ from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_fi
 from polyencoder.calibration.fitting import Fit, fit
 from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.calibration.weight import WeightFit, fit_weight, observe_hybrid
-from polyencoder.cli.shared.loading import left_out, load, load_reranker
+from polyencoder.cli.shared.loading import check_reads_candidates, left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
@@ -86,6 +86,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     ranker, searcher, weight = load(settings.model), None, None
     reranker = load_reranker(settings.rerank, settings.model)
     if index is None:
+        check_reads_candidates(ranker, instead="calibrate searches of that, with --index", argument="model")
         observations = observe(ranker, examples)
     else:
         enough = DEPTH + max(len(example.right) for example in examples)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 
-from polyencoder.cli.shared.loading import load
+from polyencoder.cli.shared.loading import check_reads_candidates, load
 from polyencoder.cli.shared.output import say
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.negatives import NegativeSampler
@@ -72,7 +72,11 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     if all(pair.candidates is not None for pair in pairs):
         for name in sorted(settings.given & {"num_negatives", *([] if baseline else ["negatives"])}):
             raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
-    ranker: TextRanker = load(settings.model)
+    loaded = load(settings.model)
+    check_reads_candidates(
+        loaded, instead="evaluate searches of that, with --qrels, --queries and --index", argument="data"
+    )
+    ranker: TextRanker = loaded
     if settings.extra_contexts is not None or settings.context_vector is not None:
         ranker = with_contexts(ranker, extra_contexts=settings.extra_contexts, vector=settings.context_vector)
     if settings.context_vector == "extra":

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from polyencoder.cli.shared.loading import load
+from polyencoder.cli.shared.loading import check_reads_candidates, load
 from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import ANCHORS, MESSAGES, POSITIVE, labels_of, usual_columns
@@ -122,6 +122,8 @@ def _miner(
         by_words = WordMiner(ranker, responses, chosen)
         yield lambda contexts, labels, right: by_words(contexts, labels, right=right)
         return
+    if settings.index is None:
+        check_reads_candidates(ranker, instead="mine in that, with --index", argument="model")
     index = open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=bars)
     with closing(index):
         by_vectors = Miner(ranker, index, chosen)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from polyencoder.calibration import calibration_file
 from polyencoder.checks import check_place
-from polyencoder.cli.shared.loading import load_named
+from polyencoder.cli.shared.loading import check_reads_candidates, load_named
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
@@ -72,6 +72,8 @@ def report(run: Path, /, *, settings: ReportSettings = _DEFAULTS) -> None:
         ranker = load_named(str(run), settings.running)
     validation: Validation | None = None
     if ranker is not None and settings.data:
+        instead = "evaluate searches of that, with polyencoder evaluate --qrels"
+        check_reads_candidates(ranker, instead=instead, argument="data")
         validation = validate(ranker, examples, data=settings.data)
     calibration = None if ranker is None else ranker.calibration
     with reporting_write_errors(html):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from polyencoder import Ranker
+from polyencoder.cli.main import main
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate, Fingerprints, build_index, open_index
@@ -138,6 +140,26 @@ def test_what_the_model_cannot_do(given, index, tmp_path):
     plain = Ranker.from_backbone(tmp_path / "out", "bi", device="cpu")  # its encoder, on both sides
     assert plain.model.config.foreign_dim is None
     assert len(plain.rank("hi", RESPONSES)) == len(RESPONSES)
+
+
+@pytest.mark.parametrize(
+    ("command", "remedy"),
+    [
+        (["evaluate", "-m", "out", "--num-negatives", "3", "--data"], "with --qrels, --queries and --index"),
+        (["calibrate", "-m", "out", "--data"], "calibrate searches of that, with --index"),
+        (["mine", "-m", "out", "-o", "mined.jsonl", "--pairs"], "mine in that, with --index"),
+        (["report", "out", "--data"], "polyencoder evaluate --qrels"),
+    ],
+)
+def test_commands_that_rank_texts_say_what_to_do_instead(given, tmp_path, monkeypatch, capsys, command, remedy):
+    train_ranker(given(epochs=1.0))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["polyencoder", *command, "train.jsonl"])
+    with pytest.raises(SystemExit):
+        main()
+    (line,) = capsys.readouterr().err.splitlines()[-1:]
+    assert line.startswith("polyencoder: this model has no encoder of candidates")
+    assert remedy in line
 
 
 @pytest.mark.parametrize(

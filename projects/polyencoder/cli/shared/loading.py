@@ -46,6 +46,15 @@ def load_encoder(settings: RankerOrBackbone) -> Ranker:
     return Ranker.from_backbone(backbone, share_encoders=True, device=settings.device)
 
 
+def check_reads_candidates(ranker: Ranker, *, instead: str, argument: str) -> None:
+    """Raises ConfigError, which says what to do `instead`, for a model without an encoder of candidates."""
+    if ranker.model.has_foreign_candidates:
+        raise ConfigError(
+            f"this model has no encoder of candidates, and searches an index of another encoder's vectors: {instead}",
+            argument=argument,
+        )
+
+
 def left_out(searcher: Searcher) -> str | None:
     """A message on how many candidates were left out as turns of their contexts; None if none were."""
     if searcher.left_out == 0:
