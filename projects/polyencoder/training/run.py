@@ -100,7 +100,8 @@ def train_ranker(
         train: records in memory (a `datasets.Dataset`, a list of dictionaries or of `Example`) in place of the files
             that `settings` names, which are then only names; or these by split, as in a `datasets.DatasetDict`.
         valid: the same of the evaluation data (default: of splits, the one for validation).
-        callbacks: called after the run's own, but before its record and trackers. The state of those that have a `name` is in the checkpoint.
+        callbacks: called after the run's own, but before its record and trackers. The state of those that have a `name`
+            is in the checkpoint.
 
     Raises:
         ConfigError: settings that contradict each other, or a tracker whose package is not installed.
