@@ -53,7 +53,7 @@ def identity(config: TextConfig | ConvertConfig | RankerConfig) -> dict[str, Any
     if dense := values.get("dense"):
         values["dense"] = [dataclasses.asdict(layer) for layer in dense]
     return {
-        name: identity(value) if isinstance(value, (TextConfig, ConvertConfig)) else value
+        name: identity(value) if isinstance(value, (TextConfig, ConvertConfig, RankerConfig)) else value
         for name, value in values.items()
     }
 
@@ -263,6 +263,9 @@ class RankerConfig:
     """Late-interaction encoder, context vectors `turns`: what ends a turn; None for one turn."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
+    base: RankerConfig | None = field(default=None, metadata=LATER)
+    """Residual cross-encoder: the ranker that it started from, whose score it adds to its own. Both read texts laid out
+    as `text`, whatever the base's own is."""
     convert: ConvertConfig | None = field(default=None, metadata=LATER)
     format_version: int = FORMAT_VERSION
 
@@ -293,6 +296,11 @@ class RankerConfig:
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 
     @property
+    def residual(self) -> bool:
+        """Whether the score is that of another ranker, the `base`, plus the model's own."""
+        return self.base is not None
+
+    @property
     def keeps_start(self) -> bool:
         """Whether a cross-encoder's candidate keeps its first token behind the context: `pair_start`, or no start."""
         return self.pair_start or not self.text.surround
@@ -308,6 +316,10 @@ class RankerConfig:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{origin}: not valid JSON ({error})") from None
+        return cls._from_values(values, origin=origin)
+
+    @classmethod
+    def _from_values(cls, values: Any, *, origin: str) -> RankerConfig:
         if not isinstance(values, dict) or "architecture" not in values:
             raise ConfigError(f"{origin}: not the configuration of a ranker (no `architecture` in it)")
         version = values.get("format_version")
@@ -327,7 +339,12 @@ class RankerConfig:
             if isinstance(sizes, dict):
                 sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in sizes.items()}
             values["convert"] = _from_dict(ConvertConfig, sizes, origin=f"{origin}, `convert`")
-        return _from_dict(cls, values, origin=origin)
+        if (base := values.get("base")) is not None:
+            if isinstance(base, dict) and base.get("base") is not None:
+                raise ConfigError(f"{origin}, `base`: adds to another score itself; it must be a ranker without `base`")
+            values["base"] = cls._from_values(base, origin=f"{origin}, `base`")
+        config: RankerConfig = _from_dict(cls, values, origin=origin)
+        return config
 
 
 def _from_dict(cls: type, values: Any, *, origin: str) -> Any:

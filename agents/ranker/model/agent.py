@@ -254,7 +254,11 @@ class RankerModelAgent(TorchRankerAgent):
             return
         for backbone in model.backbones:
             backbone.resize(size)
-        model.config = dataclasses.replace(model.config, backbone={**model.config.backbone, "vocab_size": size})
+        sizes = {"vocab_size": size}
+        model.config = dataclasses.replace(model.config, backbone=model.config.backbone | sizes)
+        if (base := model.base) is not None:
+            base.config = dataclasses.replace(base.config, backbone=base.config.backbone | sizes)
+            model.config = dataclasses.replace(model.config, base=base.config)
         self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
 
     def state_dict(self) -> dict[str, Any]:

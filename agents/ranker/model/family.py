@@ -29,7 +29,7 @@ from polyencoder.modeling.encoder_config import backbone_config, scratch_config,
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
-from polyencoder.modeling.transfer import inherited_fields
+from polyencoder.modeling.transfer import inherited_fields, no_base
 from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_turns, train_tokenizer, turn_separator
 from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
@@ -146,13 +146,16 @@ class ModelFamily:
         is_measured = fields.get("output_scaling") == "auto"
         if is_measured:
             fields["output_scaling"] = 1.0  # until then
+        residual = fields.pop("residual", None)
+        if residual and start is None:
+            raise no_base("this one starts from none (--init-model)")
         pretrained, own = None, {}
         if start is not None:
             origin = str(start.origin)
             check_architecture(architecture, start)
             if not start.origin.is_finetune:
                 check_ranker(opt, start.config, origin=origin)
-            own = inherited_fields(start.config, architecture, normalize=fields.get("normalize"))
+            own = inherited_fields(start.config, architecture, normalize=fields.get("normalize"), residual=residual)
             backbone = with_dropout(start.config.backbone, **dropout)
             check_encoder(opt, backbone, origin=origin)
         elif opt.get("backbone"):

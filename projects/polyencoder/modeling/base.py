@@ -39,6 +39,11 @@ class TrainableModel(nn.Module):
     inference_only: tuple[nn.Module, ...] = ()
     """Frozen modules that compute in training as in inference, without dropout."""
 
+    @property
+    def never_trained(self) -> list[nn.Module]:
+        """Modules that stay what they are in any training."""
+        return []
+
     def train(self: M, mode: bool = True) -> M:
         super().train(mode)
         for module in self.inference_only:
@@ -71,7 +76,8 @@ class TrainableModel(nn.Module):
 
         Options and errors are those of `modeling.lora.add_adapters`.
         """
-        add_adapters(self, [one for one in self.backbones if one not in self.inference_only], **options)
+        frozen = {id(one) for module in self.inference_only for one in module.modules()}
+        add_adapters(self, [one for one in self.backbones if id(one) not in frozen], **options)
         self.is_adapted = True
 
     def merged(self: M) -> M:
@@ -142,6 +148,8 @@ class RankerModel(TrainableModel, ABC):
     """Fingerprints of all weights before they were cast, by dtype."""
     foreign_vectors: Callable[[Tensor], Tensor] | None = None
     """Rows -> float32 [rows, dim], the vectors of candidates for `RankerConfig.foreign_dim`; while it is trained."""
+    base: RankerModel | None
+    """The ranker to whose score the model's own is added, for `RankerConfig.base`; never trained."""
     candidate_map: nn.Linear | None
     """The linear map of candidate vectors, for `RankerConfig.candidate_map`."""
     context_vector: str | None = None
@@ -150,6 +158,7 @@ class RankerModel(TrainableModel, ABC):
     def __init__(self, config: RankerConfig) -> None:
         super().__init__()
         self.config = config
+        self.base = None
 
     @classmethod
     def check_config(cls, config: RankerConfig) -> None:
@@ -345,6 +354,10 @@ class RankerModel(TrainableModel, ABC):
         self.candidate_fingerprint = self.weights_fingerprints = None  # those are of the model without it
 
     # ---- training
+
+    @property
+    def never_trained(self) -> list[nn.Module]:
+        return [] if self.base is None else [self.base]
 
     @property
     def towers(self) -> tuple[Backbone, Backbone] | None:

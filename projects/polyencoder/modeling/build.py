@@ -18,7 +18,7 @@ from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start_from_dense
-from polyencoder.modeling.transfer import inherited_fields, transfer_weights
+from polyencoder.modeling.transfer import inherited_fields, no_base, transfer_weights
 from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
 
 _log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
     model: RankerModel = (
         build(config, backbone or build_backbone(config.backbone)) if own.has_backbone else build(config)
     )
+    if config.base is not None:
+        model.base = build_model(config.base)
     return model
 
 
@@ -49,6 +51,8 @@ def fitting(
     if limit is None:
         return text
     together = not family(architecture).model.has_vectors
+    if together and text.longest_context + text.label_truncate <= limit:
+        return text
     longest_label = (
         limit if not together else limit // 3 if "text_truncate" not in given else (limit - text.longest_context)
     )
@@ -73,6 +77,8 @@ def from_encoder(
     config: dict[str, Any],
 ) -> Parts:
     """Builds a ranker around a pre-trained encoder; see `Ranker.from_backbone`."""
+    if config.pop("residual", None):
+        raise no_base(f"{name} is an encoder")
     backbone = load_pretrained(name)
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
@@ -100,9 +106,9 @@ def from_ranker(
 ) -> Parts:
     """Builds a ranker from another's encoders, tokenizer and, where the architecture has them, other weights.
 
-    `config` and `text` are explicit fields; others are inherited (`inherited_fields`) or defaults. `origin` names the
-    other ranker in errors. Raises ConfigError if one of the two is a ConveRT, or for a `separator` that is not the
-    other's, whose tokenizer is kept.
+    `config` and `text` are explicit fields, `config` also the `residual` of `inherited_fields`; others are inherited
+    (`inherited_fields`) or defaults. `origin` names the other ranker in errors. Raises ConfigError if one of the two is
+    a ConveRT, or for a `separator` that is not the other's, whose tokenizer is kept.
     """
     model, words = other
     stored, own = model.config, turn_separator(words.config)
@@ -115,7 +121,8 @@ def from_ranker(
     layout = fitting(
         replace(words.config, **{"candidate_rows": False, **text}), stored.backbone, architecture, given=text
     )
-    fields = inherited_fields(stored, architecture, normalize=config.get("normalize")) | config
+    residual = config.pop("residual", None)
+    fields = inherited_fields(stored, architecture, normalize=config.get("normalize"), residual=residual) | config
     words = TextEncoder(words.tokenizer, layout)
     described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields)
     new = build_model(family(architecture).model.completed(described, words))

@@ -6,12 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
+from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import ScorerStep, Step
 from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.exact import at_least_fp32
+from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.names import SCORER
 from polyencoder.text.batches import token_batches
 from polyencoder.text.context import join_pair
@@ -21,7 +24,12 @@ PAIR_TOKENS = 1 << 14  # maximum tokens per batch in inference, with padding
 
 
 class CrossEncoder(RankerModel):
-    """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's."""
+    """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's.
+
+    A residual cross-encoder (`RankerConfig.base`) adds this to the score of the ranker that it started from, which is
+    frozen: score = base(context, candidate) + W h_1. W is 0 at first, so that it ranks as its base before training. The
+    base reads the same tokens as two texts, the pair joins them.
+    """
 
     title = "cross-encoder"
     has_vectors = False
@@ -32,6 +40,9 @@ class CrossEncoder(RankerModel):
         super().__init__(config)
         self.tower = backbone
         self.linear = nn.Linear(backbone.dim, 1)
+        if config.residual:
+            nn.init.zeros_(self.linear.weight)
+            nn.init.zeros_(self.linear.bias)
 
     @property
     def towers(self) -> tuple[Backbone, Backbone]:
@@ -82,10 +93,39 @@ class CrossEncoder(RankerModel):
             values = self._score_pairs(tokens) if pieces is None else pieces(self._score_pairs, tokens)
             place = torch.tensor(batch, device=device)
             scores = scores.index_put((rows[place], columns[place]), values.to(scores.dtype))
-        return scores
+        return scores if self.base is None else scores + self._base_scores(contexts, candidates, index)
+
+    @torch.no_grad()
+    def _base_scores(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:
+        """The base's scores [batch, n] of each context's candidates; any number where a row of `index` is below 0."""
+        assert self.base is not None
+        if not index.numel():
+            return torch.zeros(index.shape, device=index.device)
+        used, place = index.clamp(min=0).unique(return_inverse=True)
+        own = candidates.select(used)
+        read: dict[int, TokenVectors] = {}
+        for batch in token_batches(own.mask.sum(1).tolist(), max_tokens=PAIR_TOKENS):
+            tokens = own.select(torch.tensor(batch, device=used.device))
+            read |= zip(batch, self.base.read_candidates(tokens), strict=True)
+        encoded = self.base.encode_context(contexts)
+        with torch.autocast(index.device.type, enabled=False):  # scores stay in float32
+            dtype = at_least_fp32(encoded.vectors.dtype)
+            own_vectors = [TokenVectors(*(part.to(dtype) for part in read[row])) for row in range(len(used))]
+            scores = self.base.rescore(encoded.to(dtype=dtype), own_vectors)
+        return scores.gather(1, place)
 
     def export_steps(self) -> dict[str, Step]:
+        if self.base is not None:
+            raise InputError(
+                f"a residual {self.title} is not exported to ONNX, for its score is added to that of a "
+                f"{self.base.title}: load it with backend torch"
+            )
         return {SCORER: ScorerStep(self)}
+
+    def describe(self) -> dict[str, str]:
+        if self.base is None:
+            return super().describe()
+        return {**super().describe(), "added to": f"the score of the {self.base.title} that it started from"}
 
     def _pairs(
         self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]

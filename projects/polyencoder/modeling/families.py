@@ -66,6 +66,15 @@ class Family:
         if self.has_backbone and config.convert is not None:
             raise ConfigError(f"a {self.model.title} is built around a backbone; `convert` is for convert models")
         self.model.check_config(config)
+        if config.base is not None:
+            base = family(config.base.architecture)
+            if self.model.has_vectors or not (base.has_backbone and base.model.has_vectors) or config.base.foreign_dim:
+                raise ConfigError(
+                    f"a {self.model.title} does not add its score to that of a {base.model.title}: `base` is a bi-, "
+                    "poly- or late-interaction encoder that a cross-encoder started from",
+                    argument="residual",
+                )
+            base.check(config.base)
 
     def preset(self, *, fine_tuning: bool) -> Mapping[str, Any]:
         """Default hyperparameters, of a new model or for `fine_tuning` a trained one."""

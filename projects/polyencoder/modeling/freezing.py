@@ -41,6 +41,7 @@ def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = 
     frozen = [*model.candidate_modules(), *model.token_modules()] if freeze_candidates else []
     if freeze_candidates and not frozen and not model.has_foreign_candidates:
         raise ConfigError("there are no vectors of candidates to keep", argument="freeze_candidates")
+    frozen += model.never_trained
     for module in frozen:
         module.requires_grad_(False)
     model.inference_only = tuple(frozen)

@@ -1,4 +1,8 @@
-"""Initialises a ranker from another's weights: a poly-encoder from a bi-encoder, a cross-encoder from either."""
+"""Initialises a ranker from another's weights: a poly-encoder from a bi-encoder, a cross-encoder from either.
+
+A cross-encoder that starts from a ranker with vectors is residual: it keeps that ranker as its `base`, and adds its own
+output, at first 0, to the base's score.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from polyencoder.config import Architecture, RankerConfig
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.families import family
 from polyencoder.modeling.finite import check_finite
@@ -19,14 +23,15 @@ _SOURCES = {
     "own_candidate_tower.": ("own_candidate_tower.", "context_tower.", "tower."),
     "tower.": ("tower.", "context_tower."),
     "own_candidate_dense.": ("own_candidate_dense.", "dense."),
+    "base.": ("base.", ""),
 }
 
 
 def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> list[str]:
     """Copies another ranker's weights into `model`; returns the names of tensors left at their initial values.
 
-    Every tensor of the towers must have a counterpart; what only this architecture has (codes, the last layer of a
-    cross-encoder) keeps its initial values.
+    Every tensor of the towers and of the base must have a counterpart; what only this architecture has (codes, the last
+    layer of a cross-encoder) keeps its initial values.
     """
     check_finite(weights.items(), origin=origin)
     state = model.state_dict()
@@ -46,12 +51,16 @@ def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origi
 
 
 def inherited_fields(
-    stored: RankerConfig, architecture: Architecture, *, normalize: bool | None = None
+    stored: RankerConfig, architecture: Architecture, *, normalize: bool | None = None, residual: bool | None = None
 ) -> dict[str, Any]:
     """The fields (pooling, scaling, ...) that a ranker of this architecture takes from the one it starts from.
 
     `normalize` is the new ranker's, if given. The scaling of normalized vectors (a cosine's) differs from one of
-    outputs: it is inherited only if both normalize, or neither does.
+    outputs: it is inherited only if both normalize, or neither does. `residual`: whether the ranker adds its score to
+    that of the one it starts from; None where it can.
+
+    Raises:
+        ConfigError: it cannot.
     """
     names, together = ["reduction", "reduction_outputs"], not family(architecture).model.has_vectors
     names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map", "dense", "prompt_tokens"]
@@ -62,4 +71,24 @@ def inherited_fields(
     means_the_same = has_length_1 == stored.normalize or (
         together and not family(stored.architecture).model.has_vectors
     )
+    if residual is not False:
+        fields["base"] = _base(stored) if together else None
+        if residual and fields["base"] is None:
+            new, old = (family(name).model.title for name in (architecture, stored.architecture))
+            raise no_base(f"it is a {new} from a {old}")
     return fields | ({"output_scaling": stored.output_scaling} if means_the_same else {})
+
+
+def no_base(why: str) -> ConfigError:
+    """The error of `residual` without a ranker to add to."""
+    return ConfigError(
+        "residual adds a cross-encoder's score to that of the bi-, poly- or late-interaction encoder that it starts "
+        f"from, but {why}: leave it out",
+        argument="residual",
+    )
+
+
+def _base(stored: RankerConfig) -> RankerConfig | None:
+    """The ranker to add to; None if the stored one scores no texts by vectors of its own."""
+    has_own_vectors = family(stored.architecture).model.has_vectors and stored.foreign_dim is None
+    return stored if has_own_vectors else stored.base

@@ -132,7 +132,8 @@ class Ranker(Scorer):
         `turn_separator` separates turns of a context: the tokenizer's separator ("sep"), a new token as in the
         papers ("newline"), or "none"; None for that of the encoder's pre-training, if its vocabulary shows it. The
         codes of a poly-encoder and the last layer of a cross-encoder start at random, the latter with the
-        next-utterance head of `polyencoder pretrain` if there is one.
+        next-utterance head of `polyencoder pretrain` if there is one. A cross-encoder from a ranker with vectors adds
+        its score, at first 0, to that ranker's, unless `residual=False`.
         A sentence encoder's own pooling and normalization, if its files have them, are the default.
 
         A ranker of any architecture but ConveRT gives its encoders (a cross-encoder may start from a bi-encoder), and

@@ -19,6 +19,7 @@ from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families,
 from polyencoder.storage.checkpoint import stored_architecture
 
 _POLY = Needs("architecture", Families(lambda own: own.model.has_vectors and not own.model.has_one_vector))
+_CROSS = Needs("architecture", Families(lambda own: own.has_backbone and not own.model.has_vectors))
 _LATE = Needs("architecture", Families(lambda own: own.model.has_vectors and own.model.reads_pairs))
 _CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))
 _NEW = Without("init")
@@ -103,6 +104,9 @@ class ModelSettings(Settings):
         Count | None, Needs("codes_attention", ("multihead",)), _POLY, _NEW, Parlai("codes_attention_num_heads")
     ] = None
     """Heads of --codes-attention multihead (default: 4)."""
+    residual: Annotated[bool | None, _CROSS, _NEW, Parlai()] = None
+    """Add a cross-encoder's score, at first 0, to that of the ranker that it starts from, which the model keeps, frozen
+    (default: on if it starts from a bi-, poly- or late-interaction encoder)."""
     token_dim: Annotated[Count | None, _LATE, _NEW, Parlai()] = None
     """Dimensions in which a late-interaction encoder compares tokens (default: the backbone's, without a map)."""
     reduction: Annotated[Reduction | None, AROUND_BACKBONE, _NEW, Parlai("reduction_type")] = None

@@ -222,6 +222,7 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
     own = {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
     # what models had before there was a setting for it
     known = {one.name: one.default for part in (RankerConfig, TextConfig, ConvertConfig) for one in fields(part)}
+    known["residual"] = False
     older = {name: known[name] for name in (*RANKER_FIELDS, *TEXT_FIELDS, *CONVERT_FIELDS)}
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,

@@ -44,8 +44,8 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to evaluate before training.
 
     A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone replaces it. Not for a cross-encoder
-    with a pre-trained next-utterance head, nor for a late-interaction encoder, which starts as a bi-encoder. A new
-    ConveRT is random.
+    that is residual or has a pre-trained next-utterance head, nor for a late-interaction encoder, which starts as a
+    bi-encoder. A new ConveRT is random.
     """
     own = family(settings.model.architecture)
     if settings.model.init or not own.has_backbone:
@@ -55,9 +55,10 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
         return _around_backbone(settings, settings.model.architecture)
     if not own.model.has_vectors:
         ranker = _around_backbone(settings, settings.model.architecture)
-        if begins_with_head(ranker.model, settings.model.backbone):
+        if ranker.model.config.residual or begins_with_head(ranker.model, settings.model.backbone):
             return ranker
-    return _around_backbone(settings.changed(poly_attention=None), "bi")  # a bi-encoder refuses multihead
+    # a bi-encoder refuses multihead
+    return _around_backbone(settings.changed(poly_attention=None, residual=None), "bi")
 
 
 def _new(settings: TrainSettings) -> Ranker:

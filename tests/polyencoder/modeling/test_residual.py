@@ -1,0 +1,150 @@
+"""A cross-encoder that adds its score to that of the ranker it started from."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from polyencoder.config import RankerConfig
+from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.modeling import build_model, freeze
+from polyencoder.modeling.transfer import transfer_weights
+from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.train import TrainSettings
+from polyencoder.training import train_ranker
+from polyencoder.training.start import untrained_ranker
+
+CONTEXTS = [["your persona: i ski .", "hi !", "do you like snow ?"], ["hello", "where is my money ?"], ["bye"]]
+STARTS = {
+    "bi": {"share_encoders": True, "reduction": "mean", "normalize": True, "output_scaling": 4.5},
+    "poly": {"context_vectors": "turns"},
+    "late": {"token_dim": 8},
+}
+
+
+@pytest.fixture(params=STARTS, ids=str)
+def start(request, make_ranker, tmp_path):
+    """A ranker with vectors and its folder."""
+    ranker = make_ranker(request.param, **STARTS[request.param])
+    ranker.model.config = ranker.model.completed(ranker.model.config, ranker.text)
+    if request.param == "late":
+        with torch.no_grad():
+            ranker.model.exits.copy_(torch.tensor([1.0, 0.5, 0.25, 0.5, 0.25]) / 300)
+    ranker.save_pretrained(tmp_path / "start")
+    return Ranker.from_pretrained(tmp_path / "start", device="cpu"), tmp_path / "start"
+
+
+def _trained(model):
+    """The same model, whose own score is no longer 0."""
+    model = copy.deepcopy(model)
+    torch.nn.init.normal_(model.linear.weight)
+    return model
+
+
+def test_before_training_it_ranks_exactly_as_its_start(start, sentences):
+    ranker, folder = start
+    cross = Ranker.from_backbone(folder, "cross", device="cpu")
+    expected = ranker.score(CONTEXTS, sentences)
+    assert expected.std() > 0.01
+    torch.testing.assert_close(cross.score(CONTEXTS, sentences), expected, rtol=1e-5, atol=1e-5)
+    for context in CONTEXTS:
+        found, own = (one.rank(context, sentences) for one in (cross, ranker))
+        assert [hit.text for hit in found] == [hit.text for hit in own]
+    contexts, texts = cross.text.contexts(CONTEXTS), cross.text.candidates(sentences)
+    index = torch.tensor([[0, 3, -1], [2, 2, 1], [5, -1, -1]])
+    with torch.no_grad():
+        read = ranker.model.rescore(ranker.model.encode_context(contexts), ranker.model.read_candidates(texts))
+        assert torch.equal(cross.model(contexts, texts), read)  # bit by bit
+        own = read.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
+        torch.testing.assert_close(cross.model(contexts, texts, index), own, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_its_score_is_the_sum_of_both(start, sentences):
+    ranker, folder = start
+    model = _trained(Ranker.from_backbone(folder, "cross", device="cpu").model)
+    plain = Ranker.from_backbone(folder, "cross", device="cpu", residual=False)
+    assert plain.model.base is None
+    assert not plain.model.config.residual
+    plain.model.load_state_dict({name: t for name, t in model.state_dict().items() if not name.startswith("base.")})
+    both = Ranker(model, plain.text, device="cpu").score(CONTEXTS, sentences)
+    parts = plain.score(CONTEXTS, sentences) + ranker.score(CONTEXTS, sentences)
+    torch.testing.assert_close(both, parts, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(both, ranker.score(CONTEXTS, sentences), atol=0.1)
+
+
+def test_a_folder_keeps_both(start, sentences, tmp_path):
+    _, folder = start
+    cross = Ranker.from_backbone(folder, "cross", device="cpu")
+    cross = Ranker(_trained(cross.model), cross.text, device="cpu")
+    cross.save_pretrained(tmp_path / "cross")
+    again = Ranker.from_pretrained(tmp_path / "cross", device="cpu")
+    assert torch.equal(again.score(CONTEXTS, sentences), cross.score(CONTEXTS, sentences))
+    more = Ranker.from_backbone(tmp_path / "cross", "cross", device="cpu")  # with its base
+    assert torch.equal(more.score(CONTEXTS, sentences), cross.score(CONTEXTS, sentences))
+    assert more.model.base.title in again.model.describe()["added to"]
+
+
+def test_gradients_reach_the_head_and_never_the_base(start, sentences):
+    _, folder = start
+    cross = Ranker.from_backbone(folder, "cross", device="cpu")
+    freeze(cross.model, fine_tuned="all")
+    cross.model.train()
+    assert not any(module.training for module in cross.model.base.modules())
+    assert cross.model.tower.training
+    scores = cross.model(cross.text.contexts(CONTEXTS), cross.text.candidates(sentences))
+    scores.log_softmax(1)[:, 0].sum().backward()
+    assert cross.model.linear.weight.grad.abs().max() > 0
+    assert all(one.grad is None and not one.requires_grad for one in cross.model.base.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("start", "lora"), [("late", {}), ("bi", {"lora": 2})], indirect=["start"])
+def test_training_never_changes_the_base(start, tmp_path, lora, sentences):
+    ranker, folder = start
+    rows = [{"context": ["say", text], "response": text} for text in sentences]
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = TrainSettings.of(
+        {"architecture": "cross", "backbone": str(folder), "train": str(tmp_path / "train.jsonl"), "epochs": 2}
+        | {"valid": str(tmp_path / "train.jsonl"), "out": str(tmp_path / "out"), "num_negatives": 3, "device": "cpu"}
+        | {"learning_rate": 0.01, **lora}
+    )
+    before = untrained_ranker(settings)
+    torch.testing.assert_close(
+        before.score(CONTEXTS, sentences), ranker.score(CONTEXTS, sentences), atol=1e-5, rtol=1e-5
+    )
+    train_ranker(settings)
+    after = Ranker.from_pretrained(tmp_path / "out", device="cpu")
+    for name, tensor in after.model.base.state_dict().items():
+        assert torch.equal(tensor, ranker.model.state_dict()[name])
+    assert after.model.linear.weight.abs().max() > 0
+
+
+def test_what_it_cannot_do_is_an_error(start, make_ranker, tmp_path):
+    ranker, folder = start
+    cross = Ranker.from_backbone(folder, "cross", device="cpu")
+    with pytest.raises(InputError, match="residual cross-encoder is not exported to ONNX"):
+        cross.model.export_steps()
+    with pytest.raises(ConfigError, match="residual adds .* but it is a bi-encoder from"):
+        Ranker.from_backbone(folder, "bi", residual=True)
+    make_ranker("cross").save_pretrained(tmp_path / "cross")
+    with pytest.raises(ConfigError, match="residual adds .* from a cross-encoder"):
+        Ranker.from_backbone(tmp_path / "cross", "cross", residual=True)
+    assert Ranker.from_backbone(tmp_path / "cross", "cross").model.base is None
+    wrong = replace(ranker.model.config, base=ranker.model.config)
+    with pytest.raises(ConfigError, match="does not add its score"):
+        build_model(wrong)
+    with pytest.raises(ConfigError, match="adds to another score itself"):
+        RankerConfig.from_json(replace(wrong, base=wrong).to_json(), origin="config.json")
+
+
+def test_a_start_without_all_of_its_weights_is_an_error(make_model):
+    bi = make_model("bi")
+    cross = build_model(replace(make_model("cross").config, base=bi.config))
+    weights = {name: tensor for name, tensor in bi.state_dict().items() if "own_candidate_tower" not in name}
+    with pytest.raises(CheckpointError, match=r"base\.own_candidate_tower"):
+        transfer_weights(cross, weights, origin="start")
