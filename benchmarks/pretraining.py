@@ -10,6 +10,8 @@
   (packed) and without, in turns. `share` is the time of large matrix products with six operations a parameter and token
   (`polyencoder.pretraining.rate`), divided by the time of the fastest step: at most 1. The rate of products is measured
   before and after, in the same run. Times are processor times, on a GPU wall-clock times.
+- fairseq: the same steps, in turns with those of fairseq's RoBERTa of the same sizes, which must be installed
+  (docs/pretraining.md). `vs_fairseq` is the ratio of medians.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import torch
 
 from benchmarks.common import (
     argument_parser,
+    interleaved_ms,
     machine,
     measured_alone,
     peak_mb,
@@ -34,6 +37,7 @@ from benchmarks.common import (
     synchronize,
     use_threads,
 )
+from benchmarks.pretraining_fairseq import fairseq_stepping
 from polyencoder.config import TextConfig
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone
@@ -47,7 +51,7 @@ from polyencoder.pretraining.start import masking_of
 from polyencoder.text import TextEncoder
 from polyencoder.text.learning import PieceSettings, count_characters, learn_pieces
 
-CASES = ("corpus", "steps")
+CASES = ("corpus", "steps", "fairseq")
 SIZES = {"4 x 256": (4, 256, 4), "12 x 768": (12, 768, 12)}  # layers, dimensions, heads
 SHARES = (0.05, 0.2, 0.5, 1.0)  # shares of the corpus after which memory is read
 WORDS, TURNS, FILE = 5_000, 8, 1 << 26  # of the vocabulary, of a conversation, bytes of a file
@@ -56,7 +60,7 @@ LONGEST, VOCABULARY = 128, 30_000
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES[:2])
     parser.add_argument("--gigabytes", type=float, default=0.2, help="size of the corpus (--quick: at most 0.01)")
     parser.add_argument(
         "--folder", type=Path, help="where the corpus is written (default: the system's, for such files)"
@@ -82,6 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = {"benchmark": "pretraining", "machine": machine(), "settings": settings, "rows": rows, "summary": summary}
     if "steps" in flags.cases:
         rows += step_rows(sizes, tokens=flags.tokens, repeats=1 if flags.quick else flags.repeats)
+    if "fairseq" in flags.cases:
+        rows += fairseq_rows(sizes, tokens=flags.tokens, repeats=1 if flags.quick else flags.repeats)
+        summary |= {f"{row['case']}_vs_fairseq": row["vs_fairseq"] for row in rows if "vs_fairseq" in row}
     print_report(report, as_json=flags.json)
 
 
@@ -179,6 +186,26 @@ def step_rows(sizes: dict[str, tuple[int, int, int]], *, tokens: int, repeats: i
             }
             for peer, seconds in best.items()
         ]
+    return rows
+
+
+def fairseq_rows(sizes: dict[str, tuple[int, int, int]], *, tokens: int, repeats: int) -> list[dict[str, Any]]:
+    """A row for each encoder: tokens a second of our median step and of fairseq's, and their ratio."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch = masked_batch(tokens).to(device)
+    text_tokens = int(batch.contexts.mask.sum())
+    rows = []
+    for name, (layers, dim, heads) in sizes.items():
+        theirs = fairseq_stepping(
+            batch, layers=layers, dim=dim, heads=heads, vocabulary_size=VOCABULARY, longest=LONGEST, clock=_clock()
+        )
+        peers = {
+            "ours": stepping(make_model(layers, dim, heads).to(device).train(), batch, packs=True),
+            "fairseq": theirs,
+        }
+        ms = interleaved_ms(peers, repeats=repeats, clock=_clock())
+        rates = {f"{peer}_tokens_per_second": text_tokens / value * 1e3 for peer, value in ms.items()}
+        rows.append({"case": name, **rates, "vs_fairseq": ms["fairseq"] / ms["ours"]})
     return rows
 
 

@@ -33,7 +33,7 @@ from benchmarks.agents import CONVAI2, make_world, options, size
 from benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
 from benchmarks.rate import encoded
 
-CASES = ("datapath", "small", "minilm")
+CASES = ("datapath", "small", "backbone")
 LEARNING_RATE = 5e-5
 SIZES = {"datapath": size(layers=1, dim=32, heads=2, codes=16), "small": size(layers=4, dim=256, heads=4)}
 COMMON = {
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
     parser.add_argument("--datapath", help="ParlAI's data folder, with ConvAI2 in it (default: ParlAI's own)")
     parser.add_argument("--backbone", help="a pre-trained encoder, to fine-tune beside sentence-transformers")
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="(minilm: if there is a --backbone)")
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES, help="(backbone: if --backbone is given)")
     parser.add_argument("--batch", type=int, default=64, help="of all peers; sentence-transformers takes 8 GB for 64")
     parser.add_argument("--steps", type=int, default=10, help="of each turn")
     parser.add_argument("--bf16", action="store_true", help="our agent in bfloat16; its peers stay in float32")
@@ -88,15 +88,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             measured = _measured(peers, case=case, flags=flags, steps=steps, repeats=repeats)
             rows += measured
             summary |= _ratios(measured, f"{case}_vs_parlai")
-        if flags.backbone and "minilm" in flags.cases:
+        if flags.backbone and "backbone" in flags.cases:
             ours = {"model": "biencoder", "backbone": flags.backbone, **bf16["ours"], **common, **FINE_TUNING}
             peers = {
-                "ours": partial(_loop, folder / "minilm", **ours),
+                "ours": partial(_loop, folder / "backbone", **ours),
                 "sentence_transformers": partial(_sentence_transformers, flags.backbone, where, batch=flags.batch),
             }
-            measured = _measured(peers, case="minilm", flags=flags, steps=steps, repeats=repeats)
+            measured = _measured(peers, case="backbone", flags=flags, steps=steps, repeats=repeats)
             rows += measured
-            summary |= _ratios(measured, "minilm_vs_sentence_transformers")
+            summary |= _ratios(measured, "backbone_vs_sentence_transformers")
     report = {
         "benchmark": "training",
         "machine": machine(),

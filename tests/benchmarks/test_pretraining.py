@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
+import time
 
 import pytest
 
 from benchmarks import pretraining
 from benchmarks.pretraining import TURNS, read, write_corpus
+from benchmarks.pretraining_fairseq import fairseq_stepping
 from polyencoder.pretraining.corpus import Corpus
 
 
@@ -42,3 +45,25 @@ def test_it_reports_what_a_step_does(capsys, monkeypatch):
     for row in rows:
         assert 0 < row["tokens_per_second"] < row["floor_tokens_per_second"]
         assert row["share"] == pytest.approx(row["tokens_per_second"] / row["floor_tokens_per_second"])
+
+
+@pytest.mark.slow
+def test_fairseq_learns_from_the_same_batch():
+    pytest.importorskip("fairseq", reason="no fairseq: its wheel is for Python 3.11 on Linux (Makefile)")
+    sizes = {"layers": 1, "dim": 16, "heads": 2, "vocabulary_size": 3_000, "longest": pretraining.LONGEST}
+    step = fairseq_stepping(pretraining.masked_batch(512), **sizes, clock=time.perf_counter)
+    first = step()
+    assert first.seconds > 0
+    assert first.loss == pytest.approx(math.log(3_000), rel=0.1)  # of a new model, per masked word
+    assert [step() for _ in range(30)][-1].loss < first.loss - 0.1
+
+
+@pytest.mark.slow
+def test_it_compares_with_fairseq(capsys, monkeypatch):
+    pytest.importorskip("fairseq", reason="no fairseq: its wheel is for Python 3.11 on Linux (Makefile)")
+    monkeypatch.setattr(pretraining, "SIZES", {"tiny": (1, 16, 2)})
+    pretraining.main(["--quick", "--json", "--cases", "fairseq", "--tokens", "512", "--sizes", "tiny"])
+    report = json.loads(capsys.readouterr().out)
+    (row,) = report["rows"]
+    ratio = row["ours_tokens_per_second"] / row["fairseq_tokens_per_second"]
+    assert report["summary"] == {"tiny_vs_fairseq": pytest.approx(ratio)}

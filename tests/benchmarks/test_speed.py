@@ -39,8 +39,8 @@ def test_training(report_of, convai2, bert, monkeypatch):
     report = report_of(training, *words, "--steps", "1", "--repeats", "1")
     peers = [(row["case"], row["peer"]) for row in report["rows"]]
     assert peers[:2] == [("datapath", "ours"), ("datapath", "parlai")]
-    assert peers[2:] == [("minilm", "ours"), ("minilm", "sentence_transformers")]
-    assert {"datapath_vs_parlai", "minilm_vs_sentence_transformers"} <= report["summary"].keys()
+    assert peers[2:] == [("backbone", "ours"), ("backbone", "sentence_transformers")]
+    assert {"datapath_vs_parlai", "backbone_vs_sentence_transformers"} <= report["summary"].keys()
     assert all(row["examples_per_second"] > 0 for row in report["rows"])
 
 
