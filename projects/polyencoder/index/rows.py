@@ -1,24 +1,29 @@
-"""Candidates as rows of a database server: keys, the rows that a change writes, and the vectors of new texts."""
+"""`RowIndex`: an index whose candidates are rows of a database server, and what a change writes of them."""
 
 from __future__ import annotations
 
 import hashlib
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate, How
+from polyencoder.index.base import Candidate, How, Index
 from polyencoder.index.entries import canonical, checked, taken
 from polyencoder.index.given import checked_vector, same_vector
-from polyencoder.index.meta import separable
+from polyencoder.index.meta import Fingerprints, Maker, encoder_of, separable
 from polyencoder.index.vectors import quantize
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
+from polyencoder.scoring.exact import attention_scale
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
+
+Array = np.ndarray[Any, Any]
+T = TypeVar("T")
 
 
 class Entry(NamedTuple):
@@ -27,6 +32,77 @@ class Entry(NamedTuple):
     id: str
     text: str
     metadata: dict[str, Any]
+
+
+class Row(NamedTuple):
+    """A row to write."""
+
+    entry: Entry
+    vector: Array | None
+    """float32 [dim], if the candidate brought it."""
+
+
+class RowIndex(Index):
+    """An index whose candidates are rows of a database server: key, id, text, metadata and vector."""
+
+    takes_vectors = True
+
+    def __init__(self, meta: Maker, ranker: TextRanker | Fingerprints | None, *, attention: str) -> None:
+        self.meta = meta
+        self._ranker, self.attention = encoder_of(ranker, attention=attention)
+        attention_scale(self.attention, dim=meta.dim)  # raises for an unknown one
+
+    @property
+    def fingerprints(self) -> Fingerprints:
+        return self.meta.fingerprints
+
+    def _enter(self, records: Iterable[Candidate], how: How) -> int:
+        """As in `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
+
+        def step(some: list[Candidate]) -> int:
+            new = [(record, self._entry(record)) for record in some]
+            there = self._there(entry.id for _, entry in new)
+            stored = self._stored(key_of(entry.id) for record, entry in new if record.vector is not None)
+            rows = list(to_write(new, there, stored, dim=self.meta.dim, how=how, where=self.address))
+            self._write({key_of(row.entry.id): row for row in rows})
+            return len(rows)
+
+        return self._in_steps(records, step)
+
+    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
+        def step(some: list[str]) -> int:
+            there = self._there(some)
+            gone = [key_of(id_) for id_ in there]
+            for id_ in some:
+                if there.pop(id_, None) is None and not missing_ok:
+                    raise missing(id_, where=self.address)
+            self._delete(gone)
+            return len(gone)
+
+        return self._in_steps(ids, step)
+
+    @abstractmethod
+    def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
+        """Calls `step` with `ROWS_AT_ONCE` items at a time, as changes; returns the sum of its results."""
+
+    @abstractmethod
+    def _entry(self, candidate: Candidate) -> Entry:
+        """Converts a candidate. Raises InputError if an index, or the engine, cannot hold it."""
+
+    @abstractmethod
+    def _there(self, ids: Iterable[str]) -> dict[str, Entry]:
+        """The existing candidates of these ids, by id, including the changes of the block of `changing`."""
+
+    @abstractmethod
+    def _stored(self, keys: Iterable[str]) -> dict[str, Array]:
+        """The existing vectors of these rows, float32 [dim]."""
+
+    @abstractmethod
+    def _write(self, rows: Mapping[str, Row]) -> None:
+        """Writes rows by their keys, new ones or in place of existing ones."""
+
+    @abstractmethod
+    def _delete(self, keys: list[str]) -> None: ...
 
 
 def entry_of(candidate: Candidate, *, engine: str, read: Callable[[str, str, str], dict[str, Any]]) -> Entry:
@@ -50,12 +126,12 @@ def key_of(id_: str) -> str:
 def to_write(
     new: Iterable[tuple[Candidate, Entry]],
     there: MutableMapping[str, Entry],
-    stored: Mapping[str, np.ndarray[Any, Any]],
+    stored: Mapping[str, Array],
     *,
     dim: int,
     how: How,
     where: str,
-) -> Iterator[tuple[Candidate, Entry]]:
+) -> Iterator[Row]:
     """The candidates that differ from the existing ones in text, metadata or given vector.
 
     Args:
@@ -89,18 +165,7 @@ def to_write(
         there[entry.id] = entry
         if vector is not None:
             vectors[key] = vector
-        yield record, entry
-
-
-def brought(new: Iterable[tuple[Candidate, Entry]], *, dim: int) -> dict[str, np.ndarray[Any, Any]]:
-    """The given vectors of candidates, float32 [dim], by row key. InputError for an invalid one.
-
-    Of several candidates with one id the last counts, with or without a vector.
-    """
-    given: dict[str, np.ndarray[Any, Any] | None] = {}
-    for record, entry in new:
-        given[key_of(entry.id)] = None if record.vector is None else checked_vector(record, dim=dim).vector
-    return {key: vector for key, vector in given.items() if vector is not None}
+        yield Row(entry, vector)
 
 
 def missing(id_: str, *, where: str) -> InputError:
@@ -108,7 +173,24 @@ def missing(id_: str, *, where: str) -> InputError:
     return InputError(f"{where}: no candidate has the id {id_!r}")
 
 
-def encoded(texts: list[str], ranker: TextRanker | None, *, where: str) -> np.ndarray[Any, Any]:
+def vectors_to_write(
+    rows: Mapping[str, Row], old: Mapping[str, tuple[str, Array]], ranker: TextRanker | None, *, where: str
+) -> dict[str, Array]:
+    """The vector of each row, by key: given, kept with an unchanged text, of an equal old text, or encoded here.
+
+    `old` has the texts and vectors of the existing ones of these rows. Errors are those of `encoded`.
+    """
+    # a row with an unchanged text keeps its vector, which may be a given one
+    known = {key: vector for key, (text, vector) in old.items() if text == rows[key].entry.text}
+    known |= {key: row.vector for key, row in rows.items() if row.vector is not None}
+    of_texts = dict(old.values())
+    wanted = dict.fromkeys(row.entry.text for key, row in rows.items() if key not in known)
+    if texts := [text for text in wanted if text not in of_texts]:
+        of_texts |= zip(texts, encoded(texts, ranker, where=where), strict=True)
+    return {key: known[key] if key in known else of_texts[row.entry.text] for key, row in rows.items()}
+
+
+def encoded(texts: list[str], ranker: TextRanker | None, *, where: str) -> Array:
     """Encodes texts to float32 [n, dim]. InputError without a model, or for numbers that are not finite."""
     if ranker is None:
         raise InputError(f"{where}: was opened without its model, which encodes new texts; open it with a Ranker")

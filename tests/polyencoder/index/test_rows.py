@@ -15,13 +15,14 @@ STORED = {key_of("a"): np.array([3, 4], dtype=np.float32)}
 
 def written(*entries: Entry, how: str = "add") -> list[Entry]:
     new = [(Candidate(entry.id, entry.text, entry.metadata, f"line {i}"), entry) for i, entry in enumerate(entries)]
-    return [entry for _, entry in to_write(new, {"a": OLD}, STORED, dim=2, how=how, where="here")]
+    return [row.entry for row in to_write(new, {"a": OLD}, STORED, dim=2, how=how, where="here")]
 
 
 def with_vectors(*vectors: list[float] | None, how: str) -> list[Any]:
     """The vectors that are written for candidates that are otherwise the one that exists."""
     new = [(Candidate("a", "one", {"n": 1}, vector=vector), OLD) for vector in vectors]
-    return [record.vector for record, _ in to_write(new, {"a": OLD}, STORED, dim=2, how=how, where="here")]
+    rows = to_write(new, {"a": OLD}, STORED, dim=2, how=how, where="here")
+    return [None if row.vector is None else row.vector.tolist() for row in rows]
 
 
 @pytest.mark.parametrize("how", ["put", "update"])

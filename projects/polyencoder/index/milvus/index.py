@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from typing import Any, TypeVar, get_args
 
@@ -23,27 +23,24 @@ import torch
 from polyencoder.checks import check_choice
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.base import Candidate, How, Index, check_contexts
+from polyencoder.index.base import Candidate, check_contexts
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints, Maker, encoder_of
+from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import IndexKind, MilvusCollection
 from polyencoder.index.milvus.rows import condition, has_field, milvus_entry
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.rows import ROWS_AT_ONCE, Entry, brought, encoded, key_of, missing, to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of, vectors_to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.exact import at_least_fp32, attention_scale
+from polyencoder.scoring.exact import at_least_fp32
 
 T = TypeVar("T")
-Changes = MutableMapping[str, Entry | None]
 
 
-class MilvusIndex(Index):
+class MilvusIndex(RowIndex):
     """Candidates in a Milvus collection. With a server, any number of processes may search and change it."""
-
-    takes_vectors = True
 
     def __init__(
         self,
@@ -53,17 +50,12 @@ class MilvusIndex(Index):
         *,
         attention: str = "basic",
     ) -> None:
+        super().__init__(maker, ranker, attention=attention)
         self.collection = collection
-        self.dim = maker.dim
-        self._maker = maker
-        self._ranker, self.attention = encoder_of(ranker, attention=attention)
-        attention_scale(self.attention, dim=self.dim)  # raises for an unknown one
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
-        self._changes: ChainMap[str, Entry | None] | None = None
-        """In a block of `changing`: the new state of candidates, by key; None if removed."""
-        self._given: dict[str, np.ndarray[Any, Any]] = {}
-        """In such a block: the given vectors of candidates, by key."""
+        self._changes: ChainMap[str, Row | None] | None = None
+        """In a block of `changing`: the new rows, by key; None if removed."""
         self._lock = threading.RLock()
 
     @classmethod
@@ -136,10 +128,6 @@ class MilvusIndex(Index):
         return self.collection.where
 
     @property
-    def fingerprints(self) -> Fingerprints:
-        return self._maker.fingerprints
-
-    @property
     def remote(self) -> bool:
         return not self.collection.embedded
 
@@ -159,7 +147,7 @@ class MilvusIndex(Index):
 
     def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
         rows = self.collection.rows(map(key_of, ids), ["id", "vector"])
-        return {row["id"]: np.asarray(row["vector"], dtype=np.float32) for row in rows.values()}
+        return {row["id"]: _vector(row) for row in rows.values()}
 
     def check_searchable(self) -> None:
         self.collection.any("")  # Milvus Lite counts unloaded data, too
@@ -174,7 +162,7 @@ class MilvusIndex(Index):
 
         Equal scores have a fixed order. `list_length` is max(2 k, 32) unless given.
         """
-        check_contexts(contexts, dim=self.dim)
+        check_contexts(contexts, dim=self.meta.dim)
         total = len(self)
         available = self.count(options.filter) if options.filter else total
         top_k = options.k(total)
@@ -234,95 +222,66 @@ class MilvusIndex(Index):
                     outer.update(inner.maps[0])
             finally:
                 self._changes = outer
-                if outer is None:
-                    self._given = {}
 
-    def _enter(self, records: Iterable[Candidate], how: How) -> int:
-        """As in `Index.add`, `update` and `put`; unchanged candidates are not written.
+    def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
+        """Each step is one change; in a block of `changing` all steps are.
 
-        Metadata fields that are null are dropped, which is the same to a filter. Some thousand records are one step,
-        in which equal texts are encoded once; an unchanged text is not encoded again. Raises InputError for an invalid
-        record; earlier steps remain, unless all are in a block of `changing`.
+        So the steps before an invalid record, or an unknown id, remain.
         """
-
-        def step(some: list[Candidate], changes: Changes) -> int:
-            new = [(record, milvus_entry(record)) for record in some]
-            there = self._there(entry.id for _, entry in new)
-            stored = self._vectors(key_of(entry.id) for record, entry in new if record.vector is not None)
-            changed = list(to_write(new, there, stored, dim=self.dim, how=how, where=self.collection.where))
-            given = brought(changed, dim=self.dim)
-            for _, entry in changed:
-                changes[key := key_of(entry.id)] = entry
-                self._given.pop(key, None)
-                if key in given:
-                    self._given[key] = given[key]
-            return len(changed)
-
-        return self._in_steps(records, step)
-
-    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
-        """As in `Index.remove`; the steps before an unknown id are done, as in `add`."""
-
-        def step(some: list[str], changes: Changes) -> int:
-            there = self._there(some)
-            before = len(there)
-            for id_ in some:
-                if there.pop(id_, None) is not None:
-                    changes[key_of(id_)] = None
-                elif not missing_ok:
-                    raise missing(id_, where=self.collection.where)
-            return before - len(there)
-
-        return self._in_steps(ids, step)
-
-    def _in_steps(self, items: Iterable[T], step: Callable[[list[T], Changes], int]) -> int:
-        """Makes some thousand items one step and one change; in a block of `changing` all steps are one change."""
         with self._lock, nullcontext() if self._changes is None else self.changing():
             changed = 0
             for some in in_batches(items, ROWS_AT_ONCE):
                 with self.changing():
-                    assert self._changes is not None
-                    changed += step(some, self._changes)
+                    changed += step(some)
             return changed
 
+    def _entry(self, candidate: Candidate) -> Entry:
+        """Metadata fields that are null are dropped, which is the same to a filter."""
+        return milvus_entry(candidate)
+
     def _there(self, ids: Iterable[str]) -> dict[str, Entry]:
-        """The candidates of these ids, including the changes of the block of `changing`, by id."""
-        changes: Changes = {} if self._changes is None else self._changes
         keys = {key_of(id_) for id_ in ids}
-        found = self._entries({key for key in keys if key not in changes}, strong=True)
-        found |= {key: entry for key in keys if (entry := changes.get(key)) is not None}
+        found = self._entries({key for key in keys if key not in self._pending}, strong=True)
+        found |= {key: row.entry for key in keys if (row := self._pending.get(key)) is not None}
         return {entry.id: entry for entry in found.values()}
 
-    def _vectors(self, keys: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
-        """The vectors of rows, including those of unwritten changes."""
-        rows = self.collection.rows(keys, ["vector"], strong=True)
-        return {key: np.asarray(row["vector"], dtype=np.float32) for key, row in rows.items()} | self._given
+    def _stored(self, keys: Iterable[str]) -> dict[str, Array]:
+        wanted = [*keys]
+        rows = self.collection.rows(wanted, ["vector"], strong=True)
+        found = {key: _vector(row) for key, row in rows.items()}
+        return found | {key: row.vector for key in wanted if (row := self._pending.get(key)) and row.vector is not None}
 
-    def _apply(self, changes: Changes) -> None:
+    def _write(self, rows: Mapping[str, Row]) -> None:
+        self._pending.update(rows)
+
+    def _delete(self, keys: list[str]) -> None:
+        self._pending.update(dict.fromkeys(keys))
+
+    @property
+    def _pending(self) -> ChainMap[str, Row | None]:
+        """What the block of `changing` has collected."""
+        assert self._changes is not None
+        return self._changes
+
+    def _apply(self, changes: Mapping[str, Row | None]) -> None:
         """Writes and deletes rows. Each new text is encoded once."""
-        for some in in_batches((entry for entry in changes.values() if entry), ROWS_AT_ONCE):
-            keys = [key_of(entry.id) for entry in some]
-            old = self.collection.rows(set(keys) - self._given.keys(), ["text", "vector"])
-            vectors = {row["text"]: row["vector"] for row in old.values()}
-            # a row with an unchanged text keeps its vector, which may be a given one
-            texts_of = {key: row["text"] for key, row in old.items()}
-            given = [
-                old[key]["vector"] if texts_of.get(key) == entry.text else self._given.get(key)
-                for key, entry in zip(keys, some, strict=True)
-            ]
-            wanted = (entry.text for entry, own in zip(some, given, strict=True) if own is None)
-            if texts := [text for text in dict.fromkeys(wanted) if text not in vectors]:
-                new = encoded(texts, self._ranker, where=self.collection.where)
-                vectors |= zip(texts, new, strict=True)
+        for some in in_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
+            rows = dict(some)
+            read = self.collection.rows([key for key, row in some if row.vector is None], ["text", "vector"])
+            old = {key: (row["text"], _vector(row)) for key, row in read.items()}
+            vectors = vectors_to_write(rows, old, self._ranker, where=self.address)
             self.collection.write(
-                {"key": key, **entry._asdict(), "vector": vector, "norm": float(np.linalg.norm(vector))}
-                for key, entry, own in zip(keys, some, given, strict=True)
-                for vector in [np.asarray(vectors[entry.text] if own is None else own, dtype=np.float32)]
+                {"key": key, **row.entry._asdict(), "vector": vectors[key], "norm": float(np.linalg.norm(vectors[key]))}
+                for key, row in some
             )
-        if gone := [key for key, entry in changes.items() if entry is None]:
+        if gone := [key for key, row in changes.items() if row is None]:
             self.collection.delete(gone)
         if changes:
             self.collection.flush()
+
+
+def _vector(row: Mapping[str, Any]) -> Array:
+    return np.asarray(row["vector"], dtype=np.float32)
 
 
 def _opened(where: str) -> tuple[MilvusCollection, Maker]:

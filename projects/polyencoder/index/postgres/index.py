@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -18,23 +18,23 @@ import torch
 
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.base import Candidate, How, Index, check_contexts
+from polyencoder.index.base import Candidate, check_contexts
 from polyencoder.index.certificate import search_shortlists
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints, encoder_of
+from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.meta import PostgresMeta, read_meta
 from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.search import PostgresSearch
 from polyencoder.index.postgres.table import Table, parse_kind, vectors_of
-from polyencoder.index.rows import ROWS_AT_ONCE, Entry, brought, encoded, key_of, missing, to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of, vectors_to_write
 from polyencoder.index.words import query_words
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding, score
-from polyencoder.scoring.exact import at_least_fp32, attention_scale
+from polyencoder.scoring.exact import at_least_fp32
 
 T = TypeVar("T")
 
@@ -43,10 +43,10 @@ _SCAN_ROWS = 8192  # if so few pass the filter, scoring all is faster than an in
 _MOST_EF, _MOST_PROBES = 1000, 32_768  # of pgvector
 
 
-class PostgresIndex(Index):
+class PostgresIndex(RowIndex):
     """Candidates in a table. Any number of processes may search and change it."""
 
-    takes_vectors = True
+    meta: PostgresMeta
     word_scoring = "ts_rank"
 
     def __init__(
@@ -57,9 +57,7 @@ class PostgresIndex(Index):
         *,
         attention: str = "basic",
     ) -> None:
-        self.meta = meta
-        self._ranker, self.attention = encoder_of(ranker, attention=attention)
-        attention_scale(self.attention, dim=meta.dim)  # raises for an unknown one
+        super().__init__(meta, ranker, attention=attention)
         self._server = server
         self._mutex = threading.RLock()
         self._change: PostgresSession | None = None
@@ -164,10 +162,6 @@ class PostgresIndex(Index):
         return self._server.where
 
     @property
-    def fingerprints(self) -> Fingerprints:
-        return self.meta.fingerprints
-
-    @property
     def remote(self) -> bool:
         return True
 
@@ -214,9 +208,9 @@ class PostgresIndex(Index):
 
     def _table(self, session: PostgresSession) -> Table:
         """The table. CheckpointError if it is gone, or was replaced by one of another model."""
-        table = Table(session, self._server.name, where=self._server.where)
+        table = Table(session, self._server.name, where=self.address)
         meta = read_meta(table, self._server)
-        meta.check_model(self.meta.fingerprints, where=self._server.where)
+        meta.check_model(self.meta.fingerprints, where=self.address)
         self.meta = meta
         return table
 
@@ -280,7 +274,7 @@ class PostgresIndex(Index):
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         def find(table: Table) -> tuple[list[list[Hit]], list[list[Hit]]]:
             if not self.meta.words:
-                raise CheckpointError(f"{self._server.where}: has no words any more; open it again")
+                raise CheckpointError(f"{self.address}: has no words any more; open it again")
             check_contexts(contexts, dim=self.meta.dim)
             by_words = [
                 self._by_words(table, contexts.select(place), query_words(some), options)
@@ -320,15 +314,14 @@ class PostgresIndex(Index):
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: a "flat" table has no effort, and no groups of codes."""
         super().check(options)
-        where = self._server.where
         if options.dtype != "float32":
             raise ConfigError(
-                f"{where}: dtype is for scans of index folders; PostgreSQL only has float32", argument="dtype"
+                f"{self.address}: dtype is for scans of index folders; PostgreSQL only has float32", argument="dtype"
             )
         for name in ("effort", "tolerance"):
             if getattr(options, name) is not None and self.meta.kind == "flat":
                 raise ConfigError(
-                    f"{where}: {name} given, but a flat index compares everything; it is for hnsw and ivf-flat",
+                    f"{self.address}: {name} given, but a flat index compares everything; it is for hnsw and ivf-flat",
                     argument=name,
                 )
 
@@ -350,48 +343,31 @@ class PostgresIndex(Index):
                 finally:
                     self._change = None
 
-    def _enter(self, records: Iterable[Candidate], how: How) -> int:
-        """As in `Index.add`, `update` and `put`. In steps of some thousand records, equal texts are encoded once."""
-        with self._step() as table:
-            return sum(
-                self._write(table, [(record, postgres_entry(record)) for record in some], how=how)
-                for some in in_batches(records, ROWS_AT_ONCE)
-            )
-
-    def _write(self, table: Table, new: list[tuple[Candidate, Entry]], *, how: How) -> int:
-        """Writes the candidates that differ, and returns their number."""
-        there = table.entries([key_of(entry.id) for _, entry in new])
-        dim, where = self.meta.dim, self._server.where
-        known = table.vectors([key_of(entry.id) for record, entry in new if record.vector is not None], dim=dim)
-        stored = {key: vector for key, (_, vector) in known.items()}
-        changed = list(to_write(new, there, stored, dim=dim, how=how, where=where))
-        entries = {key_of(entry.id): entry for _, entry in changed}
-        given, old = brought(changed, dim=dim), table.vectors(list(entries), dim=dim)
-        # a row with an unchanged text keeps its vector, which may be a given one
-        given |= {key: own for key, (text, own) in old.items() if key not in given and text == entries[key].text}
-        vectors = dict(old.values())
-        wanted = (entry.text for key, entry in entries.items() if key not in given)
-        if texts := [text for text in dict.fromkeys(wanted) if text not in vectors]:
-            vectors |= zip(texts, encoded(texts, self._ranker, where=self._server.where), strict=True)
-        table.delete(list(entries))
-        rows = ((entry, given[key] if key in given else vectors[entry.text]) for key, entry in entries.items())
-        table.write(rows, words=self.meta.words)
-        return len(changed)
-
-    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
-        removed = 0
-        with self._step() as table:
-            for some in in_batches(ids, ROWS_AT_ONCE):
-                there = table.entries([key_of(id_) for id_ in some])
-                removed += len(there)
-                for id_ in some:
-                    if there.pop(id_, None) is None and not missing_ok:
-                        raise missing(id_, where=self._server.where)
-                table.delete([key_of(id_) for id_ in some])
-        return removed
-
-    @contextmanager
-    def _step(self) -> Iterator[Table]:
+    def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         with self.changing():
-            assert self._change is not None
-            yield Table(self._change, self._server.name, where=self._server.where)
+            return sum(step(some) for some in in_batches(items, ROWS_AT_ONCE))
+
+    def _entry(self, candidate: Candidate) -> Entry:
+        return postgres_entry(candidate)
+
+    def _there(self, ids: Iterable[str]) -> dict[str, Entry]:
+        return self._changed.entries(map(key_of, ids))
+
+    def _stored(self, keys: Iterable[str]) -> dict[str, Array]:
+        return {key: vector for key, (_, vector) in self._changed.vectors(keys, dim=self.meta.dim).items()}
+
+    def _write(self, rows: Mapping[str, Row]) -> None:
+        table = self._changed
+        old = table.vectors(rows, dim=self.meta.dim)
+        vectors = vectors_to_write(rows, old, self._ranker, where=self.address)
+        table.delete(rows)
+        table.write(((row.entry, vectors[key]) for key, row in rows.items()), words=self.meta.words)
+
+    def _delete(self, keys: list[str]) -> None:
+        self._changed.delete(keys)
+
+    @property
+    def _changed(self) -> Table:
+        """The table, in the transaction of the block of `changing`."""
+        assert self._change is not None
+        return Table(self._change, self._server.name, where=self.address)

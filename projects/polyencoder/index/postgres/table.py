@@ -149,12 +149,12 @@ class Table:
             return False
         return bool(self.ask("SELECT EXISTS (SELECT 1 FROM {table} WHERE metadata ? %s)", (key,))[0][0])
 
-    def entries(self, keys: Sequence[str]) -> dict[str, Entry]:
+    def entries(self, keys: Iterable[str]) -> dict[str, Entry]:
         """The rows of these keys, by their ids."""
         rows = self.ask("SELECT id, text, metadata FROM {table} WHERE key = ANY(%s)", (list(keys),))
         return {id_: Entry(id_, text, metadata or {}) for id_, text, metadata in rows}
 
-    def vectors(self, keys: Sequence[str], *, dim: int) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
+    def vectors(self, keys: Iterable[str], *, dim: int) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
         """The texts and the vectors, float32 [dim], of these keys."""
         rows = self.ask("SELECT key, text, vector FROM {table} WHERE key = ANY(%s)", (list(keys),))
         vectors = vectors_of((row[2] for row in rows), dim=dim).numpy()
@@ -188,7 +188,7 @@ SELECT key, id, text, metadata, vector, score::float8 FROM best JOIN {{table}} U
 
     # Writing
 
-    def delete(self, keys: Sequence[str]) -> None:
+    def delete(self, keys: Iterable[str]) -> None:
         self.ask("DELETE FROM {table} WHERE key = ANY(%s)", (list(keys),))
 
     def write(self, rows: Iterable[tuple[Entry, np.ndarray[Any, Any]]], *, words: bool = False) -> None:

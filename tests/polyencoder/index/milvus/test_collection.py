@@ -45,7 +45,7 @@ def test_any_name_and_value_can_be_filtered_by(where, ranker, contexts):
                     "text": "",
                     "metadata": {key: value},
                     "norm": 0,
-                    "vector": [0.0] * index.dim,
+                    "vector": [0.0] * index.meta.dim,
                 }
             ]
         )
