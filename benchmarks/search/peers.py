@@ -39,7 +39,7 @@ from benchmarks.search.texts import numbered
 from benchmarks.search.vectors import grown
 from polyencoder.config import Architecture
 from polyencoder.index import open_index
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.change import recorded
 from polyencoder.index.folder.database import connect_to_fill

@@ -6,7 +6,7 @@ from typing import Any
 
 from polyencoder.errors import InputError
 from polyencoder.evaluation.runs import rerank_run, search_run
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.packages import require, version_of
 from polyencoder.ranker.ranker import Ranker
 

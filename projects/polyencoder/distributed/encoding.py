@@ -9,9 +9,8 @@ from typing import Any
 
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
 from polyencoder.index.candidates import candidate_of
-from polyencoder.index.entries import checked
+from polyencoder.index.entries import Candidate, checked
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.index.parts import FINGERPRINTS, plain
 from polyencoder.packages import require

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from polyencoder.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from polyencoder.index.base import Candidate, Index
+    from polyencoder.index.base import Index
     from polyencoder.index.candidates import candidates_from
+    from polyencoder.index.entries import Candidate
     from polyencoder.index.federated import FederatedIndex
     from polyencoder.index.filters import Filter
     from polyencoder.index.folder import FolderIndex
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Candidate": "base",
+    "Candidate": "entries",
     "Index": "base",
     "candidates_from": "candidates",
     "FederatedIndex": "federated",

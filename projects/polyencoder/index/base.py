@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.entries import Candidate, How, Record, checked_records
 from polyencoder.index.filters import Filter
-from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
+from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
 from polyencoder.index.hits import Hit, HitKey, diverse_hits
 from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
 from polyencoder.index.meta import Fingerprints
@@ -26,53 +27,6 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.diversity import pool_size
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text.dialogue import turns_of
-
-
-class Candidate(NamedTuple):
-    """A candidate to put into an index."""
-
-    id: str | None
-    """Unique in the index; None: derived from the text and the metadata, so that equal records are one entry."""
-    text: str
-    metadata: dict[str, Any] | None = None
-    """Any JSON object; searches can filter by its fields."""
-    where: str = ""
-    """Its file and line, for messages."""
-    vector: np.ndarray[Any, Any] | None = None
-    """Its vector, [dim], if it exists already; None: the index's model encodes the text."""
-
-
-How = Literal["add", "update", "put"]
-"""New, a replacement, or either."""
-
-Record = str | Mapping[str, Any] | Candidate
-"""A candidate as callers may pass it: a text, a dict with `text`, `id`, `metadata` and optionally `vector`, or a
-`Candidate`."""
-
-
-def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
-    """Yields each record as a `Candidate`. Raises InputError for anything but a list of records."""
-    if isinstance(records, Candidate):
-        raise InputError("candidates is one record; give a list of records")
-    given = checked_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
-    return (_candidate(record, where=f"candidate {place}") for place, record in enumerate(given))
-
-
-def _candidate(record: Any, *, where: str) -> Candidate:
-    if isinstance(record, Candidate):
-        return record
-    if isinstance(record, str):
-        return Candidate(None, record)
-    if not isinstance(record, Mapping):
-        raise InputError(f"{where} is {record!r:.60}; it must be a text, or a dict with `text`, `id` and `metadata`")
-    if "text" not in record:
-        raise InputError(f"{where} is {record!r:.60}; it has no `text`")
-    if others := [key for key in record if key not in ("text", "id", "metadata", "vector")]:
-        raise InputError(f"{where} has {others[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
-    id_: Any = record.get("id")
-    if isinstance(id_, int) and not isinstance(id_, bool):
-        id_ = str(id_)
-    return Candidate(id_, record["text"], record.get("metadata"), where, record.get("vector"))
 
 
 def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:
@@ -191,10 +145,7 @@ class Index(ABC):
 
             def take(_: int, hits: list[Hit], whole: bool) -> list[Hit] | None:
                 kept = group(hits)
-                if not whole and len(kept) < k:
-                    return None
-                count = min(len(hits), max(most, considered(hits, kept, count=k)))
-                return [hit._replace(considered=count) for hit in group(hits[:count])]
+                return None if not whole and len(kept) < k else group(of_use(hits, kept, first=most, count=k))
 
             found = grown(search, take, contexts=encoded.batch_size, k=most, most=max(most, MOST_CONSIDERED))
         if options.diversity:

@@ -8,8 +8,7 @@ from typing import Any
 
 from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
-from polyencoder.index.entries import canonical
+from polyencoder.index.entries import Candidate, canonical
 
 MAX_CHARACTERS = 20_000
 """A longer candidate suggests a file without line ends or of another format; a model reads about 400 characters."""

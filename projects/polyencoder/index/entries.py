@@ -1,20 +1,66 @@
-"""Validates candidates for an index: text, id, and metadata as canonical JSON."""
+"""`Candidate`: what callers put into an index, and its checks: text, id, and metadata as canonical JSON."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import numpy as np
 
-from polyencoder.checks import is_blank, json_problem
+from polyencoder.checks import checked_iterable, is_blank, json_problem
+from polyencoder.errors import InputError
 
-if TYPE_CHECKING:
-    from polyencoder.index.base import Candidate
+
+class Candidate(NamedTuple):
+    """A candidate to put into an index."""
+
+    id: str | None
+    """Unique in the index; None: derived from the text and the metadata, so that equal records are one entry."""
+    text: str
+    metadata: dict[str, Any] | None = None
+    """Any JSON object; searches can filter by its fields."""
+    where: str = ""
+    """Its file and line, for messages."""
+    vector: np.ndarray[Any, Any] | None = None
+    """Its vector, [dim], if it exists already; None: the index's model encodes the text."""
+
+
+How = Literal["add", "update", "put"]
+"""New, a replacement, or either."""
+
+Record = str | Mapping[str, Any] | Candidate
+"""A candidate as callers may pass it: a text, a dict with `text`, `id`, `metadata` and optionally `vector`, or a
+`Candidate`."""
+
+
+def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
+    """Yields each record as a `Candidate`. Raises InputError for anything but a list of records."""
+    if isinstance(records, Candidate):
+        raise InputError("candidates is one record; give a list of records")
+    given = checked_iterable("candidates", records, of="texts or of records with `text`, `id` and `metadata`")
+    return (_candidate(record, where=f"candidate {place}") for place, record in enumerate(given))
+
+
+def _candidate(record: Any, *, where: str) -> Candidate:
+    if isinstance(record, Candidate):
+        return record
+    if isinstance(record, str):
+        return Candidate(None, record)
+    if not isinstance(record, Mapping):
+        raise InputError(f"{where} is {record!r:.60}; it must be a text, or a dict with `text`, `id` and `metadata`")
+    if "text" not in record:
+        raise InputError(f"{where} is {record!r:.60}; it has no `text`")
+    if others := [key for key in record if key not in ("text", "id", "metadata", "vector")]:
+        raise InputError(f"{where} has {others[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
+    id_: Any = record.get("id")
+    if isinstance(id_, int) and not isinstance(id_, bool):
+        id_ = str(id_)
+    return Candidate(id_, record["text"], record.get("metadata"), where, record.get("vector"))
 
 
 def canonical(metadata: dict[str, Any] | None) -> str | None:

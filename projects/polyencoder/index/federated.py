@@ -22,8 +22,8 @@ import torch
 
 from polyencoder.checks import without_password
 from polyencoder.errors import CheckpointError, ConfigError, NoAnswerError
-from polyencoder.index.base import Candidate, How, Index
-from polyencoder.index.entries import canonical
+from polyencoder.index.base import Index
+from polyencoder.index.entries import Candidate, How, canonical
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Found, Hit, HitKey
 from polyencoder.index.meta import Fingerprints

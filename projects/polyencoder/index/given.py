@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker

@@ -34,9 +34,24 @@ def limited(hits: Iterable[Hit], key: str, *, size: int) -> list[Hit]:
     return kept
 
 
-def considered(hits: Sequence[Hit], kept: Sequence[Hit], *, count: int) -> int:
-    """How many of the hits, best first, one goes through to find `count` of those that `limited` keeps."""
-    return len(hits) if len(kept) < count else hits.index(kept[count - 1]) + 1
+def of_use(hits: Sequence[Hit], kept: Sequence[Hit], *, first: int, count: int) -> list[Hit]:
+    """The `first` hits, and of the later ones those among the first `count` of `kept`.
+
+    Args:
+        hits: best first.
+        kept: those that `limited` keeps.
+
+    Returns:
+        Hits whose `considered` is the number that one goes through to find these.
+    """
+    needed = len(hits) if len(kept) < count else hits.index(kept[count - 1]) + 1
+    considered = min(len(hits), max(first, needed))
+    keys = {hit.key for hit in kept}
+    return [
+        hit._replace(considered=considered)
+        for place, hit in enumerate(hits[:considered])
+        if place < first or hit.key in keys
+    ]
 
 
 def grown(

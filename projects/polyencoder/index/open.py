@@ -13,7 +13,8 @@ from tqdm import tqdm
 
 from polyencoder.checks import check_place, without_password
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Candidate, Index, Record, checked_records
+from polyencoder.index.base import Index
+from polyencoder.index.entries import Candidate, Record, checked_records
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.faiss.tuning import checked_recall
 from polyencoder.index.federated import FederatedIndex

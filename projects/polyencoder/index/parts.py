@@ -18,8 +18,8 @@ import numpy as np
 
 from polyencoder.data.readers import OnBad, expand, raise_it, records
 from polyencoder.errors import InputError, first_line
-from polyencoder.index.base import Candidate
 from polyencoder.index.candidates import candidate_of
+from polyencoder.index.entries import Candidate
 from polyencoder.index.given import checked_vector
 from polyencoder.index.meta import Fingerprints
 from polyencoder.packages import require

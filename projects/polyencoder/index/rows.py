@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate, How, Index
-from polyencoder.index.entries import canonical, checked, taken
+from polyencoder.index.base import Index
+from polyencoder.index.entries import Candidate, How, canonical, checked, taken
 from polyencoder.index.given import checked_vector, same_vector
 from polyencoder.index.meta import Fingerprints, Maker, encoder_of, separable
 from polyencoder.index.vectors import quantize

@@ -14,7 +14,7 @@ from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastP
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
 from polyencoder.index.filters import checked_filter
-from polyencoder.index.grouping import MOST_CONSIDERED, considered, grown, limited
+from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
 from polyencoder.index.hits import Hit, diverse_hits
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.rerank import OWN_K, RERANK_K, check_reranker, first_texts, rerank
@@ -190,12 +190,8 @@ class Searcher:
             self.left_out += sum(same(hit.text) in said[place] for hit in found[:better])
             if self.options.group_by is None:
                 return kept
-            first = max(top_k, first_texts(kept, texts))
-            asked_for = max(groups, first_texts(grouped, self._texts))
-            count = min(len(kept), max(first, considered(kept, grouped, count=asked_for)))
-            later = {hit.key for hit in grouped}  # of the first, a re-ranker may prefer others of a group
-            of_use = [*kept[:first], *(hit for hit in kept[first:count] if hit.key in later)]
-            return [hit._replace(considered=count) for hit in of_use]
+            first = max(top_k, first_texts(kept, texts))  # of these, a re-ranker may prefer others of a group
+            return of_use(kept, grouped, first=first, count=max(groups, first_texts(grouped, self._texts)))
 
         return grown(
             search,

@@ -15,7 +15,8 @@ from polyencoder.config import Architecture, Backend, TurnSeparator, WeightDtype
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.hub.push import push
-from polyencoder.index.base import Index, Record
+from polyencoder.index.base import Index
+from polyencoder.index.entries import Record
 from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.hits import Hit

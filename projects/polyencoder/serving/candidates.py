@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.serving.messages import Body, KnownFields
 from polyencoder.serving.service import Serving
 

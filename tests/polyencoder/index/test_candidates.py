@@ -10,8 +10,8 @@ import pytest
 
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
 from polyencoder.index.candidates import candidates_from
+from polyencoder.index.entries import Candidate
 
 
 def without_place(candidates) -> list[tuple]:

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.index.base import Candidate
-from polyencoder.index.entries import canonical, checked, taken
+from polyencoder.index.entries import Candidate, canonical, checked, taken
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES = st.recursive(

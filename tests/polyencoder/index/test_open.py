@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex, described_folder
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.meta import Fingerprints

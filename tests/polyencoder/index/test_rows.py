@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.rows import Entry, encoded, key_of, to_write
 
 OLD = Entry("a", "one", {"n": 1})

@@ -16,7 +16,7 @@ import httpx
 import pytest
 import uvicorn
 
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig

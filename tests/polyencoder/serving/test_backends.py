@@ -9,7 +9,7 @@ import torch
 
 from polyencoder import Ranker
 from polyencoder.export.onnx import export_onnx
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving import rerank, search

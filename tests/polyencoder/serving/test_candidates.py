@@ -12,7 +12,7 @@ import filelock
 import httpx
 import pytest
 
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.service import Service

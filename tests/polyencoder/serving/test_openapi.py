@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.serving.openapi import examples
 
 REPLIES = [

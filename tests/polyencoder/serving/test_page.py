@@ -10,7 +10,7 @@ import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.data.pairs import read_all_pairs
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.storage.fingerprint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES, figures
 

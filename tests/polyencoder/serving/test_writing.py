@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.serving.writing import IndexWriter
 
 

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from polyencoder.checks import check_choice
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
-from polyencoder.index.base import Candidate, Record, checked_records
+from polyencoder.index.entries import Candidate, Record, checked_records
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import recorded
 from polyencoder.index.folder.database import Database, connect, connect_to_fill

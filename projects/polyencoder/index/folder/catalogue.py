@@ -14,20 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.entries import checked, taken
+from polyencoder.index.entries import Candidate, How, checked, taken
 from polyencoder.index.filters import Exactness, Filter
 from polyencoder.index.folder.conditions import condition_of, path_of
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.folder.words import KEPT, TABLE, Words
 from polyencoder.index.hits import Hit
-
-if TYPE_CHECKING:
-    from polyencoder.index.base import Candidate, How
 
 Array = np.ndarray[Any, Any]
 

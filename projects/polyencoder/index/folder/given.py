@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.given import same_vector
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vectors import MappedFile, map_file, quantize, write_vectors

@@ -21,7 +21,8 @@ import torch
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Candidate, How, Index, check_contexts
+from polyencoder.index.base import Index, check_contexts
+from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.description import Tuned
 from polyencoder.index.faiss.search import scan_vectors
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample

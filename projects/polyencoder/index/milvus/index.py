@@ -23,7 +23,8 @@ import torch
 from polyencoder.checks import check_choice
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.base import Candidate, check_contexts
+from polyencoder.index.base import check_contexts
+from polyencoder.index.entries import Candidate
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker

@@ -18,8 +18,9 @@ import torch
 
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.base import Candidate, check_contexts
+from polyencoder.index.base import check_contexts
 from polyencoder.index.certificate import search_shortlists
+from polyencoder.index.entries import Candidate
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.index.base import Candidate
-from polyencoder.index.entries import canonical
+from polyencoder.index.entries import Candidate, canonical
 from polyencoder.index.filters import Filter, checked_filter
 from polyencoder.index.rows import Entry, entry_of, key_of
 from polyencoder.index.words import words_of

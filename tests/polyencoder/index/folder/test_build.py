@@ -14,7 +14,7 @@ import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.shards as shards_module
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.files import DATABASE, UNFINISHED

@@ -14,7 +14,7 @@ import polyencoder.index.folder.build as build_module
 import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.shards as shards_module
 import polyencoder.index.vectors as vectors_module
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE
@@ -88,7 +88,7 @@ SCRIPT = """
 import os, signal, sys
 from polyencoder import Ranker
 import polyencoder.index.folder.build as build, polyencoder.index.folder.encoding as encoding
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 
 def kill(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)

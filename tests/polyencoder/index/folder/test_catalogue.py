@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import connect, connect_to_fill
 from polyencoder.index.folder.files import DATABASE

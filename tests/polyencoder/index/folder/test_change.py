@@ -11,7 +11,7 @@ import torch
 import polyencoder.index.folder.change as change_module
 import polyencoder.index.folder.encoding as encoding_module
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index

@@ -13,7 +13,7 @@ import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.given as given_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Fingerprints, FolderIndex, build_index, open_index
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from tests.polyencoder.index.folder.building import Killed, contents, killed_at
 
 pytestmark = pytest.mark.slow

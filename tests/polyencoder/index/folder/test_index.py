@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.meta import Fingerprints

@@ -9,7 +9,7 @@ import torch
 import polyencoder.index.vectors as vectors_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import verify
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.change import Change

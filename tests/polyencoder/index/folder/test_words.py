@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import polyencoder.index.folder.words as words_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import verify
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.catalogue import Catalogue

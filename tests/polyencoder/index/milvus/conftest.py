@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 import torch
 
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding

@@ -16,7 +16,7 @@ import polyencoder.index.milvus.index as index_module
 import polyencoder.index.rows as rows_module
 from polyencoder.errors import InputError, PolyencoderError
 from polyencoder.index import Fingerprints
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.open import make_index
 from polyencoder.index.rows import key_of

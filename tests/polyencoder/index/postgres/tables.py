@@ -7,7 +7,7 @@ from itertools import count
 import numpy as np
 import torch
 
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
 from polyencoder.index.postgres.index import PostgresIndex

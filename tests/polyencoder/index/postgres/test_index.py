@@ -19,7 +19,7 @@ import polyencoder.index.postgres.index as index_module
 import polyencoder.index.rows as rows_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
 from polyencoder.index import open_index
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import described
 from polyencoder.index.postgres import PostgresIndex

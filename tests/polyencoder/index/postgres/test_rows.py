@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.index.base import Candidate
-from polyencoder.index.entries import canonical
+from polyencoder.index.entries import Candidate, canonical
 from polyencoder.index.postgres.rows import condition, postgres_entry, written
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
 

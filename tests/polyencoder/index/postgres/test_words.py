@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import open_index
-from polyencoder.index.base import Candidate
+from polyencoder.index.entries import Candidate
 from polyencoder.index.open import described
 from polyencoder.index.postgres import PostgresIndex
 from polyencoder.index.postgres.rows import tsquery, tsvector
