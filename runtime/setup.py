@@ -12,7 +12,7 @@ hub.__init__ hub.resolve
 index.__init__ index.entries index.filters index.hits index.meta index.stored_tokens index.vector_files index.words
 index.faiss.__init__ index.faiss.description index.faiss.kinds
 index.folder.__init__ index.folder.catalogue index.folder.conditions index.folder.database index.folder.files
-index.folder.words
+index.folder.schema index.folder.words
 ranker.__init__ ranker.protocol ranker.ranked
 runtime.__init__ runtime.index runtime.ranker runtime.scoring
 storage.__init__ storage.digests storage.fingerprint storage.names

@@ -16,15 +16,14 @@ from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.entries import Candidate, How, Record, checked_records
 from polyencoder.index.filters import Filter
-from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
-from polyencoder.index.hits import Hit, HitKey, diverse_hits
+from polyencoder.index.grouping import chosen
+from polyencoder.index.hits import Hit, HitKey
 from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import TOP_K, SearchOptions, changed
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.protocol import Dialogue
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.diversity import pool_size
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text.dialogue import turns_of
 
@@ -129,28 +128,16 @@ class Index(ABC):
         options = changed(options, changes)
         self.check(options)
         self.check_group(options)
-        encoded, k = encoding_of(contexts), options.top_k or TOP_K
+        encoded = encoding_of(contexts)
         turns = self._turns(texts, options, contexts=encoded.batch_size)
         if not options.diversity and options.group_by is None:
             return self._found(encoded, turns, options)
-        most = pool_size(k) if options.diversity else k
-        if options.group_by is None:
-            found = self._found(encoded, turns, replace(options, top_k=most))
-        else:
-            group = partial(limited, key=options.group_by, size=options.group_size or 1)
 
-            def search(places: Sequence[int], n: int) -> list[list[Hit]]:
-                said = [turns[place] for place in places] if turns else []
-                return self._found(encoded.select(torch.tensor(places)), said, replace(options, top_k=n))
+        def search(places: Sequence[int], k: int) -> list[list[Hit]]:
+            some = [turns[place] for place in places] if turns else []
+            return self._found(encoded.select(torch.tensor(places)), some, replace(options, top_k=k))
 
-            def take(_: int, hits: list[Hit], whole: bool) -> list[Hit] | None:
-                kept = group(hits)
-                return None if not whole and len(kept) < k else group(of_use(hits, kept, first=most, count=k))
-
-            found = grown(search, take, contexts=encoded.batch_size, k=most, most=max(most, MOST_CONSIDERED))
-        if options.diversity:
-            found = diverse_hits(found, self.vectors_of_hits, k=k, most=most, diversity=options.diversity)
-        return [hits[:k] for hits in found]
+        return chosen(search, options, contexts=encoded.batch_size, vectors_of=self.vectors_of_hits)
 
     def _turns(self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int) -> list[list[str]]:
         """What each context says, for a search that reads words; nothing for others."""

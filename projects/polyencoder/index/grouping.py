@@ -1,4 +1,4 @@
-"""At most n hits for each value of a metadata field, searching for more until there are enough."""
+"""At most n hits for each value of a metadata field, searching for more until there are enough; and unlike hits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from polyencoder.index.hits import Hit
+from polyencoder.index.hits import Hit, Vectors, diverse_hits
+from polyencoder.index.options import TOP_K, SearchOptions
+from polyencoder.scoring.diversity import pool_size
 
 MOST_CONSIDERED = 1 << 14
 """The best candidates of a context among which groups are looked for."""
+
+Search = Callable[[Sequence[int], int], list[list[Hit]]]
+"""From the places of contexts, and a number of hits, to the hits of each."""
 
 _AT_ONCE = 1 << 18  # hits of a repeated search in memory
 
@@ -54,8 +59,37 @@ def of_use(hits: Sequence[Hit], kept: Sequence[Hit], *, first: int, count: int) 
     ]
 
 
+def chosen(
+    search: Search, options: SearchOptions, *, contexts: int, vectors_of: Callable[[Iterable[Hit]], Vectors]
+) -> list[list[Hit]]:
+    """The hits that `group_by` and `diversity` choose among those of a search with neither.
+
+    Args:
+        search: as for `grown`.
+        contexts: their number.
+        vectors_of: the vectors of hits.
+    """
+    k = options.top_k or TOP_K
+    most = pool_size(k) if options.diversity else k
+    if (key := options.group_by) is None:
+        found = search(range(contexts), most)
+    else:
+        size = options.group_size or 1
+
+        def take(_: int, hits: list[Hit], whole: bool) -> list[Hit] | None:
+            kept = limited(hits, key, size=size)
+            if not whole and len(kept) < k:
+                return None
+            return limited(of_use(hits, kept, first=most, count=k), key, size=size)
+
+        found = grown(search, take, contexts=contexts, k=most, most=max(most, MOST_CONSIDERED))
+    if options.diversity:
+        found = diverse_hits(found, vectors_of, k=k, most=most, diversity=options.diversity)
+    return [hits[:k] for hits in found]
+
+
 def grown(
-    search: Callable[[Sequence[int], int], list[list[Hit]]],
+    search: Search,
     take: Callable[[int, list[Hit], bool], list[Hit] | None],
     *,
     contexts: int,
@@ -65,7 +99,7 @@ def grown(
     """Searches until each context has enough hits: those that have not are searched again for four times as many.
 
     Args:
-        search: from the places of contexts, and a number of hits, to the hits of each.
+        search: called with the places of contexts.
         take: from a context's place, its hits, and whether there are no more, to those that are kept; None where more
             are needed.
         contexts: their number.

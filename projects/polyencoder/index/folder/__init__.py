@@ -7,15 +7,11 @@ from typing import TYPE_CHECKING
 from polyencoder.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from polyencoder.index.folder.index import FolderIndex, described_folder, remove_index
+    from polyencoder.index.folder.describe import described_folder
+    from polyencoder.index.folder.files import remove_index
+    from polyencoder.index.folder.index import FolderIndex
 
-__all__ = [
-    "FolderIndex",
-    "described_folder",
-    "remove_index",
-]
+__all__ = ["FolderIndex", "described_folder", "remove_index"]
 
-_MODULES = {
-    **dict.fromkeys(("FolderIndex", "described_folder", "remove_index"), "index"),
-}
+_MODULES = {"FolderIndex": "index", "described_folder": "describe", "remove_index": "files"}
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -1,18 +1,13 @@
-"""The contents of an index's database: texts, entries, the names of the files, the description.
-
-A *row* is a distinct text, and the place of its vector: 0, 1, 2, ... without gaps. An *entry* is a candidate: an id, a
-row and metadata. Several entries may share a row. A row without entries is *dead*; its vector stays in its file until
-the index is compacted. An index with words also has a full-text table of the living rows, see `words`.
-"""
+"""The contents of an index's database (`schema`): texts, entries, the names of the files, the description."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
-from functools import cache, cached_property
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,30 +18,11 @@ from polyencoder.index.entries import Candidate, How, checked, taken
 from polyencoder.index.filters import Exactness, Filter
 from polyencoder.index.folder.conditions import condition_of, path_of
 from polyencoder.index.folder.files import is_ours
-from polyencoder.index.folder.words import KEPT, TABLE, Words
+from polyencoder.index.folder.schema import COMPACT, INDEXES, damaged
+from polyencoder.index.folder.words import Words
 from polyencoder.index.hits import Hit
 
 Array = np.ndarray[Any, Any]
-
-_TEXTS = "CREATE TABLE {}(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, text TEXT NOT NULL);"
-_TABLES = f"""
-{_TEXTS.format("texts")}
-CREATE TABLE entries(number INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, row INTEGER NOT NULL, metadata TEXT);
-CREATE TABLE dead(row INTEGER PRIMARY KEY);
-CREATE TABLE files(name TEXT PRIMARY KEY, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum TEXT NOT NULL);
-CREATE TABLE description(json TEXT NOT NULL);
-"""
-# Created after the entries: sorting once is faster than keeping them sorted.
-_INDEXES = "CREATE INDEX entries_by_row ON entries(row);"
-
-_COMPACT = f"""
-{_TEXTS.format("living")}
-INSERT INTO living SELECT ROW_NUMBER() OVER (ORDER BY row) - 1, digest, text FROM texts WHERE row NOT IN dead;
-UPDATE entries SET row = (SELECT living.row FROM living JOIN texts USING (digest) WHERE texts.row = entries.row);
-DROP TABLE texts;
-ALTER TABLE living RENAME TO texts;
-DELETE FROM dead;
-"""
 
 # Rows given as a JSON list: one query for all of them, each looked up (CROSS JOIN: in this order)
 _WANTED = "(SELECT value AS wanted FROM json_each(?))"
@@ -78,31 +54,6 @@ class Catalogue:
         """The full-text table; None if the index has none."""
         words = Words(self._ask)
         return words if words.exist else None
-
-    @staticmethod
-    def create_tables(connection: sqlite3.Connection, *, words: bool = False) -> None:
-        """Creates the tables in a new database; call `create_indexes` after the entries."""
-        connection.executescript(_TABLES)
-        if words:
-            Words(connection.execute).create()
-
-    def check_tables(self) -> None:
-        """Raises CheckpointError unless the database has exactly the tables of an index.
-
-        A view instead of a table could return anything, and a trigger could change anything.
-        """
-        others = (
-            "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') "
-            "OR (sql LIKE '%VIRTUAL TABLE%' AND (name, sql) IS NOT ('words', ?))"
-        )
-        if (found := self._ask(others, (TABLE,)).fetchone()) is not None:
-            raise self._damaged("its database has the {} {!r:.60}, which is not part of an index".format(*found))
-        tables = _tables(words=self.words is not None)
-        for name, columns in tables.items():
-            if name == KEPT and self.words is not None and not self.words.are_kept:
-                continue  # of an earlier version
-            if _columns(self._ask, name) != columns:
-                raise self._damaged(f"its database has no valid table {name!r}")
 
     # Reading
 
@@ -231,7 +182,7 @@ class Catalogue:
         return found
 
     def _damaged(self, what: str) -> CheckpointError:
-        return CheckpointError(f"{self._folder}: damaged, {what}; build it again")
+        return damaged(self._folder, what)
 
     # Changing
 
@@ -326,11 +277,11 @@ class Catalogue:
 
     def create_indexes(self) -> None:
         """Creates the indexes of a filled database."""
-        self._ask(_INDEXES)
+        self._ask(INDEXES)
 
     def compact(self) -> None:
         """Removes the dead rows; the others keep their order."""
-        for statement in _COMPACT.split(";"):  # executescript would commit the open transaction
+        for statement in COMPACT.split(";"):  # executescript would commit the open transaction
             self._ask(statement)
         if self.words is not None:
             self._fill(self.words)
@@ -352,20 +303,6 @@ class Catalogue:
         if (found := self._ask(query, values).fetchone()) is None:
             raise sqlite3.DatabaseError("it has no description")
         return found[0]
-
-
-@cache
-def _tables(*, words: bool) -> dict[str, list[Any]]:
-    """The columns of each table of an index, including those that FTS5 makes for its own."""
-    with closing(sqlite3.connect(":memory:")) as empty:
-        Catalogue.create_tables(empty, words=words)
-        names = [name for (name,) in empty.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        return {name: _columns(empty.execute, name) for name in names}
-
-
-def _columns(ask: Callable[[str], sqlite3.Cursor], table: str) -> list[Any]:
-    """The name and type of each column, whether it may be null, and its place in the primary key."""
-    return [(name, kind, *rest) for _, name, kind, *rest in ask(f"PRAGMA table_xinfo({table})")]
 
 
 def digest_of(text: str) -> bytes:

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
+from polyencoder.index.folder.schema import check_tables, create_tables
 
 T = TypeVar("T")
 
@@ -146,7 +147,7 @@ def connect_to_fill(path: Path, *, words: bool = False) -> sqlite3.Connection:
     connection = connect(path)
     connection.execute("PRAGMA journal_mode = OFF")
     connection.execute("PRAGMA synchronous = OFF")
-    Catalogue.create_tables(connection, words=words)
+    create_tables(connection, words=words)
     return connection
 
 
@@ -157,7 +158,7 @@ def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
     connection = None
     try:
         connection = connect(path, "mode=ro" if content is None else "mode=ro&immutable=1")
-        Catalogue(connection, path.parent).check_tables()
+        check_tables(connection, path.parent)
     except BaseException as error:
         if connection is not None:
             connection.close()

@@ -5,7 +5,9 @@ Only files with such names are ever removed.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,3 +100,22 @@ class explained:  # a class, as generators cost more, and there is one per recor
                 f"{self._folder}: cannot be written ({first_line(error)}); fix that and run the same command again: "
                 "it resumes"
             ) from error
+
+
+def remove_index(folder: str | os.PathLike[str]) -> None:
+    """Removes an index, finished or not, if any. InputError if the folder has other files, which remain."""
+    path = Path(folder)
+    if path.is_file():
+        raise InputError(f"{path}: is a file; give another folder for the index")
+    if not path.exists():
+        return
+    check_only_ours(path)
+    with locked(path), explained(path):
+        files = [file for file in check_only_ours(path) if file.name != LOCK]
+        for file in sorted(files, key=lambda file: file.name == DATABASE):  # last: until then it can be repeated
+            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+        (path / LOCK).unlink()  # under the lock: a waiting process makes a new one
+    with explained(path):
+        path.resolve().rmdir()
+        if path.is_symlink():
+            path.unlink()

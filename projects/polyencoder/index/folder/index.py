@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,16 +20,15 @@ import torch
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Index, check_contexts
+from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.description import Tuned
-from polyencoder.index.faiss.search import scan_vectors
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
 from polyencoder.index.filters import Filter
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
-from polyencoder.index.folder.files import DATABASE, LOCK, check_only_ours, explained, locked
+from polyencoder.index.folder.files import explained, locked
 from polyencoder.index.folder.state import State
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta, encoder_of
@@ -186,26 +184,11 @@ class FolderIndex(Index):
     def _search(
         self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
     ) -> list[list[Hit]]:
-        """Searches with the FAISS index if there is one, else by scoring everything."""
-
-        return self._read(lambda state, catalogue: self._by_vectors(state, catalogue, contexts, options, floors))
-
-    def _by_vectors(
-        self,
-        state: State,
-        catalogue: Catalogue,
-        contexts: ContextEncoding,
-        options: SearchOptions,
-        floors: Sequence[float] | None = None,
-    ) -> list[list[Hit]]:
-        check_contexts(contexts, dim=state.meta.dim)
-        wanted = replace(options, top_k=max(1, options.k(state.meta.entries)))
-        allowed = state.allowed(catalogue, wanted.filter).rows
-        if wanted.exactness == "exact" or state.meta.faiss is None:
-            found = scan_vectors(contexts, state.vectors, wanted, allowed=allowed, attention=self.attention)
-        else:
-            found = state.faiss.search(contexts, wanted, allowed=allowed, attention=self.attention, floors=floors)
-        return state.hits(catalogue, found, wanted)
+        return self._read(
+            lambda state, catalogue: state.by_vectors(
+                catalogue, contexts, options, attention=self.attention, floors=floors
+            )
+        )
 
     def _search_both(
         self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
@@ -213,9 +196,8 @@ class FolderIndex(Index):
         def find(state: State, catalogue: Catalogue) -> tuple[list[list[Hit]], list[list[Hit]]]:
             by_vectors: list[list[Hit]] = [[] for _ in turns]
             if not options.words_only:
-                by_vectors = self._by_vectors(state, catalogue, contexts, options)
-            check_contexts(contexts, dim=state.meta.dim)
-            return by_vectors, state.word_hits(catalogue, contexts, turns, options, attention=self.attention)
+                by_vectors = state.by_vectors(catalogue, contexts, options, attention=self.attention)
+            return by_vectors, state.by_words(catalogue, contexts, turns, options, attention=self.attention)
 
         return self._read(find)
 
@@ -337,46 +319,3 @@ class FolderIndex(Index):
     def _each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
         with self._step() as change:
             return change.each(items, enter)
-
-
-def described_folder(folder: Path) -> list[str]:
-    """A summary of an index, in lines; neither its model nor FAISS is needed. Errors as in `FolderIndex.open`."""
-    with closing(Database(folder)) as database, database.snapshot() as catalogue:
-        meta = IndexMeta.parsed(catalogue.description(), folder)
-        dead = len(catalogue.dead_rows())
-        files, words = catalogue.files(), catalogue.words is not None
-    vectors = f"{meta.rows:,} of {meta.dim} numbers, {meta.dtype}" + (f", {dead:,} removed" if dead else "")
-    lines = meta.summary(folder, entries=meta.entries, vectors=vectors)
-    if (tokens := meta.tokens) is not None:
-        size = sum(file.bytes for file in files if file.name.endswith((".tokens.npy", ".offsets.npy")))
-        lines.append(f"tokens: of {tokens.dim} numbers, {tokens.dtype}; {size / max(1, meta.rows):,.0f} bytes per text")
-    if words:
-        lines.append("words: of all texts, for hybrid searches")
-    if (faiss := meta.faiss) is None:
-        return [*lines, "search: everything is scored (no FAISS index)"]
-    parameters = ", ".join(f"{name}={value}" for name, value in faiss.parameters.items())
-    lines.append(f"search: FAISS {faiss.kind} ({parameters}), of {faiss.rows:,} vectors")
-    if (tuned := faiss.tuned) is None:
-        return [*lines, "recall: not measured (`polyencoder update` measures it)"]
-    wanted = "wanted" if tuned.reached else "wanted, and not reached"
-    since = "" if tuned.rows == meta.rows else f"; measured with {tuned.rows:,} vectors"
-    return [*lines, f"recall: {tuned.recall:g} {wanted}; {tuned}{since}"]
-
-
-def remove_index(folder: str | os.PathLike[str]) -> None:
-    """Removes an index, finished or not, if any. InputError if the folder has other files, which remain."""
-    path = Path(folder)
-    if path.is_file():
-        raise InputError(f"{path}: is a file; give another folder for the index")
-    if not path.exists():
-        return
-    check_only_ours(path)
-    with locked(path), explained(path):
-        files = [file for file in check_only_ours(path) if file.name != LOCK]
-        for file in sorted(files, key=lambda file: file.name == DATABASE):  # last: until then it can be repeated
-            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-        (path / LOCK).unlink()  # under the lock: a waiting process makes a new one
-    with explained(path):
-        path.resolve().rmdir()
-        if path.is_symlink():
-            path.unlink()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.faiss.search import FaissSearch, Results
+from polyencoder.index.base import check_contexts
+from polyencoder.index.faiss.search import FaissSearch, scan_vectors
 from polyencoder.index.filters import Filter, checked_filter
 from polyencoder.index.folder.catalogue import Catalogue, check_size
 from polyencoder.index.hits import Hit
@@ -114,8 +116,31 @@ class State:
         mask[torch.from_numpy(rows)] = value
         return mask
 
+    def by_vectors(
+        self,
+        catalogue: Catalogue,
+        contexts: ContextEncoding,
+        options: SearchOptions,
+        *,
+        attention: str,
+        floors: Sequence[float] | None = None,
+    ) -> list[list[Hit]]:
+        """The best `top_k` entries of each context: with the FAISS index if there is one, else by scoring everything.
+
+        `floors` are those of `Index._search`.
+        """
+        check_contexts(contexts, dim=self.meta.dim)
+        wanted = replace(options, top_k=max(1, options.k(self.meta.entries)))
+        allowed = self.allowed(catalogue, wanted.filter).rows
+        if wanted.exactness == "exact" or self.meta.faiss is None:
+            found = scan_vectors(contexts, self.vectors, wanted, allowed=allowed, attention=attention)
+        else:
+            found = self.faiss.search(contexts, wanted, allowed=allowed, attention=attention, floors=floors)
+        results = found.scores.tolist(), found.rows.tolist(), found.found
+        return catalogue.hits(*results, most=wanted.top_k, filter=wanted.filter)
+
     @torch.no_grad()
-    def word_hits(
+    def by_words(
         self,
         catalogue: Catalogue,
         contexts: ContextEncoding,
@@ -124,11 +149,12 @@ class State:
         *,
         attention: str,
     ) -> list[list[Hit]]:
-        """The first `top_k` entries by words for each context, with the scores of their vectors.
+        """The best `top_k` entries by words for each context, with the scores of their vectors.
 
         Raises:
             CheckpointError: the index had words, but an index without them has replaced it.
         """
+        check_contexts(contexts, dim=self.meta.dim)
         if catalogue.words is None:
             raise CheckpointError(f"{self.folder}: has no words any more; open it again")
         passing = self.allowed(catalogue, options.filter).rows if options.filter else None  # words: of living rows
@@ -149,8 +175,3 @@ class State:
             ]
             hits.append(some[: options.top_k])
         return hits
-
-    def hits(self, catalogue: Catalogue, found: Results, options: SearchOptions) -> list[list[Hit]]:
-        """The first `top_k` entries of the found rows, as `Catalogue.hits`."""
-        results = found.scores.tolist(), found.rows.tolist(), found.found
-        return catalogue.hits(*results, most=options.top_k, filter=options.filter)

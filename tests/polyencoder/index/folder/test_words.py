@@ -20,6 +20,7 @@ from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.files import DATABASE
+from polyencoder.index.folder.schema import create_tables
 from polyencoder.index.folder.words import Words
 from polyencoder.index.open import described
 from polyencoder.index.words import query_words, words_of
@@ -64,7 +65,7 @@ def found_in(index: FolderIndex, ranker, query: str, **options) -> dict[str, flo
 @given(changes=CHANGES, query=st.sets(st.sampled_from([*VOCABULARY[:-1], "北 京"]), min_size=1))
 def test_scores_are_bm25_of_the_living_texts(changes, query):
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        Catalogue.create_tables(connection, words=True)
+        create_tables(connection, words=True)
         catalogue, living = Catalogue(connection, "made"), {}
         for change, number, text in changes:
             if change == "put":

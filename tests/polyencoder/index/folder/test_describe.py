@@ -1,0 +1,22 @@
+"""The summary of an index folder that was never opened for a search."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder.errors import CheckpointError
+from polyencoder.index.folder.describe import described_folder
+from polyencoder.index.open import described
+
+
+def test_candidates_model_and_vectors(folder):
+    lines = described_folder(folder)
+    assert described(folder) == lines
+    assert lines[0].endswith("index: 10 candidates")
+    assert lines[1].startswith("model: models/mine (poly-encoder, fingerprint ")
+    assert lines[-1] == "search: everything is scored (no FAISS index)"
+
+
+def test_no_index(tmp_path):
+    with pytest.raises(CheckpointError, match="nowhere: no index"):
+        described_folder(tmp_path / "nowhere")
