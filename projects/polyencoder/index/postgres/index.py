@@ -19,29 +19,21 @@ import torch
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import check_contexts
-from polyencoder.index.certificate import search_shortlists
 from polyencoder.index.entries import Candidate
-from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.options import TOP_K, SearchOptions
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.meta import PostgresMeta, read_meta
 from polyencoder.index.postgres.rows import postgres_entry
-from polyencoder.index.postgres.search import PostgresSearch
-from polyencoder.index.postgres.table import Table, parse_kind, vectors_of
+from polyencoder.index.postgres.search import by_vectors, by_words
+from polyencoder.index.postgres.table import MOST_LISTS, Table, parse_kind
 from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of, vectors_to_write
-from polyencoder.index.words import query_words
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.scoring import ContextEncoding, score
-from polyencoder.scoring.exact import at_least_fp32
+from polyencoder.scoring import ContextEncoding
 
 T = TypeVar("T")
-
-_SHORTEST_LIST = 256
-_SCAN_ROWS = 8192  # if so few pass the filter, scoring all is faster than an index
-_MOST_EF, _MOST_PROBES = 1000, 32_768  # of pgvector
 
 
 class PostgresIndex(RowIndex):
@@ -129,7 +121,7 @@ class PostgresIndex(RowIndex):
                 rows = table.count()
                 if "nlist" in parameters:
                     parameters["nlist"] = parameters["nlist"] or max(
-                        1, min(round(4 * math.sqrt(rows)), rows // 39, _MOST_PROBES)
+                        1, min(round(4 * math.sqrt(rows)), rows // 39, MOST_LISTS)
                     )
                     table.describe(meta.to_json())
                 table.build(name, parameters, words=words)
@@ -222,52 +214,9 @@ class PostgresIndex(RowIndex):
         self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
     ) -> list[list[Hit]]:
         """Searches in one transaction, with a statement per context; of equal scores the lowest key comes first."""
-        return self._read(lambda table: self._by_vectors(table, contexts, options, floors))
-
-    def _by_vectors(
-        self,
-        table: Table,
-        contexts: ContextEncoding,
-        options: SearchOptions,
-        floors: Sequence[float] | None = None,
-    ) -> list[list[Hit]]:
-        check_contexts(contexts, dim=self.meta.dim)
-        contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
-        flat, given = self.meta.kind == "flat", options.exactness
-        most = max(options.k(1 << 62), _SCAN_ROWS) + 1
-        available = table.count(options.filter, most=most)
-        if (k := options.k(available)) == 0 or contexts.batch_size == 0:
-            return [[] for _ in range(contexts.batch_size)]
-        length = options.list_length or max(4 * k, _SHORTEST_LIST)
-        few = options.filter is not None and available <= _SCAN_ROWS
-        scans = few or (flat and not (given or options.list_length))
-        scans |= length > LONGEST_LIST and not options.list_length
-        search = PostgresSearch(
-            table,
-            contexts,
-            k=k,
-            filter=options.filter,
-            attention=self.attention,
-            exact_lists=flat,
-            tolerance=None if flat else TOLERANCE if options.tolerance is None else options.tolerance,
+        return self._read(
+            lambda table: by_vectors(table, contexts, options, self.meta, attention=self.attention, floors=floors)
         )
-        self._plan(table.session, length=length, effort=options.effort)
-        answers = search_shortlists(
-            search,
-            exactness="exact" if scans else given or "approximate",
-            length=min(length, available),
-            longest=max(length, LONGEST_LIST, 2 * k),
-            floors=floors,
-        )
-        return [
-            [
-                Hit(row.id, row.text, score, row.metadata, answer.found)
-                for score, row in zip(
-                    answer.scores.tolist(), (search.rows[number] for number in answer.rows.tolist()), strict=True
-                )
-            ]
-            for answer in answers
-        ]
 
     @torch.no_grad()
     def _search_both(
@@ -277,40 +226,15 @@ class PostgresIndex(RowIndex):
             if not self.meta.words:
                 raise CheckpointError(f"{self.address}: has no words any more; open it again")
             check_contexts(contexts, dim=self.meta.dim)
-            by_words = [
-                self._by_words(table, contexts.select(place), query_words(some), options)
+            hits = [
+                by_words(table, contexts.select(place), some, options, dim=self.meta.dim, attention=self.attention)
                 for place, some in enumerate(turns)
             ]
-            by_vectors: list[list[Hit]] = [[] for _ in turns]
-            if not options.words_only:
-                by_vectors = self._by_vectors(table, contexts, options)
-            return by_vectors, by_words
+            if options.words_only:
+                return [[] for _ in turns], hits
+            return by_vectors(table, contexts, options, self.meta, attention=self.attention), hits
 
         return self._read(find)
-
-    def _by_words(
-        self, table: Table, context: ContextEncoding, words: Sequence[str], options: SearchOptions
-    ) -> list[Hit]:
-        """The best `top_k` rows of one context by words, with the scores of their vectors."""
-        if not (rows := table.by_words(words, k=options.top_k or TOP_K, filter=options.filter) if words else []):
-            return []
-        vectors = vectors_of((row[4] for row in rows), dim=self.meta.dim)
-        scores = score(context.to(dtype=at_least_fp32(context.vectors.dtype)), vectors, attention=self.attention)[0]
-        return [
-            Hit(id_, text, own, metadata, "words", word_score=by_words)
-            for (_, id_, text, metadata, _, by_words), own in zip(rows, scores.tolist(), strict=True)
-        ]
-
-    def _plan(self, session: PostgresSession, *, length: int, effort: int | None) -> None:
-        """Sets how PostgreSQL finds neighbours in this transaction."""
-        if self.meta.kind == "flat":
-            session.set({"enable_indexscan": "off"})  # or a foreign index would make lists approximate
-        elif self.meta.kind == "hnsw":
-            wanted = min(_MOST_EF, max(effort or 0, length))
-            session.set({"hnsw.ef_search": wanted, "hnsw.iterative_scan": "strict_order", "enable_seqscan": "off"})
-        else:
-            probes = min(_MOST_PROBES, effort or max(1, self.meta.parameters["nlist"] // 8))
-            session.set({"ivfflat.probes": probes, "ivfflat.iterative_scan": "relaxed_order", "enable_seqscan": "off"})
 
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: a "flat" table has no effort, and no groups of codes."""

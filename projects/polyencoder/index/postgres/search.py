@@ -1,12 +1,7 @@
-"""Search in PostgreSQL: one statement proposes candidates, scores them, and bounds the others.
+"""Search in PostgreSQL: a `statement` for each context, whose results `certificate` proves, and this library scores.
 
-    near     each code's nearest rows (LATERAL over the codes), by pgvector's index or, if it is "flat", by all rows
-    scored   the poly-encoder's score of each: the softmax over the codes' inner products
-    kept     those whose score is not below the k-th best, within rounding
-
-A scan is the same statement without `near`. pgvector's products are float4, so scores have rounding errors, which a
-margin allows for: the result, a few more than k rows, is scored again by this library. So the results, their order and
-their ties are those of a scan in memory. `certificate` does the rest.
+pgvector's products are float4, so its scores have rounding errors, which a margin allows for: the result, a few more
+than k rows, is scored again here. So the results, their order and their ties are those of a scan in memory.
 """
 
 from __future__ import annotations
@@ -16,16 +11,103 @@ from typing import Any, NamedTuple
 
 import torch
 
-from polyencoder.index.certificate import Shortlist
-from polyencoder.index.faiss.search import group_means
+from polyencoder.index.base import check_contexts
+from polyencoder.index.certificate import Shortlist, search_shortlists
+from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE, group_means
 from polyencoder.index.filters import Filter
+from polyencoder.index.hits import Hit
+from polyencoder.index.options import TOP_K, SearchOptions
+from polyencoder.index.postgres.meta import PostgresMeta
 from polyencoder.index.postgres.rows import condition
-from polyencoder.index.postgres.table import Table, literal, vectors_of
-from polyencoder.scoring import ContextEncoding, TopK, search
-from polyencoder.scoring.exact import scale_of
+from polyencoder.index.postgres.statement import statement
+from polyencoder.index.postgres.table import MOST_LISTS, Table, literal, vectors_of
+from polyencoder.index.words import query_words
+from polyencoder.scoring import ContextEncoding, TopK, score, search
+from polyencoder.scoring.exact import at_least_fp32, scale_of
 
-# exp of less is an underflow error in PostgreSQL, not 0; weights of e^-100 do not change a score.
-_LEAST_EXPONENT = -100
+_SHORTEST_LIST = 256
+_SCAN_ROWS = 8192  # if so few pass the filter, scoring all is faster than an index
+_MOST_EF = 1000  # of pgvector
+
+
+def by_vectors(
+    table: Table,
+    contexts: ContextEncoding,
+    options: SearchOptions,
+    meta: PostgresMeta,
+    *,
+    attention: str,
+    floors: Sequence[float] | None = None,
+) -> list[list[Hit]]:
+    """The best `top_k` rows of each context; of equal scores the lowest key comes first.
+
+    `floors` are those of `Index._search`.
+    """
+    check_contexts(contexts, dim=meta.dim)
+    contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
+    flat, given = meta.kind == "flat", options.exactness
+    most = max(options.k(1 << 62), _SCAN_ROWS) + 1
+    available = table.count(options.filter, most=most)
+    if (k := options.k(available)) == 0 or contexts.batch_size == 0:
+        return [[] for _ in range(contexts.batch_size)]
+    length = options.list_length or max(4 * k, _SHORTEST_LIST)
+    few = options.filter is not None and available <= _SCAN_ROWS
+    scans = few or (flat and not (given or options.list_length))
+    scans |= length > LONGEST_LIST and not options.list_length
+    search = PostgresSearch(
+        table,
+        contexts,
+        k=k,
+        filter=options.filter,
+        attention=attention,
+        exact_lists=flat,
+        tolerance=None if flat else TOLERANCE if options.tolerance is None else options.tolerance,
+    )
+    _plan(table, meta, length=length, effort=options.effort)
+    answers = search_shortlists(
+        search,
+        exactness="exact" if scans else given or "approximate",
+        length=min(length, available),
+        longest=max(length, LONGEST_LIST, 2 * k),
+        floors=floors,
+    )
+    return [
+        [
+            Hit(row.id, row.text, score, row.metadata, answer.found)
+            for score, number in zip(answer.scores.tolist(), answer.rows.tolist(), strict=True)
+            for row in [search.rows[number]]
+        ]
+        for answer in answers
+    ]
+
+
+def _plan(table: Table, meta: PostgresMeta, *, length: int, effort: int | None) -> None:
+    """Sets how PostgreSQL finds neighbours in this transaction."""
+    if meta.kind == "flat":
+        table.session.set({"enable_indexscan": "off"})  # or a foreign index would make lists approximate
+        return
+    if meta.kind == "hnsw":
+        ef = min(_MOST_EF, max(effort or 0, length))
+        settings = {"hnsw.ef_search": ef, "hnsw.iterative_scan": "strict_order"}
+    else:
+        probes = min(MOST_LISTS, effort or max(1, meta.parameters["nlist"] // 8))
+        settings = {"ivfflat.probes": probes, "ivfflat.iterative_scan": "relaxed_order"}
+    table.session.set({**settings, "enable_seqscan": "off"})
+
+
+def by_words(
+    table: Table, context: ContextEncoding, turns: Sequence[str], options: SearchOptions, *, dim: int, attention: str
+) -> list[Hit]:
+    """The best `top_k` rows of one context by words, with the scores of their vectors."""
+    words = query_words(turns)
+    if not (rows := table.by_words(words, k=options.top_k or TOP_K, filter=options.filter) if words else []):
+        return []
+    vectors = vectors_of((row[4] for row in rows), dim=dim)
+    scores = score(context.to(dtype=at_least_fp32(context.vectors.dtype)), vectors, attention=attention)[0]
+    return [
+        Hit(id_, text, own, metadata, "words", word_score=by_words)
+        for (_, id_, text, metadata, _, by_words), own in zip(rows, scores.tolist(), strict=True)
+    ]
 
 
 class CandidateRow(NamedTuple):
@@ -127,66 +209,3 @@ class PostgresSearch:
             number = self._numbers[row.key] = len(self.rows)
             self.rows.append(row)
         return number
-
-
-def statement(
-    codes: int, *, queries: int | None, condition: str, scale: float, heads: int, has_keys: bool, certified: bool
-) -> str:
-    """The statement for a context of `codes` codes: over the lists of `queries` vectors, or over all rows (None).
-
-    Its text depends only on numbers; vectors, lengths and filter values are bound. Columns: key, id, text, metadata,
-    vector, and the bound for rows outside the lists, null if unknown.
-    """
-    near, source, bound = "", f"WHERE {condition}", "NULL::float8"
-    if queries is not None:
-        units = [f"%(u{i})s::float8" if certified else "0.0::float8" for i in range(queries)]
-        asking = ", ".join(f"({i}, %(q{i})s::vector, {unit})" for i, unit in enumerate(units))
-        near = f"""near AS MATERIALIZED (
-    SELECT codes.code, codes.unit, nearest.key, nearest.product
-    FROM (VALUES {asking}) AS codes(code, query, unit)
-    CROSS JOIN LATERAL (
-        SELECT key, -(vector <#> codes.query) AS product FROM {{table}} WHERE {condition}
-        ORDER BY vector <#> codes.query LIMIT %(length)s
-    ) AS nearest
-), """
-        source = "WHERE key IN (SELECT key FROM near)"
-        if certified:
-            bound = f"""(
-        SELECT CASE WHEN count(*) = {queries} AND bool_and(lists.named = %(length)s)
-            THEN max(lists.last + lists.unit * longest.norm) END
-        FROM (SELECT unit, min(product) AS last, count(*) AS named FROM near GROUP BY code, unit) AS lists
-    )"""
-    # OFFSET 0 prevents PostgreSQL from recomputing a column at each use
-    every = range(codes)
-    products = "".join(f", -(vector <#> %(c{i})s::vector) AS l{i}" for i in every)
-    if has_keys:
-        weighing = "".join(f", %(b{i})s::float8 - (vector <#> %(k{i})s::vector) AS w{i}" for i in every)
-    else:
-        weighing = "".join(f", l{i} * {scale!r}::float8 AS w{i}" for i in every)
-    columns = f"key{products}{', vector' if has_keys else ''}"
-    logits = f"SELECT *{weighing} FROM (SELECT {columns} FROM {{table}} {source} OFFSET 0) AS a OFFSET 0"
-    of_heads = [list(every[head::heads]) for head in range(heads)] if codes else []
-    tops = "".join(f", greatest({', '.join(f'w{i}' for i in of)}) AS t{h}" for h, of in enumerate(of_heads))
-    weights = "".join(
-        f", exp(greatest(w{i} - t{h}, {_LEAST_EXPONENT})) AS e{i}" for h, of in enumerate(of_heads) for i in of
-    )
-    score = " + ".join(
-        f"({' + '.join(f'e{i} * l{i}' for i in of)}) / ({' + '.join(f'e{i}' for i in of)})" for of in of_heads
-    )
-    if codes == 1 and not has_keys:
-        score = "l0"
-    names = "".join(f", l{i}" for i in every)
-    return f"""WITH {near}longest AS MATERIALIZED (SELECT max(norm)::float8 AS norm FROM {{table}}),
-scored AS MATERIALIZED (
-    SELECT key, {score or "0.0::float8"} AS score
-    FROM (SELECT key{names}{weights} FROM (SELECT *{tops} FROM ({logits}) AS b OFFSET 0) AS c OFFSET 0) AS d
-),
-least AS MATERIALIZED (
-    SELECT min(best.score) - %(unit)s::float8 * longest.norm - %(square)s::float8 * longest.norm * longest.norm AS score
-    FROM (SELECT score FROM scored ORDER BY score DESC LIMIT %(k)s) AS best, longest GROUP BY longest.norm
-),
-kept AS (
-    SELECT key, id, text, metadata, vector, row_number() OVER (PARTITION BY scored.score, vector ORDER BY key) AS copy
-    FROM scored JOIN {{table}} USING (key), least WHERE scored.score >= least.score
-)
-SELECT key, id, text, metadata, vector, {bound} FROM kept, longest WHERE copy <= %(k)s ORDER BY key"""

@@ -20,7 +20,10 @@ from polyencoder.packages import require
 KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
 """Kind of index -> pgvector's parameters and their defaults; 0: by the number of rows."""
 
-_LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, 32_768)}
+MOST_LISTS = 32_768
+"""Of an ivf-flat index: pgvector's maximum."""
+
+_LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, MOST_LISTS)}
 _MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
 _OURS = "polyencoder index "  # the prefix of our tables' comments
 _VERSION = (0, 8)  # pgvector's, for iterative scans with a filter

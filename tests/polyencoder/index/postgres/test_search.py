@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
-from polyencoder.index.postgres.search import statement
+from polyencoder.index.postgres.statement import statement
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.keys import Keys
 from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, stored
