@@ -15,7 +15,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -23,9 +23,10 @@ import torch
 from polyencoder.checks import without_password
 from polyencoder.errors import CheckpointError, ConfigError, NoAnswerError
 from polyencoder.index.base import Index
-from polyencoder.index.entries import Candidate, How, canonical
+from polyencoder.index.entries import Candidate, How
 from polyencoder.index.filters import Filter
-from polyencoder.index.hits import Found, Hit, HitKey
+from polyencoder.index.hits import Hit, HitKey
+from polyencoder.index.merging import Answer, best_of, in_first_parts
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import TOP_K, SearchOptions
 from polyencoder.modeling import RankerModel
@@ -33,10 +34,8 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 
 T = TypeVar("T")
-_Same = tuple[str, str, str | None]
 
 _AGAIN_SECONDS = 5.0  # after which an index that did not answer is asked again
-_WEAKEST: dict[Found, int] = {"exact": 0, "certified": 1, "approximate": 2, "words": 3}
 _log = logging.getLogger(__name__)
 
 
@@ -213,8 +212,8 @@ class FederatedIndex(Index):
         """As in `Index._search`. For certificates a first search gives the k-th best scores that bound a second."""
         likely = replace(options, exactness="approximate") if options.exactness == "certified" else options
 
-        def search(_: int, index: Index) -> _Answer:
-            return _Answer.of(index, index._search(contexts, likely, floors=floors), likely)
+        def search(_: int, index: Index) -> Answer:
+            return Answer.of(index, index._search(contexts, likely, floors=floors), likely)
 
         first = dict(self._each(search))
         best = self._merged([*first.items()], contexts, options)
@@ -224,7 +223,7 @@ class FederatedIndex(Index):
         reached = [hits[k - 1].score if len(hits) >= k else -math.inf for hits in best]
         bounds = [*map(max, reached, floors)] if floors is not None else reached
 
-        def prove(number: int, index: Index) -> _Answer:
+        def prove(number: int, index: Index) -> Answer:
             found = [*first[number].hits]
             places = [place for place in range(len(found)) if first[number].found(place) == "approximate"]
             if places:
@@ -232,7 +231,7 @@ class FederatedIndex(Index):
                 proven = index._search(some, options, floors=[bounds[place] for place in places])
                 for place, hits in zip(places, proven, strict=True):
                     found[place] = hits
-            return _Answer(found)
+            return Answer(found)
 
         second = self._each(prove, of=first)
         if len(second) < len(first):  # the proofs of the others may rest on scores of one that is gone
@@ -244,25 +243,25 @@ class FederatedIndex(Index):
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         """As in `Index._search_both`. Each index counts its own words for the weights of words."""
 
-        def search(_: int, index: Index) -> tuple[_Answer, _Answer]:
+        def search(_: int, index: Index) -> tuple[Answer, Answer]:
             by_vectors, by_words = index._search_both(contexts, turns, options)
-            return _Answer.of(index, by_vectors, options), _Answer(by_words)
+            return Answer.of(index, by_vectors, options), Answer(by_words)
 
         found = self._each(search)
         by_vectors = self._merged([(number, vectors) for number, (vectors, _) in found], contexts, options)
         by_words = self._merged([(number, words) for number, (_, words) in found], contexts, options)
         for place, lists in enumerate(zip(by_vectors, by_words, strict=True)):
-            by_vectors[place], by_words[place] = _of_first_parts(*lists)
+            by_vectors[place], by_words[place] = in_first_parts(*lists)
         return by_vectors, by_words
 
     def _merged(
-        self, found: Sequence[tuple[int, _Answer]], contexts: ContextEncoding, options: SearchOptions
+        self, found: Sequence[tuple[int, Answer]], contexts: ContextEncoding, options: SearchOptions
     ) -> list[list[Hit]]:
         """The best `top_k` hits of each context, of equal ones those of the first index."""
         answered = {number for number, _ in found}
         missing = tuple(part.number for part in self._parts if part.number not in answered) or None
         return [
-            _best(
+            best_of(
                 [(number, answer.hits[place], answer.found(place)) for number, answer in found],
                 missing,
                 k=options.top_k or TOP_K,
@@ -330,51 +329,3 @@ class FederatedIndex(Index):
         raise ConfigError(
             "several indexes that are searched as one cannot be changed: change one of them", argument="index"
         )
-
-
-class _Answer(NamedTuple):
-    """What an index finds for each context."""
-
-    hits: list[list[Hit]]
-    empty: Found = "exact"
-    """How an empty list was found."""
-
-    @classmethod
-    def of(cls, index: Index, hits: list[list[Hit]], options: SearchOptions) -> _Answer:
-        """The answer of a search by vectors, which may find nothing although there are candidates."""
-        if all(hits) or options.words_only or options.exactness not in (None, "approximate") or not index.approximates:
-            return cls(hits)
-        return cls(hits, "approximate" if index.count(options.filter) else "exact")
-
-    def found(self, place: int) -> Found:
-        """How the list of this context was found."""
-        return self.hits[place][0].found if self.hits[place] else self.empty
-
-
-def _best(parts: Sequence[tuple[int, list[Hit], Found]], missing: tuple[int, ...] | None, *, k: int) -> list[Hit]:
-    """The k best hits of the indexes for one context, of equal ones those of the first index.
-
-    How they were found is what holds for all indexes.
-    """
-    hits: dict[_Same, Hit] = {}
-    for number, some, _ in parts:
-        for hit in some:
-            hits.setdefault(_same(hit), hit._replace(part=number, missing=missing))
-    weakest: Found = max((found for *_, found in parts), key=_WEAKEST.__getitem__, default="exact")
-    by_words = weakest == "words"
-    best = sorted(hits.values(), key=lambda hit: -((hit.word_score or 0.0) if by_words else hit.score))
-    return [hit._replace(found=weakest) for hit in best[:k]]
-
-
-def _of_first_parts(*lists: list[Hit]) -> list[list[Hit]]:
-    """The lists with each candidate in one part: the first one that any of the lists has it from."""
-    first: dict[_Same, int] = {}
-    for hit in (hit for hits in lists for hit in hits):
-        assert hit.part is not None
-        first[_same(hit)] = min(hit.part, first.get(_same(hit), hit.part))
-    return [[hit._replace(part=first[_same(hit)]) for hit in hits] for hits in lists]
-
-
-def _same(hit: Hit) -> _Same:
-    """Equal for what is one candidate, in whichever indexes."""
-    return hit.id, hit.text, canonical(hit.metadata)
