@@ -17,129 +17,24 @@ from torch import Tensor, nn
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.encoder_config import max_length
+from polyencoder.modeling.capabilities import Capabilities
 from polyencoder.modeling.export_steps import CandidatesStep, ContextStep, Step
-from polyencoder.modeling.lora import add_adapters, load_trained, merged, trained_state
+from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
 
-# What a configuration says of the encoder of candidates, which a model with foreign candidates lacks
-_OF_CANDIDATES = ("share_encoders", "candidate_mlp", "candidate_map")
-
-M = TypeVar("M", bound="TrainableModel")
 R = TypeVar("R", bound="RankerModel")
 
 
-class TrainableModel(nn.Module):
-    """The interface of models that a `Trainer` trains: rankers, and models in pre-training."""
-
-    inference_only: tuple[nn.Module, ...] = ()
-    """Frozen modules that compute in training as in inference, without dropout."""
-
-    @property
-    def never_trained(self) -> list[nn.Module]:
-        """Modules that stay what they are in any training."""
-        return []
-
-    def train(self: M, mode: bool = True) -> M:
-        super().train(mode)
-        for module in self.inference_only:
-            module.eval()
-        return self
-
-    @property
-    def loss_scale(self) -> float | None:
-        """The loss scale of a quantized model; None for other models."""
-        return None
-
-    @property
-    def backbones(self) -> list[Backbone]:
-        """The Hugging Face encoders of the model; none in a ConveRT."""
-        return [module for module in self.modules() if isinstance(module, Backbone)]
-
-    def why_not_trainable(self) -> str | None:
-        """Why the weights cannot be trained, and what to do; None if they can."""
-        if any(backbone.rounded for backbone in self.backbones):
-            return "these weights were loaded in low precision: load the ranker without dtype to train it"
-        return None
-
-    # ---- LoRA
-
-    is_adapted: bool = False
-    """Whether it has adapters beside its encoders' frozen weights."""
-
-    def add_adapters(self, **options: Any) -> None:
-        """Trains adapters in the place of its encoders' weights; those of `inference_only` modules have none.
-
-        Options and errors are those of `modeling.lora.add_adapters`.
-        """
-        frozen = {id(one) for module in self.inference_only for one in module.modules()}
-        add_adapters(self, [one for one in self.backbones if id(one) not in frozen], **options)
-        self.is_adapted = True
-
-    def merged(self: M) -> M:
-        """The model to save or export: itself or, with adapters, a copy in which they are merged."""
-        if not self.is_adapted:
-            return self
-        model = merged(self)
-        model.is_adapted = False
-        return model
-
-    def trained_state(self) -> dict[str, Tensor]:
-        """The state to resume training from: all tensors or, with adapters, those that are trained."""
-        return trained_state(self) if self.is_adapted else self.state_dict()
-
-    def load_trained_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restores `trained_state`."""
-        if self.is_adapted:
-            load_trained(self, state)
-        else:
-            self.load_state_dict(state)
-
-    def candidate_modules(self) -> list[nn.Module]:
-        """The modules that a candidate's vector depends on; none without vectors."""
-        return []
-
-    @property
-    def has_foreign_candidates(self) -> bool:
-        """Whether candidates' vectors are another encoder's, so that no weights compute them."""
-        return False
-
-    def token_modules(self) -> list[nn.Module]:
-        """The modules between the candidate tower and a candidate's token vectors."""
-        return []
-
-    def after_batch(self) -> None:
-        """Updates what depends on the number of batches, not on gradients; called after each training batch."""
-
-    def why_too_short(self, batches: int) -> str | None:
-        """Why training needs more than this number of batches; None if it does not."""
-        return None
-
-
-class RankerModel(TrainableModel, ABC):
+class RankerModel(TrainableModel, Capabilities, ABC):
     """A ranker: scores token batches, or the vectors of contexts and candidates if these are encoded separately.
 
     `forward` is the whole model in one call, for training; its steps are `encode_context`, `encode_candidates` and
     `score`. A model with `has_vectors = False` reads contexts and candidates together and refuses the steps.
     """
-
-    title: str
-    """The architecture in messages and model cards: "bi-encoder"."""
-    has_vectors: bool = True
-    """Whether contexts and candidates are encoded separately, so that candidates can be indexed."""
-    has_one_vector: bool = True
-    """Whether a context has one vector, as a candidate has, so that they are text embeddings: `context_vectors`."""
-    reads_pairs: bool = False
-    """Whether `forward` compares the tokens of both texts. If the model also has vectors, these retrieve what
-    `forward` reranks."""
-    shortens: bool = False
-    """Whether the first dimensions of its vectors can be used alone (`RankerConfig.vector_dim`)."""
-    is_all_weights: bool = False
-    """Whether `state_dict` is complete, so that loading needs no initial weights."""
 
     config: RankerConfig
     candidate_fingerprint: str | None = None
@@ -160,68 +55,9 @@ class RankerModel(TrainableModel, ABC):
         self.config = config
         self.base = None
 
-    @classmethod
-    def check_config(cls, config: RankerConfig) -> None:
-        """Raises ConfigError for a configuration that this architecture does not support.
-
-        Texts must fit the backbone: context and candidate together, if they are read together.
-        """
-        if config.poly_attention == "multihead" and (cls.has_one_vector or not cls.has_vectors):
-            raise ConfigError(
-                f"poly_attention is 'multihead', which a {cls.title} does not have", argument="poly_attention"
-            )
-        if config.dense and (cls.reads_pairs or not cls.has_vectors):
-            raise ConfigError(
-                f"the encoder has Dense layers behind its pooling, which a {cls.title} does not have: give an encoder "
-                "without them, or train a bi- or poly-encoder",
-                argument="backbone",
-            )
-        if config.backbone.get("num_hidden_layers") == 0 and not cls.has_vectors:
-            raise ConfigError(
-                f"the encoder is a table of token embeddings, without the attention that a {cls.title} needs: train "
-                "another architecture",
-                argument="architecture",
-            )
-        if config.vector_dim is not None:
-            cls.check_shortens(replace(config, candidate_map=False))  # one of short vectors may follow
-        if config.foreign_dim is not None:
-            contradicts = [name for name in _OF_CANDIDATES if getattr(config, name)]
-            if contradicts or not cls.shortens:  # of single vectors
-                what = contradicts[0] if contradicts else f"the architecture {config.architecture}"
-                raise ConfigError(f"{what} needs an encoder of candidates, but their vectors are another encoder's")
-        if config.candidate_map and not cls.has_vectors:
-            raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
-        limit = max_length(config.backbone)
-        longest = config.text.longest_context + (0 if cls.has_vectors else config.text.label_truncate)
-        if limit is not None and longest > limit:
-            raise ConfigError(
-                f"the backbone takes at most {limit} tokens, but sequences may have {longest}; "
-                "give a smaller text_truncate or label_truncate",
-                argument="text_truncate",
-            )
-        if limit is not None and config.text.label_truncate > limit:
-            raise ConfigError(
-                f"the backbone takes at most {limit} tokens, but candidates may have {config.text.label_truncate}; "
-                "give a smaller label_truncate",
-                argument="label_truncate",
-            )
-
     @property
     def has_foreign_candidates(self) -> bool:
         return self.config.foreign_dim is not None
-
-    @classmethod
-    def check_shortens(cls, config: RankerConfig) -> None:
-        """Raises ConfigError unless the first dimensions of a model's vectors can be used alone."""
-        why = f"a {cls.title} compares more than single vectors" if not cls.shortens else None
-        if config.poly_attention == "multihead":
-            why = "its multi-head attention reads all dimensions"
-        elif config.foreign_dim is not None:
-            why = "those of candidates are another encoder's"
-        elif config.candidate_map:
-            why = "its linear map of candidates' vectors mixes all dimensions"
-        if why is not None:
-            raise ConfigError(f"vectors cannot be shortened to their first dimensions: {why}", argument="vector_dim")
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:

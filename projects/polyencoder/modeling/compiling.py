@@ -10,7 +10,7 @@ import sys
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.base import TrainableModel
+from polyencoder.modeling.trainable import TrainableModel
 
 
 def compile_encoders(model: TrainableModel, *, device: torch.device | str = "cpu") -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 from polyencoder.checks import check_choice
 from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.base import TrainableModel
+from polyencoder.modeling.trainable import TrainableModel
 
 FINE_TUNED = get_args(FineTuned)
 

@@ -12,9 +12,9 @@ from transformers.models.bert.modeling_bert import BertPredictionHeadTransform
 from polyencoder.config import NextName, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.base import TrainableModel
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.pooling import reduce
+from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.text import TokenBatch
 
 """Whether a response follows; or which response of a batch does."""

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.base import TrainableModel
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained
+from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.text import pad
 
 pytestmark = pytest.mark.slow

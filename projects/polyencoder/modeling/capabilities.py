@@ -1,0 +1,89 @@
+"""`Capabilities`: what an architecture can do, and the configurations that it therefore supports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyencoder.config import RankerConfig
+from polyencoder.errors import ConfigError
+from polyencoder.modeling.encoder_config import max_length
+
+# What a configuration says of the encoder of candidates, which a model with foreign candidates lacks
+_OF_CANDIDATES = ("share_encoders", "candidate_mlp", "candidate_map")
+
+
+class Capabilities:
+    """Facts of an architecture, which hold for all models of it, and checks of configurations that follow."""
+
+    title: str
+    """The architecture in messages and model cards: "bi-encoder"."""
+    has_vectors: bool = True
+    """Whether contexts and candidates are encoded separately, so that candidates can be indexed."""
+    has_one_vector: bool = True
+    """Whether a context has one vector, as a candidate has, so that they are text embeddings: `context_vectors`."""
+    reads_pairs: bool = False
+    """Whether `forward` compares the tokens of both texts. If the model also has vectors, these retrieve what
+    `forward` reranks."""
+    shortens: bool = False
+    """Whether the first dimensions of its vectors can be used alone (`RankerConfig.vector_dim`)."""
+    is_all_weights: bool = False
+    """Whether `state_dict` is complete, so that loading needs no initial weights."""
+
+    @classmethod
+    def check_config(cls, config: RankerConfig) -> None:
+        """Raises ConfigError for a configuration that this architecture does not support.
+
+        Texts must fit the backbone: context and candidate together, if they are read together.
+        """
+        if config.poly_attention == "multihead" and (cls.has_one_vector or not cls.has_vectors):
+            raise ConfigError(
+                f"poly_attention is 'multihead', which a {cls.title} does not have", argument="poly_attention"
+            )
+        if config.dense and (cls.reads_pairs or not cls.has_vectors):
+            raise ConfigError(
+                f"the encoder has Dense layers behind its pooling, which a {cls.title} does not have: give an encoder "
+                "without them, or train a bi- or poly-encoder",
+                argument="backbone",
+            )
+        if config.backbone.get("num_hidden_layers") == 0 and not cls.has_vectors:
+            raise ConfigError(
+                f"the encoder is a table of token embeddings, without the attention that a {cls.title} needs: train "
+                "another architecture",
+                argument="architecture",
+            )
+        if config.vector_dim is not None:
+            cls.check_shortens(replace(config, candidate_map=False))  # one of short vectors may follow
+        if config.foreign_dim is not None:
+            contradicts = [name for name in _OF_CANDIDATES if getattr(config, name)]
+            if contradicts or not cls.shortens:  # of single vectors
+                what = contradicts[0] if contradicts else f"the architecture {config.architecture}"
+                raise ConfigError(f"{what} needs an encoder of candidates, but their vectors are another encoder's")
+        if config.candidate_map and not cls.has_vectors:
+            raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
+        limit = max_length(config.backbone)
+        longest = config.text.longest_context + (0 if cls.has_vectors else config.text.label_truncate)
+        if limit is not None and longest > limit:
+            raise ConfigError(
+                f"the backbone takes at most {limit} tokens, but sequences may have {longest}; "
+                "give a smaller text_truncate or label_truncate",
+                argument="text_truncate",
+            )
+        if limit is not None and config.text.label_truncate > limit:
+            raise ConfigError(
+                f"the backbone takes at most {limit} tokens, but candidates may have {config.text.label_truncate}; "
+                "give a smaller label_truncate",
+                argument="label_truncate",
+            )
+
+    @classmethod
+    def check_shortens(cls, config: RankerConfig) -> None:
+        """Raises ConfigError unless the first dimensions of a model's vectors can be used alone."""
+        why = f"a {cls.title} compares more than single vectors" if not cls.shortens else None
+        if config.poly_attention == "multihead":
+            why = "its multi-head attention reads all dimensions"
+        elif config.foreign_dim is not None:
+            why = "those of candidates are another encoder's"
+        elif config.candidate_map:
+            why = "its linear map of candidates' vectors mixes all dimensions"
+        if why is not None:
+            raise ConfigError(f"vectors cannot be shortened to their first dimensions: {why}", argument="vector_dim")
