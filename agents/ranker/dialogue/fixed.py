@@ -22,8 +22,9 @@ from torch import Tensor
 from polyencoder.data.pool import CandidatePool, fixed_pool
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
+from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.folder import remove_index
-from polyencoder.index.folder.build import SHARD_SIZE, candidates_digest
+from polyencoder.index.folder.build import candidates_digest
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk

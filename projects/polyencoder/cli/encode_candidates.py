@@ -16,7 +16,7 @@ from polyencoder.distributed.on_ray import RayEngine
 from polyencoder.distributed.on_spark import SparkEngine
 from polyencoder.errors import ConfigError
 from polyencoder.index import candidates_from
-from polyencoder.index.folder.build import SHARD_SIZE
+from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import field
+from dataclasses import field, replace
 from itertools import chain
 from typing import Annotated
 
@@ -16,13 +16,11 @@ from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Candidate, Fingerprints, FolderIndex, Index, candidates_from, vectors_from
+from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.faiss.kinds import parse_faiss
-from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.open import check_tuning, described, make_index, open_index
 from polyencoder.index.parts import fingerprints_of
-from polyencoder.index.stored_tokens import TokenDtype
-from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings
@@ -66,24 +64,8 @@ class IndexSettings(Settings):
     fingerprint: Annotated[str | None, Needs("vectors"), Without("model")] = None
     """In place of the model that made the vectors: its fingerprint, or a name for an encoder that is not here (default:
     what the files say)."""
-    dtype: VectorDtype = "float32"
-    """How vectors are stored."""
-    store_tokens: TokenDtype | None = None
-    """Also store candidates' token vectors in the folder, for a late-interaction encoder: its searches then rerank
-    without reading texts. With int8 a token takes as many bytes as its vector has numbers."""
-    words: bool = False
-    """Also index the words of the texts, in a folder or PostgreSQL, for searches by vectors and words: polyencoder
-    search --hybrid."""
+    options: IndexOptions = field(default_factory=IndexOptions)
     faiss: FaissSettings = field(default_factory=FaissSettings)
-    milvus: str | None = None
-    """How Milvus searches: auto, as it chooses, or flat, comparing with every vector, so that results are certified."""
-    postgres: str | None = None
-    """How PostgreSQL searches: flat, which scores everything, hnsw or ivf-flat, with parameters of pgvector, as in
-    hnsw,m=16,ef_construction=128 (default: flat)."""
-    workers: int = 1
-    """Encoding processes, each with its own copy of the model."""
-    shard_size: int = SHARD_SIZE
-    """Texts per file of vectors; a killed run loses at most one file."""
     skip_bad_candidates: bool = False
     """Skip and count candidates that cannot be used."""
     progress: ProgressBars = None
@@ -106,18 +88,10 @@ def index_candidates(*, settings: IndexSettings) -> None:
         vectors_from(files, bad=bad) if given else candidates_from(files, bad=bad),
         settings.out,
         _maker(settings, files),
-        dtype=settings.dtype,
-        store_tokens=settings.store_tokens,
-        words=settings.words,
-        faiss=faiss.faiss,
-        recall=faiss.recall,
+        replace(settings.options, faiss=faiss.faiss, recall=faiss.recall),
         contexts=contexts,
         contexts_from=faiss.contexts or "",
-        milvus=settings.milvus,
-        postgres=settings.postgres,
-        workers=settings.workers,
         share=share,
-        shard_size=settings.shard_size,
         model_name=settings.model.model or "",
         progress=shows_bars(settings.progress),
     )
@@ -128,7 +102,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
 def _files(settings: IndexSettings, share: Share) -> list[str]:
     """The files of candidates. ConfigError for settings that contradict each other."""
     if settings.vectors:
-        if settings.workers > 1 or share.processes > 1:
+        if settings.options.workers > 1 or share.processes > 1:
             raise ConfigError("with --vectors nothing is encoded: start one process, with one worker")
         return expand(settings.vectors)
     if settings.candidates is None:

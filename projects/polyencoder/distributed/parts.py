@@ -18,8 +18,8 @@ from tqdm import tqdm
 from polyencoder.checks import checked_count
 from polyencoder.distributed.encoding import EncodeCandidates, candidates_table
 from polyencoder.errors import InputError, first_line
+from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.entries import Record, checked_records
-from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.parts import fingerprints_of
 from polyencoder.packages import require
 from polyencoder.storage.files import atomic_write, reporting_write_errors

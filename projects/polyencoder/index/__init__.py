@@ -8,6 +8,7 @@ from polyencoder.lazy import lazy_names
 
 if TYPE_CHECKING:
     from polyencoder.index.base import Index
+    from polyencoder.index.build_options import IndexOptions
     from polyencoder.index.candidates import candidates_from
     from polyencoder.index.entries import Candidate
     from polyencoder.index.federated import FederatedIndex
@@ -30,6 +31,7 @@ __all__ = [
     "FolderIndex",
     "Hit",
     "Index",
+    "IndexOptions",
     "SearchOptions",
     "Searcher",
     "build_index",
@@ -42,6 +44,7 @@ __all__ = [
 _MODULES = {
     "Candidate": "entries",
     "Index": "base",
+    "IndexOptions": "build_options",
     "candidates_from": "candidates",
     "FederatedIndex": "federated",
     "FolderIndex": "folder",

@@ -16,15 +16,13 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
 from polyencoder.hub.push import push
 from polyencoder.index.base import Index
+from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Record
-from polyencoder.index.folder.build import SHARD_SIZE
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.hits import Hit
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.index.stored_tokens import TokenDtype
-from polyencoder.index.vector_files import VectorDtype
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
 from polyencoder.ranker.loading import cast_encoders, load_parts
@@ -250,21 +248,14 @@ class Ranker(Scorer):
         self,
         candidates: Iterable[Record],
         where: str | os.PathLike[str] | None = None,
+        options: IndexOptions | None = None,
         *,
-        dtype: VectorDtype = "float32",
-        store_tokens: TokenDtype | None = None,
-        words: bool = False,
-        faiss: str | None = None,
-        recall: float | None = None,
         contexts: Sequence[Context] | None = None,
         contexts_from: str = "",
-        milvus: str | None = None,
-        postgres: str | None = None,
-        workers: int = 1,
         share: Share | None = None,
-        shard_size: int = SHARD_SIZE,
         model_name: str = "",
         progress: bool = False,
+        **changes: Any,
     ) -> Index:
         """Encodes candidates into an index that can be searched many times. Not for cross-encoders.
 
@@ -274,47 +265,28 @@ class Ranker(Scorer):
             where: a folder, or an address, `milvus:...` or `postgres://...`. None for a temporary folder, removed
                 with the index object. An index of the same candidates and model in the folder is opened, or completed
                 if its build was killed; any other existing folder is an error.
-            dtype: of the vectors on disk: float32, float16, bfloat16 or int8.
-            store_tokens: also store a late-interaction encoder's token vectors in the folder, as int8 or float16, so
-                that searches rerank without reading texts.
-            words: also index the texts' words in the folder, for searches by both: `search(..., hybrid=True)`.
-            faiss: also build a FAISS index, for searches that do not score every candidate: "flat", "hnsw",
-                "ivf-flat", "ivf-pq", or "auto" to choose by the number of candidates. With parameters, as in
-                "hnsw,m=16,ef_search=256": see `polyencoder.index.faiss.file.build_faiss`.
-            recall: with `faiss`, the recall@10 its searches shall reach, such as 0.99, measured against the scan; the
-                cheapest settings that reach it become the index's defaults. See `FolderIndex.tune`.
-            contexts: sample queries to measure recall with; None for texts of the index.
+            options: `polyencoder.index.IndexOptions`, or its fields by name: `faiss="auto", words=True`.
+            contexts: sample queries to measure a FAISS index's `recall` with; None for texts of the index.
             contexts_from: where these come from, stored in the index.
-            milvus: the kind of a Milvus index: "flat", whose results can be certified, or "auto" (the default).
-            postgres: the kind of an index in PostgreSQL: "flat" (the default), "hnsw" or "ivf-flat"; see
-                `PostgresIndex.make`.
-            workers: encoding processes, as in `polyencoder.index.build_index`.
-            share: this process' part of an index that several machines build, as there.
-            shard_size: candidates per vector file, as there.
+            share: this process' part of an index that several machines build, as in `polyencoder.index.build_index`.
             model_name: stored in the index, for display.
             progress: whether to show a progress bar.
 
         Raises:
             InputError: no candidates, an invalid one, a duplicate id, a full disk.
+            ConfigError: an option does not apply to this kind of index.
         """
         return make_index(
             candidates,
             where,
             self,
-            dtype=dtype,
-            store_tokens=store_tokens,
-            words=words,
-            faiss=faiss,
-            recall=recall,
+            options,
             contexts=contexts,
             contexts_from=contexts_from,
-            milvus=milvus,
-            postgres=postgres,
-            workers=workers,
             share=share,
-            shard_size=shard_size,
             model_name=model_name,
             progress=progress,
+            **changes,
         )
 
     def search(

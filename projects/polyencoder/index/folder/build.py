@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from polyencoder.checks import check_choice
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.entries import Candidate, Record, checked_records
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import recorded
@@ -51,7 +52,6 @@ from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
 
-SHARD_SIZE = 1 << 16
 _POLL_SECONDS = 0.2
 _PATIENCE_SECONDS = 600  # seconds for the process of rank 0 to begin
 _MOST = 1 << 31  # rows, or processes

@@ -1,0 +1,66 @@
+"""`IndexOptions`: how an index is made, for Python and the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from polyencoder.checks import without_password
+from polyencoder.errors import ConfigError
+from polyencoder.index.stored_tokens import TokenDtype
+from polyencoder.index.vector_files import VectorDtype
+
+SHARD_SIZE = 1 << 16
+
+_OF_FOLDERS = ("dtype", "store_tokens", "faiss", "workers", "shard_size")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class IndexOptions:
+    """Options of a new index."""
+
+    dtype: VectorDtype = "float32"
+    """How vectors are stored."""
+    store_tokens: TokenDtype | None = None
+    """Also store candidates' token vectors in the folder, for a late-interaction encoder: its searches then rerank
+    without reading texts. With int8 a token takes as many bytes as its vector has numbers."""
+    words: bool = False
+    """Also index the words of the texts, in a folder or PostgreSQL, for searches by both:
+    `polyencoder search --hybrid`."""
+    faiss: Annotated[str | None, Parameter(parse=False)] = None
+    """Also build a FAISS index in the folder, for searches that do not score every candidate: "flat", "hnsw",
+    "ivf-flat", "ivf-pq", or "auto" to choose by the number of candidates. With parameters, as in
+    "hnsw,m=16,ef_search=256": see `polyencoder.index.faiss.file.build_faiss`."""
+    recall: Annotated[float | None, Parameter(parse=False)] = None
+    """With `faiss`, the recall@10 that its searches shall reach, such as 0.99, measured against the scan; the cheapest
+    settings that reach it become the index's defaults. See `FolderIndex.tune`."""
+    milvus: str | None = None
+    """How Milvus searches: auto, as it chooses, or flat, comparing with every vector, so that results are certified
+    (default: auto)."""
+    postgres: str | None = None
+    """How PostgreSQL searches: flat, which scores everything, hnsw or ivf-flat, with parameters of pgvector, as in
+    hnsw,m=16,ef_construction=128 (default: flat)."""
+    workers: int = 1
+    """Encoding processes, each with its own copy of the model."""
+    shard_size: int = SHARD_SIZE
+    """Texts per file of vectors; a killed run loses at most one file."""
+
+    def check_engine(self, engine: str | None, where: object) -> None:
+        """Raises ConfigError for an option that does not apply to the engine at `where`: None for folders."""
+        for server in ("milvus", "postgres"):
+            if (kind := getattr(self, server)) is not None and engine != server:
+                raise ConfigError(
+                    f"{server} is {kind!r}, the kind of an index in {server}, but the index is elsewhere",
+                    argument=server,
+                )
+        if engine is None:
+            return
+        shown = without_password(str(where))
+        if self.words and engine != "postgres":
+            raise ConfigError(f"{shown}: words are only for index folders and PostgreSQL", argument="words")
+        for field in fields(self):
+            if field.name in _OF_FOLDERS and getattr(self, field.name) != field.default:
+                raise ConfigError(f"{shown}: {field.name} is only for index folders", argument=field.name)
