@@ -5,23 +5,29 @@ from __future__ import annotations
 from setuptools import setup
 
 MODULES = """
-__init__ checks config errors lazy packages
-calibration.__init__ calibration.probability
+__init__ __main__ checks config errors lazy packages
+calibration.__init__ calibration.probability calibration.relevance
+cli.__init__ cli.main cli.serve cli.shared.__init__ cli.shared.output
+data.__init__ data.example data.layouts
 export.__init__ export.onnx.__init__ export.onnx.exported export.onnx.files export.onnx.graph
 hub.__init__ hub.resolve
-index.__init__ index.entries index.filters index.hits index.meta index.stored_tokens index.vector_files index.words
+index.__init__ index.entries index.filters index.grouping index.hits index.meta index.options index.stored_tokens
+index.vector_files index.words
 index.faiss.__init__ index.faiss.description index.faiss.kinds
 index.folder.__init__ index.folder.catalogue index.folder.conditions index.folder.database index.folder.files
 index.folder.schema index.folder.words
-ranker.__init__ ranker.protocol ranker.ranked
+ranker.__init__ ranker.diversity ranker.protocol ranker.ranked ranker.selector
 runtime.__init__ runtime.index runtime.ranker runtime.scoring
-storage.__init__ storage.digests storage.fingerprint storage.names
-text.__init__ text.batches text.context text.dialogue text.encoder text.memory
+settings.__init__ settings.base settings.fields settings.messages
+storage.__init__ storage.digests storage.fingerprint storage.names storage.temporary
+text.__init__ text.batches text.context text.dialogue text.encoder text.memory text.options
 text.subwords.__init__ text.subwords.tokenizer text.subwords.words
 """
 
 setup(
     package_dir={"": "../projects"},
     py_modules=[f"polyencoder.{module}" for module in MODULES.split()],
+    packages=["polyencoder.serving", "polyencoder.serving.page"],  # whole, with their files
+    package_data={"polyencoder.serving": ["*.json"], "polyencoder.serving.page": ["*.html", "*.css", "*.js"]},
     options={"egg_info": {"egg_base": "."}},  # not beside the modules, where the library would find it
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 
-PACKAGES = ("parlai-polyencoder", "parlai", "torch", "transformers", "tokenizers", "numpy")
+PACKAGES = ("parlai-polyencoder", "polyencoder-runtime", "parlai", "torch", "transformers", "tokenizers", "numpy")
 
 
 def version_of(package: str) -> str | None:
@@ -42,6 +42,5 @@ def require(module: str, *, extra: str) -> Any:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise  # it is there, but something that it needs is not
         package = module.partition(".")[0]
-        raise ConfigError(
-            f"the package `{package}` is not installed: pip install 'parlai-polyencoder[{extra}]'"
-        ) from None
+        ours = "parlai-polyencoder" if version_of("polyencoder-runtime") is None else "polyencoder-runtime"
+        raise ConfigError(f"the package `{package}` is not installed: pip install '{ours}[{extra}]'") from None

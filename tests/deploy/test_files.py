@@ -42,7 +42,7 @@ def options(command: list[str]) -> dict:
 
 
 @pytest.mark.parametrize(
-    "command", [json.loads(instructions("CMD")[-1]), *(service["command"] for service in OWN.values())], ids=" ".join
+    "command", [*map(json.loads, instructions("CMD")), *(service["command"] for service in OWN.values())], ids=" ".join
 )
 def test_commands_have_only_options_that_there_are(command):
     found = options(command)
@@ -64,9 +64,16 @@ def test_what_commands_read_is_mounted():
         assert mounted == {str(found[name]) for name in ("model", "candidates") if found.get(name)}
 
 
-def test_the_image_has_what_indexes_and_exported_models_need():
-    (extras,) = re.findall(r"/src\[(.+)\]", DOCKERFILE)
-    assert set(extras.split(",")) == {"serve", "faiss", "onnx", "milvus"}
+def test_the_slim_image_is_polyencoder_runtime():
+    """Its stage takes nothing of the stage with torch, and the last stage is the whole image."""
+    stages = dict(re.findall(r"^FROM (?:\S+)(?: AS (\S+))?\n(.+?)(?=^FROM|\Z)", DOCKERFILE, re.MULTILINE | re.DOTALL))
+    assert list(stages) == ["build", "build-slim", "server", "slim", ""]
+    assert "--from=build-slim " in stages["slim"]
+    assert "torch" not in stages["build-slim"] + stages["slim"]
+    assert re.findall(r"/src/runtime\[(.+)\]", stages["build-slim"]) == ["serve"]
+    assert "[project.optional-dependencies]\nserve = [" in (ROOT / "runtime" / "pyproject.toml").read_text("utf-8")
+    command = json.loads(re.search(r"^CMD (.+)", stages["slim"], re.MULTILINE)[1])
+    assert options(command)["backend"] == "onnx-int8"
 
 
 def test_variables_of_the_environment_are_read():
@@ -103,7 +110,7 @@ def test_the_image_is_made_of_what_there_is_and_runs_as_nobody():
 def test_the_image_has_what_opens_every_model_and_index():
     """docs/deployment.md mounts any of them; faiss and onnx are asked for when a search or a graph is opened."""
     extras = re.search(r"/src\[([\w,-]+)\]", DOCKERFILE)[1].split(",")
-    assert set(extras) >= {"serve", "faiss", "milvus", "onnx"}
+    assert set(extras) == {"serve", "faiss", "milvus", "onnx"}
 
 
 def test_the_balancer_asks_the_servers():

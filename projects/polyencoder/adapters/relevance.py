@@ -30,7 +30,7 @@ class InProcess:
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
         if not documents:
             return []
-        return ranked(documents, self.ranker.score([query], documents)[0], self.ranker.calibration, top_n=top_n)
+        return ranked(documents, self.ranker.score([query], documents)[0].numpy(), self.ranker.calibration, top_n=top_n)
 
 
 @dataclass(frozen=True)

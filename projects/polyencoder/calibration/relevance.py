@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from polyencoder.calibration.probability import Calibration
-from polyencoder.scoring import best, check_scores
+from polyencoder.ranker.ranked import best_first
 
 
 def ranked(
-    documents: Sequence[str], scores: Tensor, calibration: Calibration | None, *, top_n: int | None = None
+    documents: Sequence[str], scores: np.ndarray[Any, Any], calibration: Calibration | None, *, top_n: int | None = None
 ) -> list[tuple[int, float]]:
     """Sorts documents by score, best first: (place, relevance).
 
@@ -27,11 +27,10 @@ def ranked(
     Raises:
         InputError: a score is nan.
     """
-    check_scores(scores)
-    values, order = best(scores, len(documents))
-    places = order.tolist()
+    places = best_first(scores)
+    values = scores[places]
     if calibration is None:
-        relevance = values.double().sigmoid().tolist()
+        relevance = _sigmoid(values).tolist()
     else:
         texts = [documents[place] for place in places]
         relevance = calibration.of_ranking(texts, values.tolist(), among=len(set(documents)))
@@ -40,5 +39,9 @@ def ranked(
 
 def single(score: float, calibration: Calibration | None) -> float:
     """The relevance of a text as the only candidate."""
-    scores = torch.tensor([[score]], dtype=torch.float64)
-    return float(scores.sigmoid() if calibration is None else calibration.probabilities(scores.numpy(), among=1)[0, 0])
+    scores = np.array([[score]])
+    return float((_sigmoid(scores) if calibration is None else calibration.probabilities(scores, among=1))[0, 0])
+
+
+def _sigmoid(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.exp(-np.logaddexp(0, -scores.astype(np.float64)))

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import reduce
+from importlib.util import find_spec
 from inspect import BoundArguments
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,6 +48,9 @@ COMMANDS = {
     "zoo": "zoo:zoo",
 }
 """Each command's module in this folder and the function in it; the help lists them in this order."""
+
+if WITHOUT_TORCH := find_spec("polyencoder.modeling") is None:  # polyencoder-runtime
+    COMMANDS = {"serve": COMMANDS["serve"]}
 
 OTHER_NAMES = {
     "allow_hosts": "allow_host",
@@ -217,7 +221,9 @@ def _unknown(flags: Sequence[str], arguments: Sequence[str]) -> UsageError:
 
 
 def _prepare_torch() -> None:
-    """Sets up torch for a process that runs one command."""
+    """Sets up torch, where it is installed, for a process that runs one command."""
+    if WITHOUT_TORCH:
+        return
     from transformers.utils import logging as transformers_log
 
     from polyencoder.modeling.cpu.products import limit_shape_cache

@@ -17,10 +17,10 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.entries import Candidate, How, Record, checked_records
 from polyencoder.index.filters import Filter
 from polyencoder.index.grouping import chosen
-from polyencoder.index.hits import Hit, HitKey
+from polyencoder.index.hits import TOP_K, Hit, HitKey
 from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.options import TOP_K, SearchOptions, changed
+from polyencoder.index.options import SearchOptions, changed
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.protocol import Dialogue
 from polyencoder.scoring import ContextEncoding
@@ -228,6 +228,9 @@ class Index(ABC):
 
     word_scoring: ClassVar[str] = "BM25"
     """The name of the scores by words. Those of one name compare among indexes."""
+
+    rolls_back: ClassVar[bool] = False
+    """Whether a call that fails within `changing` has no effect, so that those around it can be kept."""
 
     takes_vectors: ClassVar[bool] = False
     """Whether added candidates may have vectors."""

@@ -25,10 +25,10 @@ from polyencoder.errors import CheckpointError, ConfigError, NoAnswerError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.filters import Filter
-from polyencoder.index.hits import Hit, HitKey
+from polyencoder.index.hits import TOP_K, Hit, HitKey
 from polyencoder.index.merging import Answer, best_of, in_first_parts
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.options import TOP_K, SearchOptions
+from polyencoder.index.options import SearchOptions
 from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors

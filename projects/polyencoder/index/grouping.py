@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from polyencoder.index.hits import Hit, Vectors, diverse_hits
-from polyencoder.index.options import TOP_K, SearchOptions
-from polyencoder.scoring.diversity import pool_size
+from polyencoder.index.hits import TOP_K, Hit, Vectors, diverse_hits
+from polyencoder.ranker.diversity import pool_size
+
+if TYPE_CHECKING:
+    from polyencoder.index.options import SearchOptions
 
 MOST_CONSIDERED = 1 << 14
 """The best candidates of a context among which groups are looked for."""

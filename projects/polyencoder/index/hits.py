@@ -1,4 +1,4 @@
-"""`Hit`: a result of a search; and hits that are unlike each other, by `scoring.diversity`."""
+"""`Hit`: a result of a search; and hits that are unlike each other, by `ranker.diversity`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from polyencoder.index.filters import Exactness
+from polyencoder.ranker.diversity import marginal_relevance
 
 Found = Exactness | Literal["words"]
 """How a hit was found: by vectors, with this exactness of their search; or by words alone."""
@@ -16,6 +17,10 @@ HitKey = tuple[int | None, str]
 """The part and the id of a hit."""
 
 Vectors = Mapping[HitKey, np.ndarray[Any, Any]]
+
+
+TOP_K = 10
+"""Hits of a search by default."""
 
 
 class Hit(NamedTuple):
@@ -62,8 +67,6 @@ def diverse_hits(
     They are chosen from the first `most` hits, or, after re-ranking, from those of them that were re-ranked. A hit
     keeps its scores and its probability; `Hit.considered` of the chosen says from how many.
     """
-    from polyencoder.scoring.diversity import marginal_relevance  # here: a `Hit` needs no torch
-
     pools = [
         [hit for hit in found[:most] if (hit.rerank_score is None) == (found[0].rerank_score is None)] for found in hits
     ]

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-import torch
 from cyclopts import Parameter
 
 from polyencoder.checks import check_choice, checked_count, checked_text
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.filters import Exactness, Filter, checked_filter
-from polyencoder.scoring.diversity import checked_diversity
+from polyencoder.index.hits import TOP_K
+from polyencoder.ranker.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
+
+if TYPE_CHECKING:
+    import torch
 
 Fusion = Literal["rrf", "score", "weight"]
 """The order of a hybrid search: reciprocal rank fusion, the ranker's scores, or a weighted sum of scores."""
 
 ScanDtype = Literal["float32", "bfloat16"]
 """The precision of a scan: bfloat16 may be faster on processors that support it, and may miss a candidate."""
-
-TOP_K = 10
 
 
 @Parameter(name="*")
@@ -133,6 +134,8 @@ class SearchOptions:
     @property
     def compute_dtype(self) -> torch.dtype | None:
         """`dtype` for `polyencoder.scoring.search`."""
+        import torch  # here: options alone need none
+
         return torch.bfloat16 if self.dtype == "bfloat16" else None
 
     @property

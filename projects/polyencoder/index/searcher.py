@@ -18,9 +18,9 @@ from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
 from polyencoder.index.hits import Hit, diverse_hits
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.rerank import OWN_K, RERANK_K, check_reranker, first_texts, rerank
+from polyencoder.ranker.diversity import pool_size
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.diversity import pool_size
 from polyencoder.text import lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from polyencoder.errors import InputError
+from polyencoder.ranker.diversity import marginal_relevance
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +27,13 @@ class Ranked(NamedTuple):
     """The probability that it is the right one; None if the model is not calibrated."""
     considered: int | None = None
     """The number of candidates from which a ranking with `diversity` chose; None without it."""
+
+
+def best_first(scores: np.ndarray[Any, Any]) -> list[int]:
+    """The places of scores [n], best first; equal ones in their order. InputError for a nan."""
+    if np.isnan(scores).any():
+        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
+    return np.argsort(-scores, kind="stable").tolist()
 
 
 def with_probabilities(
@@ -47,8 +57,6 @@ def with_probabilities(
 
 def diverse(ranked: Sequence[Ranked], vectors: Tensor, *, k: int | None, diversity: float) -> list[Ranked]:
     """The best `k` (None: all) by maximal marginal relevance, from candidates with these vectors, [candidates, dim]."""
-    from polyencoder.scoring.diversity import marginal_relevance  # here: `Ranked` alone needs no torch
-
     scores = np.array([one.score for one in ranked])
     k = len(ranked) if k is None else k
     places = marginal_relevance(scores, vectors.cpu().float().numpy(), k=k, diversity=diversity)

@@ -25,12 +25,12 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
+from polyencoder.ranker.diversity import checked_diversity
 from polyencoder.ranker.loading import cast_encoders, load_parts
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.ranker.ranked import Ranked, diverse, with_probabilities
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.scoring import best
-from polyencoder.scoring.diversity import checked_diversity
 from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import TextEncoder
 from polyencoder.text.dialogue import checked_contexts

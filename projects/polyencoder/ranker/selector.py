@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
+import numpy as np
 
 from polyencoder.calibration import CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError
 from polyencoder.ranker.protocol import Dialogue
-from polyencoder.scoring import best, check_scores
+from polyencoder.ranker.ranked import best_first
 from polyencoder.text.dialogue import checked_contexts
 from polyencoder.text.options import Option, read_options
 
@@ -87,13 +87,13 @@ class Selector:
         top_k = None if top_k is None else checked_count("top_k", top_k)
         calibration = self.ranker.calibration
         least = least_probability(calibration, min_probability, of=self.ranker)
-        scores = self.ranker.score([turns], [one.text for one in read])[0]
+        scores = self.ranker.score([turns], [one.text for one in read])[0].numpy()
         return selection(read, scores, calibration, top_k=top_k, least=least)
 
 
 def selection(
     options: Sequence[Option],
-    scores: Tensor,
+    scores: np.ndarray[Any, Any],
     calibration: Calibration | None,
     *,
     top_k: int | None,
@@ -111,18 +111,16 @@ def selection(
     Raises:
         InputError: a score is nan.
     """
-    check_scores(scores)
-    values, order = best(scores, len(options))
-    places, texts = order.tolist(), [one.text for one in options]
-    ranked, none = [texts[place] for place in places], None
+    places, texts = best_first(scores), [one.text for one in options]
+    values, ranked, none = scores[places].tolist(), [texts[place] for place in places], None
     probabilities: list[float | None] = [None] * len(places)
     if calibration is not None:
         among = len(set(texts))
-        probabilities = [*calibration.of_ranking(ranked, values.tolist(), among=among)]
-        none = calibration.of_none(ranked, values.tolist(), among=among)
+        probabilities = [*calibration.of_ranking(ranked, values, among=among)]
+        none = calibration.of_none(ranked, values, among=among)
     chosen = [
         Selected(options[place].given, place, options[place].name, score, probability)
-        for place, score, probability in zip(places, values.tolist(), probabilities, strict=True)
+        for place, score, probability in zip(places, values, probabilities, strict=True)
         if least is None or (probability is not None and probability >= least)
     ]
     return Selection(chosen[:top_k], none)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from polyencoder.errors import CheckpointError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.export.onnx.graph import Array
 from polyencoder.index.filters import Exactness, Filter, checked_filter
 from polyencoder.index.folder.catalogue import Catalogue, File, check_size
@@ -43,8 +43,11 @@ class MappedFile(NamedTuple):
 class FolderIndex:
     """An index that `polyencoder index` made, for the model that made it.
 
-    A search sees every change that was committed before it began, as in `polyencoder.index.FolderIndex`.
+    A search sees every change that was committed before it began. Properties and methods are those of
+    `polyencoder.index.FolderIndex`.
     """
+
+    remote, rolls_back, missing = False, True, ()
 
     def __init__(self, folder: str | os.PathLike[str], fingerprints: Fingerprints) -> None:
         """Opens an index. CheckpointError if there is none, it is damaged, or another model made it."""
@@ -66,6 +69,25 @@ class FolderIndex:
                     fingerprints, where=self.folder
                 )
             )
+
+    @property
+    def address(self) -> str:
+        return str(self.folder)
+
+    @property
+    def addresses(self) -> list[str]:
+        return [self.address]
+
+    def __len__(self) -> int:
+        """The number of candidates (ids)."""
+        return self._database.read(len)
+
+    def check_searchable(self) -> None:
+        """Raises CheckpointError if it cannot be searched now."""
+        self._database.read(self._opened)
+
+    def changing(self) -> NoReturn:
+        raise ConfigError(f"{self.folder}: an index is changed where torch is installed, by `polyencoder update`")
 
     def check(self, filter: Filter | None) -> None:
         """Raises InputError if the index is empty, or has no such metadata field, unless a value is None."""

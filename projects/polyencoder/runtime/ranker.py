@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -16,18 +16,18 @@ from polyencoder.export.onnx.exported import Exported, graphs_folder
 from polyencoder.export.onnx.files import Precision
 from polyencoder.export.onnx.graph import Array
 from polyencoder.index.filters import Filter
-from polyencoder.index.hits import Hit
+from polyencoder.index.grouping import grown
+from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.meta import Fingerprints
 from polyencoder.ranker.protocol import Dialogue
-from polyencoder.ranker.ranked import Ranked, with_probabilities
+from polyencoder.ranker.ranked import Ranked, best_first, with_probabilities
 from polyencoder.runtime.index import FolderIndex
-from polyencoder.runtime.scoring import Contexts, best, score
+from polyencoder.runtime.scoring import Contexts, score
 from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
 from polyencoder.text.context import join_pair, lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 
 Kind = Literal["context", "candidate"]
-TOP_K = 10
 
 
 class Ranker:
@@ -45,6 +45,7 @@ class Ranker:
         self.model = exported
         self.text = exported.text
         self.config = exported.config
+        self.device = "cpu"
         self.source: Path | None = None
         """The folder it was loaded from."""
         self.calibration: Calibration | None = None
@@ -73,11 +74,6 @@ class Ranker:
         ranker.calibration = read_calibration(folder, cast(Any, ranker))
         return ranker
 
-    @property
-    def has_vectors(self) -> bool:
-        """Whether contexts and candidates are encoded separately; not by a cross-encoder."""
-        return SCORER not in self.model.graphs
-
     def rank(
         self,
         context: Dialogue,
@@ -97,7 +93,7 @@ class Ranker:
         top_k = None if top_k is None else checked_count("top_k", top_k)
         least = least_probability(self.calibration, min_probability, of=cast(Any, self))
         scores = self.score([context], candidates)[0]
-        ranked = [Ranked(i, candidates[i], float(scores[i])) for i in best(scores, len(scores)).tolist()]
+        ranked = [Ranked(i, candidates[i], float(scores[i])) for i in best_first(scores)]
         ranked = with_probabilities(ranked, self.calibration, least=least, among=len(set(candidates)))
         return ranked[:top_k]
 
@@ -107,16 +103,16 @@ class Ranker:
         if not texts:
             raise InputError("no candidate to rank: the list of candidates is empty")
         turns = _turns_of(contexts)
-        if self.has_vectors:
+        if not self.model.reads_pairs:
             return self.score_vectors(self._contexts(turns), self.encode_candidates(texts))
-        candidate_ids, keep_start = self.text.candidate_ids(texts), self.config.keeps_start
-        found = np.empty((len(turns), len(texts)), dtype=np.float32)
-        for row, context in enumerate(turns):
-            ids = self.text.context_ids(context)
-            pairs = [join_pair(ids, candidate, keep_start=keep_start) for candidate in candidate_ids]
-            sequences, segments = zip(*pairs, strict=True)
-            found[row] = self.model.graphs[SCORER](sequences, segments)["scores"]
-        return found
+        candidates_ids = self.text.candidate_ids(texts)
+        ids_of = map(self.text.context_ids, turns)
+        return np.stack([self.score_ids([(ids, candidate) for candidate in candidates_ids]) for ids in ids_of])
+
+    def score_ids(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Array:
+        """Scores pairs of a context's and a candidate's token ids with a cross-encoder: float32 [pairs]."""
+        joined = [join_pair(*both, keep_start=self.config.keeps_start) for both in pairs]
+        return self.model.graphs[SCORER](*zip(*joined, strict=True))["scores"]
 
     def score_vectors(self, contexts: Contexts, candidates: Array) -> Array:
         """Scores encoded candidates [n, dim] for each encoded context: float32 [contexts, n]."""
@@ -148,29 +144,59 @@ class Ranker:
             CheckpointError: the index is missing or damaged, or made by another model.
             ConfigError: `min_probability` without a calibration.
         """
-        turns, top_k = checked_contexts([context])[0], checked_count("top_k", top_k)
-        calibration = self.calibration and self.calibration.for_search
-        least = least_probability(calibration, min_probability, of=cast(Any, self))
+        turns = checked_contexts([context])
         if isinstance(index, FolderIndex):
             opened = index
             opened.check_model(self._fingerprints())  # another ranker may have opened it
         else:
             opened = self.open_index(index)
-        opened.check(filter)
-        contexts, said = self._contexts([turns]), set() if keep_turns else lines_of(turns)
-        k, texts = top_k + len(said), DEPTH if calibration else 0
-        while True:  # an index may have a text several times
-            (found,), among = opened.search(lambda vectors: self.score_vectors(contexts, vectors), k=k, filter=filter)
-            hits = [hit for hit in found if same(hit.text) not in said]
-            if len(found) < k or (len(hits) >= top_k and len({hit.text for hit in hits}) >= texts):
-                break
-            k *= 4
-        if calibration is not None:
+        search = self.searcher(
+            opened, top_k=top_k, filter=filter, min_probability=min_probability, keep_turns=keep_turns
+        )
+        return search(self._contexts(turns), turns)[0]
+
+    def searcher(
+        self,
+        index: FolderIndex,
+        *,
+        top_k: int = TOP_K,
+        filter: Filter | None = None,
+        min_probability: LeastProbability | None = None,
+        keep_turns: bool = False,
+    ) -> Callable[[Contexts, Sequence[Sequence[str]]], list[list[Hit]]]:
+        """A function from encoded contexts and their turns to the hits of each; arguments and errors as of `search`."""
+        top_k, calibration = checked_count("top_k", top_k), self.calibration and self.calibration.for_search
+        least = least_probability(calibration, min_probability, of=cast(Any, self))
+        texts = DEPTH if calibration else 0
+        index.check(filter)
+
+        def find(contexts: Contexts, turns: Sequence[Sequence[str]]) -> list[list[Hit]]:
+            said = [set[str]() if keep_turns else lines_of(one) for one in turns]
+            among = 0
+
+            def search(places: Sequence[int], k: int) -> list[list[Hit]]:
+                nonlocal among
+                some = contexts.select(places)
+                hits, among = index.search(lambda vectors: self.score_vectors(some, vectors), k=k, filter=filter)
+                return hits
+
+            def take(place: int, found: list[Hit], whole: bool) -> list[Hit] | None:
+                hits = [hit for hit in found if same(hit.text) not in said[place]]
+                # an index may have a text several times
+                enough = len(hits) >= top_k and len({hit.text for hit in hits}) >= texts
+                return hits if whole or enough else None
+
+            k = top_k + max(map(len, said), default=0)
+            return [probable(hits, among=among)[:top_k] for hits in grown(search, take, contexts=len(turns), k=k)]
+
+        def probable(hits: list[Hit], *, among: int) -> list[Hit]:
+            if calibration is None:
+                return hits
             values = calibration.of_ranking([hit.text for hit in hits], [hit.score for hit in hits], among=among)
-            hits = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=True)]
-        if least is not None:
-            hits = [hit for hit in hits if hit.probability is not None and hit.probability >= least]
-        return hits[:top_k]
+            known = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=True)]
+            return known if least is None else [hit for hit, value in zip(known, values, strict=True) if value >= least]
+
+        return find
 
     def open_index(self, where: str | os.PathLike[str]) -> FolderIndex:
         """Opens the index folder that this model made, for many searches. Errors as in `search`."""
@@ -192,7 +218,11 @@ class Ranker:
         texts, graph = checked_candidates("candidates", candidates), self.model.graphs[CANDIDATES]
         if not texts:
             return np.empty((0, int(graph.dim)), dtype=np.float32)
-        return graph(self.text.candidate_ids(texts))["vectors"]
+        return self.encode_candidate_ids(self.text.candidate_ids(texts))
+
+    def encode_candidate_ids(self, ids: Sequence[Sequence[int]]) -> Array:
+        """Like `encode_candidates`, for token ids."""
+        return self.model.graphs[CANDIDATES](ids)["vectors"]
 
     def encode(self, texts: Sequence[Dialogue], *, kind: Kind, normalize: bool = False) -> Array:
         """Encodes each text as one float32 vector, [texts, dim], in the order of the texts.
@@ -222,15 +252,19 @@ class Ranker:
             vectors = codes[:, 0]
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
-    def _contexts(self, contexts: Sequence[Sequence[str]]) -> Contexts:
+    def encode_context_ids(self, ids: Sequence[Sequence[int]]) -> Contexts:
+        """Like `encode_contexts`, for token ids."""
         graph = self.model.graphs[CONTEXT]
-        found = graph([self.text.context_ids(turns) for turns in contexts])
+        found = graph(ids)
         if graph.takes_both_texts:  # a multi-context ConveRT ranks by the first vector, that of both texts
             return Contexts(found["vectors"][:, :1])
         return Contexts(found["vectors"], found.get("codes_mask"), found.get("keys"), found.get("key_biases"))
 
+    def _contexts(self, contexts: Sequence[Sequence[str]]) -> Contexts:
+        return self.encode_context_ids([self.text.context_ids(turns) for turns in contexts])
+
     def _check_has_vectors(self) -> None:
-        if not self.has_vectors:
+        if self.model.reads_pairs:
             raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from polyencoder.config import Attention
-from polyencoder.errors import InputError
-from polyencoder.export.onnx.graph import Array
+from polyencoder.export.onnx.graph import Array, stacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,22 @@ class Contexts:
 
     def __len__(self) -> int:
         return len(self.vectors)
+
+    def select(self, places: Sequence[int]) -> Contexts:
+        """The contexts at these places."""
+        arrays: list[Any] = [array if array is None else array[[*places]] for array in self._arrays]
+        return Contexts(*arrays)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Contexts]) -> Contexts:
+        """The contexts of several batches, padded to the most codes."""
+        columns = zip(*(part._arrays for part in parts), strict=True)
+        arrays: list[Any] = [None if column[0] is None else stacked(column) for column in columns]
+        return cls(*arrays)
+
+    @property
+    def _arrays(self) -> tuple[Any, ...]:
+        return self.vectors, self.mask, self.keys, self.biases
 
 
 def score(contexts: Contexts, candidates: Array, *, attention: Attention = "basic", heads: int = 1) -> Array:
@@ -61,10 +78,3 @@ def _products(vectors: Array, candidates: Array) -> Array:
     """Inner products: [contexts, codes, dim] with [n, dim] -> [contexts, n, codes]."""
     flat = candidates @ vectors.reshape(-1, vectors.shape[-1]).T
     return np.ascontiguousarray(flat.reshape(len(candidates), *vectors.shape[:2]).swapaxes(0, 1))
-
-
-def best(scores: Array, k: int) -> Array:
-    """The places of the k highest scores [n], best first; equal ones in their order. InputError for a nan."""
-    if np.isnan(scores).any():
-        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
-    return np.argsort(-scores, kind="stable")[:k]

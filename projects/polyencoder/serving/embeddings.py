@@ -6,16 +6,13 @@ import base64
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
+import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
-from torch import Tensor
-from torch.nn.functional import normalize
 
 from polyencoder.errors import InputError
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.serving.batch_forward import candidate, context
 from polyencoder.serving.engine import Engine
+from polyencoder.serving.forward import CANDIDATE, CONTEXT, Array, candidate, context
 from polyencoder.serving.messages import Body, Usage
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
@@ -59,13 +56,15 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Embeddings
     texts = [request.input] if isinstance(request.input, str) else request.input
     is_query = request.input_type in ("query", "search_query")
     vectors, tokens = await embed(service.engine, texts, is_query=is_query)
-    dim = vectors.size(1)
+    dim = vectors.shape[1]
     if request.dimensions not in (None, dim):
         raise InputError(
             f"dimensions is {request.dimensions}, and the model's vectors have {dim}: leave it out",
             argument="dimensions",
         )
-    rows = (normalize(vectors, dim=1) if request.normalize else vectors).numpy().astype("<f4")
+    if request.normalize:
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+    rows = vectors.astype("<f4")
     is_text = request.encoding_format == "base64"
     shown = [base64.b64encode(row.tobytes()).decode() if is_text else row.tolist() for row in rows]
     return EmbeddingsResponse(
@@ -75,19 +74,14 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Embeddings
     )
 
 
-def gives_embeddings(ranker: Ranker) -> bool:
-    """Whether a context has a single vector, like a candidate."""
-    return ranker.model.has_one_vector
-
-
-async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tuple[Tensor, int]:
-    """Encodes texts as contexts, or as candidates: float32 [texts, dim] on the CPU; and the number of tokens.
+async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tuple[Array, int]:
+    """Encodes texts as contexts, or as candidates: float32 [texts, dim]; and the number of tokens.
 
     Raises:
         InputError: the model has no single vector for a context, or a text exceeds the limits.
     """
     ranker = engine.ranker
-    if not gives_embeddings(ranker):
+    if not ranker.model.has_one_vector:
         raise InputError(
             f"the model is a {ranker.model.title}, which has no single vector for a text, as "
             "embeddings need: use /v1/rerank or /v1/search",
@@ -101,9 +95,8 @@ async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tupl
     else:
         ids = await engine.tokenized(lambda: ranker.text.candidate_ids(texts, remember=False))
 
-    def vectors(jobs: Sequence[Job]) -> list[Tensor]:
-        read = ranker.model.context_vectors if is_query else lambda one: one.unsqueeze(0)
-        return [torch.cat([read(one) for one in job.results]).float().cpu() for job in jobs]
+    def vectors(jobs: Sequence[Job]) -> list[Array]:
+        return [engine.forward.embeddings(CONTEXT if is_query else CANDIDATE, job.results) for job in jobs]
 
     job = Job([context(one) if is_query else candidate(one) for one in ids], vectors)
     tokens = engine.tokens(job.items, name="input")

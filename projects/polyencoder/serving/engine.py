@@ -7,16 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, TypeVar
-
-import torch
 
 from polyencoder.checks import checked_candidate
 from polyencoder.errors import InputError
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
 from polyencoder.serving.telemetry import Telemetry
@@ -33,24 +29,19 @@ class Engine:
 
     def __init__(
         self,
-        ranker: Ranker,
+        forward: Forward,
         *,
         limits: Limits,
-        batch_tokens: int,
         metrics: Metrics,
         telemetry: Telemetry | None = None,
     ) -> None:
-        self.ranker = ranker
+        self.forward = forward
+        self.ranker = forward.ranker
         self.telemetry = telemetry
         self.limits = limits
         self.metrics = metrics
         self._tokenizer = ThreadPoolExecutor(1, thread_name_prefix="polyencoder-tokenizer")
-        self._model = ModelThread(
-            BatchForward(ranker, max_tokens=batch_tokens),
-            max_tokens=batch_tokens,
-            metrics=metrics,
-            start=partial(torch.set_num_threads, torch.get_num_threads()),  # a setting of each thread
-        )
+        self._model = ModelThread(forward, max_tokens=forward.max_tokens, metrics=metrics, start=forward.prepare_thread)
 
     @property
     def overloaded(self) -> bool:

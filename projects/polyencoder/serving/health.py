@@ -10,7 +10,6 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from polyencoder.errors import PolyencoderError
-from polyencoder.serving.embeddings import gives_embeddings
 from polyencoder.serving.problems import for_clients
 from polyencoder.serving.service import Service, Serving
 
@@ -55,7 +54,7 @@ async def info(service: Serving) -> dict[str, Any]:
         "dtype": service.config.model_dtype,
         "device": str(ranker.device),
         "calibrated": ranker.calibration is not None,
-        "embeddings": gives_embeddings(ranker),
+        "embeddings": ranker.model.has_one_vector,
         "feedback": service.config.feedback is not None,
         "examples": service.config.examples,
         "candidates": await service.count(),

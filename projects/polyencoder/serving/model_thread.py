@@ -21,7 +21,7 @@ class WorkItem(NamedTuple):
 
     kind: str
     tokens: Any
-    """The tokens, in the form that `BatchForward` expects for this kind."""
+    """The tokens, in the form that `Forward` expects for this kind."""
     cost: int
     """Its number of tokens."""
 

@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-import torch
+import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 
 from polyencoder.calibration.relevance import ranked, single
 from polyencoder.errors import InputError
-from polyencoder.modeling import RankerModel
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.serving.batch_forward import candidate, context, pair
 from polyencoder.serving.engine import Engine
+from polyencoder.serving.forward import Array, candidate, context, pair
 from polyencoder.serving.messages import Answer, Asked, Body, Count, answer_fields
 from polyencoder.serving.model_thread import Job, WorkItem
 from polyencoder.serving.service import Serving
@@ -160,50 +157,41 @@ async def score_pairs(engine: Engine, pairs: Sequence[tuple[str, str]]) -> tuple
 
 async def score_lists(
     engine: Engine, asked: Sequence[tuple[Sequence[str], Sequence[str]]], *, name: str
-) -> tuple[list[Tensor], int]:
+) -> tuple[list[Array], int]:
     """The scores [documents] of each context's documents, and the total number of tokens, which is limited.
 
     Equal documents of a context are scored once.
     """
     distinct = [list(dict.fromkeys(documents)) for _, documents in asked]
     groups = await engine.tokenized(
-        lambda: [_items(engine.ranker, turns, texts) for (turns, _), texts in zip(asked, distinct, strict=True)]
+        lambda: [_items(engine, turns, texts) for (turns, _), texts in zip(asked, distinct, strict=True)]
     )
     items = [item for group in groups for item in group]
     tokens = engine.tokens(items, name=name, numbered=len(distinct[0]) if distinct == [list(asked[0][1])] else 0)
-    model = engine.ranker.model
     ends = [0, *accumulate(map(len, groups))]
-    finish = _read if model.reads_pairs else _dot
-    scores = await engine.run(Job(items, finish, payload=(model, [slice(*both) for both in pairwise(ends)])))
+    slices = [slice(*both) for both in pairwise(ends)]
+
+    def of_group(results: Sequence[Any]) -> Array:
+        if engine.ranker.model.reads_pairs:
+            return np.array(results, dtype=np.float32)
+        *vectors, encoded = results
+        return engine.forward.score(encoded, vectors)
+
+    def finish(jobs: Sequence[Job]) -> list[list[Array]]:
+        return [[of_group(job.results[group]) for group in slices] for job in jobs]
+
+    scores = await engine.run(Job(items, finish))
     found = []
     for (_, documents), texts, values in zip(asked, distinct, scores, strict=True):
         of_text = dict(zip(texts, values.tolist(), strict=True))
-        found.append(torch.tensor([of_text[one] for one in documents]))
+        found.append(np.array([of_text[one] for one in documents], dtype=np.float32))
     return found, tokens
 
 
-def _items(ranker: Ranker, turns: Sequence[str], documents: Sequence[str]) -> list[WorkItem]:
+def _items(engine: Engine, turns: Sequence[str], documents: Sequence[str]) -> list[WorkItem]:
+    ranker = engine.ranker
     ids = ranker.text.context_ids(turns)
     candidates = ranker.text.candidate_ids(documents, remember=False)
     if ranker.model.reads_pairs:
         return [pair(ids, one) for one in candidates]
     return [*map(candidate, candidates), context(ids)]
-
-
-def _read(jobs: Sequence[Job]) -> list[list[Tensor]]:
-    """The cross-encoder's scores for each context of a job."""
-    return [[torch.tensor(job.results[group]) for group in job.payload[1]] for job in jobs]
-
-
-@torch.inference_mode()
-def _dot(jobs: Sequence[Job]) -> list[list[Tensor]]:
-    """The scores of each context with its candidates' vectors; the context is the last item."""
-    found = []
-    for job in jobs:
-        model: RankerModel = job.payload[0]
-        scores = []
-        for group in job.payload[1]:
-            *vectors, encoded = job.results[group]
-            scores.append(model.score(encoded, torch.stack(vectors))[0].float().cpu())
-        found.append(scores)
-    return found

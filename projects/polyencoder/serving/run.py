@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.supervisors import Multiprocess
@@ -43,7 +42,6 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
     """
     if config.mcp == "stdio":
         return _serve_stdio(config)
-    config = replace(config, threads=config.threads or max(1, torch.get_num_threads() // config.workers))
     with TemporaryFolder() as folder:
         if config.index and config.sessions is None:
             config = replace(config, sessions=str(Path(folder) / "sessions.sqlite"))  # shared by the workers

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, Literal
 
-import torch
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
@@ -15,9 +14,8 @@ from polyencoder.errors import InputError
 from polyencoder.index.filters import Exactness
 from polyencoder.index.hits import Found, Hit
 from polyencoder.index.options import Fusion, SearchOptions
-from polyencoder.scoring.context import stacked
-from polyencoder.serving.batch_forward import context
 from polyencoder.serving.config import not_calibrated
+from polyencoder.serving.forward import context
 from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Share, answer_fields
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
@@ -149,9 +147,8 @@ async def find_hits(
     def find(jobs: Sequence[Job]) -> list[list[Hit]]:
         if index is None or len(index) == 0:  # all candidates were removed in the meantime
             return [[] for _ in jobs]
-        encoded = stacked([job.results[0] for job in jobs])
-        with torch.inference_mode():
-            return service.searcher(*settings).find(encoded, [job.payload for job in jobs])
+        encoded = [job.results[0] for job in jobs]
+        return engine.forward.find(service.searcher(*settings), encoded, [job.payload for job in jobs])
 
     item = context(await engine.tokenized(tokenized))
     tokenize_seconds = time.perf_counter() - start

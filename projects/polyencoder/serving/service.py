@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 from fastapi import Depends, Request
 
 from polyencoder.calibration import LeastProbability
-from polyencoder.index.base import Index
-from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.rerank import RERANK_K, check_reranker
-from polyencoder.index.searcher import Searcher
-from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.config import ServerConfig, no_index
 from polyencoder.serving.engine import Engine
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.readiness import SharedCall
 from polyencoder.serving.sessions import Sessions
 from polyencoder.serving.telemetry import Telemetry
 from polyencoder.serving.writing import IndexWriter
 from polyencoder.storage.temporary import TemporaryFolder
+
+if TYPE_CHECKING:
+    from polyencoder.index.base import Index
+    from polyencoder.ranker.ranker import Ranker
 
 
 @dataclass(frozen=True)
@@ -53,21 +54,14 @@ class Service:
         Raises:
             PolyencoderError: a model or the index is missing, damaged, or does not fit the others.
         """
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        ranker = Ranker.from_pretrained(
-            config.model, device=config.device, backend=config.backend, dtype=config.model_dtype
-        )
-        reranker = None
-        if config.rerank is not None:
-            reranker = Ranker.from_pretrained(config.rerank, device=config.device, dtype=config.model_dtype)
-            check_reranker(reranker, k=config.rerank_k or RERANK_K)
-        index = open_index(config.index, ranker, partial=config.partial) if config.index else None
-        return cls.of(config, ranker, index=index, reranker=reranker)
+        # polyencoder-runtime has no `Ranker` of torch
+        name = "graph_forward" if find_spec("polyencoder.ranker.ranker") is None else "batch_forward"
+        forward, index, reranker = import_module(f"polyencoder.serving.{name}").load(config)
+        return cls.of(config, forward, index=index, reranker=reranker)
 
     @classmethod
     def of(
-        cls, config: ServerConfig, ranker: Ranker, *, index: Index | None = None, reranker: Ranker | None = None
+        cls, config: ServerConfig, forward: Forward, *, index: Index | None = None, reranker: Ranker | None = None
     ) -> Service:
         """Creates a service from loaded models and an open index.
 
@@ -78,9 +72,8 @@ class Service:
         service = cls(
             config=config,
             engine=Engine(
-                ranker,
+                forward,
                 limits=config.limits,
-                batch_tokens=config.batch_tokens,
                 metrics=metrics,
                 telemetry=Telemetry() if config.otel else None,
             ),
@@ -101,7 +94,7 @@ class Service:
         """The model's name in answers: the last part of its path, since paths are private."""
         return Path(self.config.model).name or "model"
 
-    def searcher(self, options: SearchOptions, min_probability: LeastProbability | None, keep_turns: bool) -> Searcher:
+    def searcher(self, options: SearchOptions, min_probability: LeastProbability | None, keep_turns: bool) -> Any:
         """A searcher of the newest state of the index.
 
         Raises:
@@ -109,8 +102,7 @@ class Service:
         """
         if self.index is None:
             raise no_index("search")
-        return Searcher(
-            self.engine.ranker,
+        return self.engine.forward.searcher(
             self.index,
             options,
             reranker=self.reranker,

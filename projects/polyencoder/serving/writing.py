@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from polyencoder.index.base import Index
-from polyencoder.index.folder import FolderIndex
 from polyencoder.serving.config import no_index
+
+if TYPE_CHECKING:
+    from polyencoder.index.base import Index
 
 
 class _Change(NamedTuple):
@@ -54,9 +55,9 @@ class IndexWriter:
         with self._mutex:
             changes, self._waiting = self._waiting, []
         changes = [change for change in changes if change.done.set_running_or_notify_cancel()]
-        if isinstance(index, FolderIndex):
+        if index.rolls_back:
             _make(index, changes)
-        else:  # Milvus does not roll back
+        else:
             for change in changes:
                 _make(index, [change])
 

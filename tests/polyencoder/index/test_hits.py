@@ -9,7 +9,7 @@ import torch
 from polyencoder.calibration import Calibration
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.hits import diverse_hits
-from polyencoder.scoring.diversity import marginal_relevance, pool_size
+from polyencoder.ranker.diversity import marginal_relevance, pool_size
 
 TEXTS = [f"{what} {number} of {thing}" for what in ("a", "the") for thing in ("dogs", "snow") for number in range(20)]
 

@@ -20,6 +20,7 @@ from polyencoder.modeling import build_model
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.app import create_app
+from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service
 from polyencoder.settings.train import TrainSettings
@@ -115,7 +116,7 @@ def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone
     assert [hit.text for hit in hits] == [responses[i] for i in expected[0].argsort(descending=True)]
     assert again.encode(responses).shape == (4, 16)
     config = ServerConfig(model="gated", index=str(tmp_path / "index"), port=0)
-    app = create_app(Service.of(config, again, index=index))
+    app = create_app(Service.of(config, BatchForward(again), index=index))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         answer = client.post("/v1/rerank", json={"query": PAIRS[0][0], "documents": responses})
         assert [one["index"] for one in answer.json()["results"]] == expected[0].argsort(descending=True).tolist()

@@ -12,7 +12,8 @@ from polyencoder.index.searcher import Searcher
 from polyencoder.modeling import late
 from polyencoder.ranker.reading import CandidateReader
 from polyencoder.scoring import ContextEncoding
-from polyencoder.serving.batch_forward import PAIR, BatchForward
+from polyencoder.serving.batch_forward import BatchForward
+from polyencoder.serving.forward import PAIR
 
 CONTEXTS = [["hello , how are you today ?", "do you have any pets ?"], ["i like to ski ."], ["hello"]]
 

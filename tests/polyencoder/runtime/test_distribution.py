@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from importlib.util import find_spec
 from pathlib import Path
 
+import httpx
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from polyencoder.ranker.ranked import Ranked
 
@@ -19,8 +26,6 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "runtime" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-OF_ONNXRUNTIME = {"flatbuffers", "google", "packaging"}
-
 # -S: without the site-packages' own hooks, which would find the library beside what is unpacked.
 CODE = """
 import importlib.abc, json, sys
@@ -29,22 +34,59 @@ allowed = {*sys.argv[3].split(), "polyencoder", *sys.stdlib_module_names}
 
 class Blocked(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in allowed:
+        if name.partition(".")[0] not in allowed and not name.startswith("_sysconfigdata"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Blocked())
+del sys.argv[1:4]
+
+def show(**found):
+    modules = sorted(name for name in sys.modules if name.partition(".")[0] == "polyencoder")
+    print(json.dumps({"modules": modules, "file": sys.modules["polyencoder"].__file__, **found}))
+"""
+RANK = """
 from polyencoder import Ranked
 from polyencoder.runtime import Ranker
-ranker = Ranker.from_pretrained(sys.argv[4])
-work = json.loads(sys.argv[5])
-ranked = ranker.rank(work["context"], work["candidates"])
+ranker = Ranker.from_pretrained(sys.argv[1])
+ranked = ranker.rank(**json.loads(sys.argv[2]))
 try:
     from polyencoder import Ranker as torchs
 except ImportError as error:
     message = str(error)
-ours = sorted(name for name in sys.modules if name.partition(".")[0] == "polyencoder")
-print(json.dumps({"ranked": ranked, "modules": ours, "message": message, "file": sys.modules["polyencoder"].__file__}))
+from polyencoder.__main__ import main
+try:
+    main()
+except SystemExit as error:
+    end = str(error)
+show(ranked=ranked, message=message, end=end)
 """
+SERVE = """
+from polyencoder.__main__ import main
+try:
+    main()
+finally:
+    show()
+"""
+
+
+def needed(requirements: list[str]) -> set[str]:
+    """The modules of these requirements, and of what they require."""
+    todo, found = [Requirement(one).name for one in requirements], set()
+    while todo:
+        if (name := canonicalize_name(todo.pop())) not in found:
+            found.add(name)
+            with contextlib.suppress(PackageNotFoundError):  # of other platforms and versions of Python
+                for one in map(Requirement, requires(name) or ()):
+                    if one.marker is None or one.marker.evaluate({"extra": ""}):
+                        todo.append(one.name)
+    return {module for module, own in packages_distributions().items() if found & {*map(canonicalize_name, own)}}
+
+
+def command(code: str, unpacked: Path, requirements: list[str], *arguments: str) -> list[str]:
+    """Runs code where there is nothing but what is unpacked and these requirements."""
+    names = needed(requirements)
+    places = {str(Path(spec.origin).parents[1]) for name in names if (spec := find_spec(name)) and spec.has_location}
+    return [sys.executable, "-S", "-c", CODE + code, str(unpacked), " ".join(places), " ".join(names), *arguments]
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +100,11 @@ def unpacked(tmp_path_factory) -> Path:
     return source / "unpacked"
 
 
-def test_the_same_ranking_where_there_is_nothing_else(unpacked, exported, sentences):
+def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, sentences):
     ranker, folder = exported("poly-first_n_last")
     work = {"context": sentences[:2], "candidates": sentences[2:]}
-    names = {re.split(r"[^\w-]", one, maxsplit=1)[0] for one in PROJECT["dependencies"]}
-    allowed = " ".join(names | OF_ONNXRUNTIME)
-    places = " ".join({str(Path(find_spec(name).origin).parents[1]) for name in names})
-    command = [sys.executable, "-S", "-c", CODE, str(unpacked), places, allowed, str(folder)]
-    done = subprocess.run([*command, json.dumps(work)], capture_output=True, text=True, timeout=300)
+    alone = command(RANK, unpacked, PROJECT["dependencies"], str(folder), json.dumps(work))
+    done = subprocess.run(alone, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert Path(found["file"]).is_relative_to(unpacked)
@@ -77,15 +116,47 @@ def test_the_same_ranking_where_there_is_nothing_else(unpacked, exported, senten
         "polyencoder-runtime has no polyencoder.Ranker: take Ranker from polyencoder.runtime, or install "
         "parlai-polyencoder"
     )
-    # each module is imported, but for what a hub id or a ConveRT alone needs
+    assert found["end"].endswith("pip install 'polyencoder-runtime[serve]'")
+    # each module is imported, but for what a hub id, a ConveRT, torch or another extra alone needs
+    of_server = served(unpacked, folder, work, expected)
     modules = {path.relative_to(unpacked).with_suffix("") for path in unpacked.rglob("*.py")}
     built = {".".join(path.parts).removesuffix(".__init__") for path in modules}
-    assert built - {*found["modules"]} == {"polyencoder.hub", "polyencoder.hub.resolve"}
+    others = {"hub", "hub.resolve", *(f"serving.{one}" for one in ("batch_forward", "mcp", "reference"))}
+    assert built - {*found["modules"], *of_server} == {f"polyencoder.{one}" for one in others}
+
+
+def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked]) -> list[str]:
+    """Checks the answers of a server; returns the modules that it imported."""
+    extra = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["serve"]
+    options = ("serve", "--model", str(folder), "--backend", "onnx", "--port", "0", "--threads", "1")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command(SERVE, unpacked, extra, *options), **pipes) as process:
+        try:
+            lines = []
+            while not (found := re.search(r"serving .* on (http://\S+)", lines[-1] if lines else "")):
+                lines.append(process.stderr.readline())
+                assert lines[-1], "".join(lines)
+            with httpx.Client(base_url=found[1], timeout=60) as client:
+                for path in ("/", "/openapi.json", "/ready", "/metrics"):
+                    assert client.get(path).status_code == 200
+                body = {"messages": [{"role": "user", "content": one} for one in work["context"]]}
+                answer = client.post("/v1/rerank", json={**body, "documents": work["candidates"]}).json()
+            results = [(one["index"], one["relevance_score"]) for one in answer["results"]]
+            assert [place for place, _ in results] == [one.index for one in expected]
+            relevances = [1 / (1 + math.exp(-one.score)) for one in expected]
+            assert [relevance for _, relevance in results] == pytest.approx(relevances, abs=1e-4)
+            process.send_signal(signal.SIGINT)
+            shown, errors = process.communicate(timeout=60)
+            assert "Traceback" not in errors
+        finally:
+            process.kill()
+    return json.loads(shown)["modules"]
 
 
 def test_the_version_is_the_librarys():
     library = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert PROJECT["version"] == library["version"]
     assert PROJECT["requires-python"] == library["requires-python"]
-    ranges = {*library["dependencies"], *library["optional-dependencies"]["onnx"]}
-    assert {*PROJECT["dependencies"]} <= ranges
+    extras = library["optional-dependencies"]
+    assert {*PROJECT["dependencies"]} <= {*library["dependencies"], *extras["onnx"]}
+    assert {*PROJECT["optional-dependencies"]["serve"]} <= {*library["dependencies"], *extras["serve"]}

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder import InputError
-from polyencoder.runtime.scoring import Contexts, best, score
+from polyencoder.runtime.scoring import Contexts, score
 from polyencoder.scoring import ContextEncoding, Keys
-from polyencoder.scoring import best as torch_best
 from polyencoder.scoring import score as torch_score
 
 
@@ -49,12 +46,15 @@ def test_the_scores_of_torch(n_contexts, codes, n, attention, masked, seed):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@given(st.lists(st.integers(-2, 2), min_size=1), st.integers(1, 9))
-def test_equal_scores_stay_in_order(scores, k):
-    _, expected = torch_best(torch.tensor([scores], dtype=torch.float32), k)
-    assert best(np.array(scores, dtype=np.float32), k).tolist() == expected[0].tolist()
-
-
-def test_a_nan_is_an_error():
-    with pytest.raises(InputError, match="the model's scores are nan"):
-        best(np.array([1.0, np.nan]), 2)
+def test_batches_of_contexts_are_padded_to_the_most_codes():
+    random = np.random.default_rng(0)
+    parts = [
+        Contexts(random.normal(size=(n, codes, 8)).astype(np.float32), np.ones((n, codes), dtype=bool))
+        for n, codes in ((2, 3), (1, 5))
+    ]
+    both, candidates = Contexts.concatenated(parts), random.normal(size=(4, 8)).astype(np.float32)
+    expected = np.concatenate([score(part, candidates) for part in parts])
+    np.testing.assert_allclose(score(both, candidates), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(score(both.select([2, 0]), candidates), expected[[2, 0]], rtol=1e-5, atol=1e-6)
+    alone = Contexts.concatenated([Contexts(part.vectors[:, :3]) for part in parts])
+    assert (len(alone), alone.mask) == (3, None)

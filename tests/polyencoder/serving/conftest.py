@@ -19,6 +19,7 @@ import uvicorn
 from polyencoder.index.entries import Candidate
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.app import create_app
+from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.run import bound, uvicorn_config
 from polyencoder.serving.service import Service
@@ -65,7 +66,9 @@ def make_service(make_ranker, tmp_path):
             index=str(tmp_path / "index") if records else None,
             **({"port": 0, "sessions": str(tmp_path / "sessions.sqlite") if records else None} | fields),
         )
-        services.append(Service.of(config, ranker, index=index, reranker=reranker))
+        services.append(
+            Service.of(config, BatchForward(ranker, max_tokens=config.batch_tokens), index=index, reranker=reranker)
+        )
         return services[-1]
 
     yield make
@@ -80,7 +83,10 @@ def shared(make_model, tokenizer, tmp_path_factory) -> Iterator[httpx.Client]:
     ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
     index = ranker.index(REPLIES, tmp_path_factory.mktemp("shared") / "index")
     config = ServerConfig(model="tiny", index="index", port=0, allow_hosts=("Ranker.example",))
-    with running(Service.of(config, ranker, index=index)) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
+    with (
+        running(Service.of(config, BatchForward(ranker), index=index)) as url,
+        httpx.Client(base_url=url, timeout=SECONDS) as client,
+    ):
         yield client
 
 

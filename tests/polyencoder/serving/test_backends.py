@@ -13,6 +13,7 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving import rerank, search
+from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES
@@ -61,7 +62,7 @@ def test_an_index_in_milvus_is_searched_and_changed(serve, make_ranker, tmp_path
     ranker.index(REPLIES, where)
     index = open_index(where, ranker)
     service = Service.of(
-        ServerConfig(model="tiny", index=where, sessions=str(tmp_path / "sessions")), ranker, index=index
+        ServerConfig(model="tiny", index=where, sessions=str(tmp_path / "sessions")), BatchForward(ranker), index=index
     )
     new = Candidate("new", "do you have a horse ?", {"lang": "en"})
 

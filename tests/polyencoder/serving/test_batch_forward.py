@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from polyencoder.modeling.base import RankerModel
-from polyencoder.serving.batch_forward import CANDIDATE, CONTEXT, PAIR, BatchForward, candidate, context, pair
+from polyencoder.serving.batch_forward import BatchForward
+from polyencoder.serving.forward import CANDIDATE, CONTEXT, PAIR
 
 CONTEXTS = [["hello"], ["do you ski ?", "no , i have two dogs ."], ["i am a teacher . i teach math ."], ["hi"]]
 
@@ -41,10 +42,6 @@ def test_scores_of_pairs_in_any_order(make_ranker, architecture, max_tokens, sen
     found = BatchForward(ranker, max_tokens=max_tokens)(PAIR, [(contexts[c], candidates[k]) for c, k in pairs])
     expected = [float(scores[c, k]) for c, k in pairs]
     assert found == pytest.approx(expected, rel=1e-3, abs=1e-4)
-
-
-def test_an_item_counts_its_tokens():
-    assert [item.cost for item in (context([1, 2]), candidate([1] * 7), pair([1, 2], [3]))] == [2, 7, 3]
 
 
 @pytest.mark.parametrize("max_tokens", [24, 60])

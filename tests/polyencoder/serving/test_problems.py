@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from polyencoder.index import open_index
+from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
@@ -18,7 +19,7 @@ def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, c
     where = postgres.address.replace("tester@", "tester:secret@") + "?application_name=hidden" + name
     ranker = make_ranker("bi")
     config = ServerConfig(model="tiny", index=where, port=0, sessions=str(tmp_path / "sessions"))
-    service = Service.of(config, ranker, index=ranker.index(REPLIES, where))
+    service = Service.of(config, BatchForward(ranker), index=ranker.index(REPLIES, where))
     with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client, caplog.at_level(logging.ERROR):
         assert client.get("/ready").status_code == 200
         service.index.close()
@@ -44,7 +45,7 @@ def test_of_several_indexes_clients_are_told_numbers(make_ranker, tmp_path):
     config = ServerConfig(model="tiny", index=places, partial=True, port=0, sessions=str(tmp_path / "sessions"))
     index = open_index(places, ranker, partial=True)
     query = {"query": "do you ski ?", "top_k": 9}
-    service = Service.of(config, ranker, index=index)
+    service = Service.of(config, BatchForward(ranker), index=index)
     with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
         answer = client.post("/v1/search", json=query).json()
         nothing = client.post("/v1/search", json={**query, "filter": {"lang": "de"}, "messages": None}).json()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving import embeddings, rerank, search
+from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.metrics import Metrics
@@ -32,7 +33,7 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
     ranker = make_ranker(architecture)
     if architecture == "late":
         torch.nn.init.constant_(ranker.model.exits, 1e-3)
-    engine = Engine(ranker, limits=Limits(), batch_tokens=batch_tokens, metrics=Metrics())
+    engine = Engine(BatchForward(ranker, max_tokens=batch_tokens), limits=Limits(), metrics=Metrics())
 
     async def ask():
         return await asyncio.gather(*(rerank.rank(engine, turns, texts) for turns, texts in requests))
@@ -55,7 +56,7 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
 def test_vectors_are_those_of_the_ranker(make_ranker, architecture):
     ranker = make_ranker(architecture)
     texts = [" ".join(WORDS[:n]) for n in (1, 9, 3, 10, 2)]
-    engine = Engine(ranker, limits=Limits(), batch_tokens=8, metrics=Metrics())
+    engine = Engine(BatchForward(ranker, max_tokens=8), limits=Limits(), metrics=Metrics())
 
     async def ask():
         return await asyncio.gather(
@@ -64,7 +65,7 @@ def test_vectors_are_those_of_the_ranker(make_ranker, architecture):
         )
 
     try:
-        found = torch.cat([vectors for vectors, _ in asyncio.run(ask())])
+        found = torch.cat([torch.from_numpy(vectors) for vectors, _ in asyncio.run(ask())])
     finally:
         engine.close()
     queries, documents = found.split(len(texts))

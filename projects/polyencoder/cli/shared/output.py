@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from tqdm import tqdm
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 ProgressBars = Annotated[
     bool | None, Parameter(help="Show progress bars on standard error (default: if it is a terminal).")
@@ -39,4 +41,6 @@ def shows_bars(progress: bool | None) -> bool:
 
 def bar(items: Iterable[Any] | None = None, *, step: str, unit: str, shown: bool, total: int | None = None) -> tqdm:
     """A progress bar over `items`, or one that its `update` advances."""
+    from tqdm import tqdm  # here: a server has none
+
     return tqdm(items, desc=step, unit=unit, unit_scale=True, total=total, disable=not shown, dynamic_ncols=True)

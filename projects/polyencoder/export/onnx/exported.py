@@ -21,7 +21,7 @@ from polyencoder.export.onnx.files import (
     read_description,
 )
 from polyencoder.export.onnx.graph import CPU, Graph
-from polyencoder.storage.names import CONFIG, TOKENIZER
+from polyencoder.storage.names import CONFIG, CONTEXT, SCORER, TOKENIZER
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 
 
@@ -80,6 +80,21 @@ class Exported:
             {"float32": description.weights},
             candidates if exact or candidates is None else f"{candidates}-{precision}",
         )
+
+    @property
+    def title(self) -> str:
+        """As `RankerModel.title`."""
+        return f"{self.config.architecture}-encoder"
+
+    @property
+    def reads_pairs(self) -> bool:
+        """As `RankerModel.reads_pairs`."""
+        return SCORER in self.graphs
+
+    @property
+    def has_one_vector(self) -> bool:
+        """As `RankerModel.has_one_vector`."""
+        return not self.reads_pairs and self.graphs[CONTEXT].has_one_vector
 
     def merged(self) -> Exported:
         """As `RankerModel.merged`."""

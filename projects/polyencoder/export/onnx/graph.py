@@ -72,6 +72,11 @@ class Graph:
         """Whether the graph takes the two texts of a context separately (multi-context ConveRT)."""
         return "extra_ids" in self._inputs
 
+    @property
+    def has_one_vector(self) -> bool:
+        """Whether a graph of contexts gives one vector for each, or, with two texts, one of both."""
+        return self.takes_both_texts or self._session.get_outputs()[0].shape[1:-1] == [1]
+
     def __call__(
         self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
     ) -> dict[str, Array]:
@@ -86,7 +91,7 @@ class Graph:
         if len(parts) == 1 and groups[0] == [*range(len(sequences))]:
             return parts[0]
         order = np.argsort([i for rows in groups for i in rows])
-        return {name: _stacked([part[name] for part in parts])[order] for name in self.outputs}
+        return {name: stacked([part[name] for part in parts])[order] for name in self.outputs}
 
     def _run(self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None) -> dict[str, Array]:
         given: dict[str, Array] = {}
@@ -122,7 +127,7 @@ def _both_texts(sequences: Sequence[Sequence[int]], separator: int) -> tuple[lis
     return last, extra
 
 
-def _stacked(parts: Sequence[Array]) -> Array:
+def stacked(parts: Sequence[Array]) -> Array:
     """Concatenates arrays [batch, ...]; those with fewer codes are padded with zeros (False)."""
     if parts[0].ndim == 1:
         return np.concatenate(parts)

@@ -26,7 +26,8 @@ from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.faiss.description import Tuned
 from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
-from polyencoder.index.options import TOP_K, SearchOptions
+from polyencoder.index.hits import TOP_K
+from polyencoder.index.options import SearchOptions
 from polyencoder.scoring import ContextEncoding, search
 
 SAMPLE = 200

@@ -30,9 +30,9 @@ from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
 from polyencoder.index.folder.files import explained, locked
 from polyencoder.index.folder.state import State
-from polyencoder.index.hits import Hit
+from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta, encoder_of
-from polyencoder.index.options import TOP_K, SearchOptions
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.modeling import RankerModel
 from polyencoder.ranker.protocol import Context, TextRanker
@@ -51,6 +51,8 @@ class FolderIndex(Index):
 
     A search sees every change that was committed before it began, and never a part of one.
     """
+
+    rolls_back = True
 
     def __init__(self, folder: Path, ranker: TextRanker | Fingerprints | None, *, attention: str = "basic") -> None:
         self.folder = folder.absolute()  # independent of later changes of directory

@@ -15,8 +15,8 @@ from polyencoder.index.base import check_contexts
 from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE, group_means
 from polyencoder.index.filters import Filter
-from polyencoder.index.hits import Hit
-from polyencoder.index.options import TOP_K, SearchOptions
+from polyencoder.index.hits import TOP_K, Hit
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.postgres.meta import PostgresMeta
 from polyencoder.index.postgres.rows import condition
 from polyencoder.index.postgres.statement import statement

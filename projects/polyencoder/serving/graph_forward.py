@@ -1,0 +1,93 @@
+"""`GraphForward`: a server's batches without torch, by `polyencoder.runtime`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from polyencoder.errors import ConfigError
+from polyencoder.index.hits import TOP_K, Hit
+from polyencoder.index.options import SearchOptions
+from polyencoder.runtime import Contexts, FolderIndex, Ranker
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.forward import CONTEXT, PAIR, Array
+
+_SEARCHED = {"top_k", "filter", "exactness", "dtype"}  # every search is exact, in float32
+_Search = Callable[[Contexts, Sequence[Sequence[str]]], list[list[Hit]]]
+
+
+class GraphForward:
+    """Computes items of one kind with exported graphs, which sort them by length."""
+
+    def __init__(self, ranker: Ranker, *, max_tokens: int = ServerConfig.batch_tokens) -> None:
+        self.ranker: Any = ranker
+        self.max_tokens = max_tokens
+
+    def prepare_thread(self) -> None:
+        pass  # onnxruntime has threads of its own
+
+    def __call__(self, kind: str, tokens: Sequence[Any]) -> list[Any]:
+        """The result of each."""
+        if kind == PAIR:
+            return self.ranker.score_ids(tokens).tolist()
+        if kind == CONTEXT:
+            contexts = self.ranker.encode_context_ids(tokens)
+            return [contexts.select([row]) for row in range(len(tokens))]
+        return [*self.ranker.encode_candidate_ids(tokens)]
+
+    def score(self, context: Contexts, candidates: Sequence[Array]) -> Array:
+        return self.ranker.score_vectors(context, np.stack(candidates))[0]
+
+    def embeddings(self, kind: str, encoded: Sequence[Any]) -> Array:
+        return np.stack([one.vectors[0, 0] if kind == CONTEXT else one for one in encoded])
+
+    def searcher(
+        self, index: FolderIndex, options: SearchOptions, *, reranker: None, rerank_k: None, **settings: Any
+    ) -> _Search:
+        for field in fields(options):
+            if field.name not in _SEARCHED and getattr(options, field.name) != field.default:
+                raise _unavailable(field.name)
+        return self.ranker.searcher(index, top_k=options.top_k or TOP_K, filter=options.filter, **settings)
+
+    def find(
+        self, searcher: _Search, encoded: Sequence[Contexts], contexts: Sequence[Sequence[str]]
+    ) -> list[list[Hit]]:
+        return searcher(Contexts.concatenated(encoded), contexts)
+
+
+def load(config: ServerConfig) -> tuple[GraphForward, FolderIndex | None, None]:
+    """Loads the ranker and opens the index.
+
+    Raises:
+        PolyencoderError: the graphs or the index are missing or damaged, or a setting needs torch.
+    """
+    if config.backend == "torch":
+        raise ConfigError(
+            "backend is 'torch', which polyencoder-runtime does not have: give onnx or onnx-int8", argument="backend"
+        )
+    if len(config.index) > 1 or any("://" in where or where.startswith("milvus:") for where in config.index):
+        raise ConfigError(
+            "polyencoder-runtime searches one index folder: give that, or install parlai-polyencoder", argument="index"
+        )
+    for name, there in (("device", (None, "cpu")), ("model_dtype", ("float32",)), ("rerank", (None,))):
+        if getattr(config, name) not in there:
+            raise _unavailable(name)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    ranker = Ranker.from_pretrained(
+        config.model,
+        precision="int8" if config.backend == "onnx-int8" else "float32",
+        threads=config.threads or max(1, cores // config.workers),
+    )
+    index = ranker.open_index(config.index[0]) if config.index else None
+    return GraphForward(ranker, max_tokens=config.batch_tokens), index, None
+
+
+def _unavailable(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} needs torch, which polyencoder-runtime does not have: leave it out, or install parlai-polyencoder",
+        argument=name,
+    )

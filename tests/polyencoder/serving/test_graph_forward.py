@@ -1,0 +1,138 @@
+"""A server without torch gives the answers of one with torch, and says at its start what it cannot do."""
+
+from __future__ import annotations
+
+import contextlib
+
+import httpx
+import pytest
+
+from polyencoder import ConfigError
+from polyencoder.calibration import Calibration
+from polyencoder.export.onnx import export_onnx
+from polyencoder.serving import batch_forward, graph_forward
+from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.service import Service
+from polyencoder.storage.fingerprint import model_fingerprint
+from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
+
+TEXTS = [one.text for one in REPLIES]
+CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}]
+REQUESTS = {
+    "/v1/rerank": {"query": "do you ski ?", "documents": TEXTS, "top_n": 3},
+    "/v1/rerank ": {"query": "do you ski ?", "documents": [TEXTS[0], TEXTS[1], TEXTS[0]]},
+    "/score": {"text_1": ["hello", "hi"], "text_2": ["i ski .", TEXTS[0]]},
+    "/v1/select": {"messages": [*CHAT, CHAT[0]], "options": ["weather", "timer"]},
+    "/v1/search": {"query": "do you ski ?", "top_k": 3},
+    "/v1/search ": {"query": TEXTS[0], "filter": {"lang": "en"}},
+    "/v1/search  ": {"query": "hello", "min_probability": 0.1},
+    "/v1/chat": {"messages": [*CHAT, CHAT[0]]},
+    "/v1/embeddings": {"input": TEXTS, "input_type": "query"},
+    "/v1/embeddings ": {"input": TEXTS, "normalize": False},
+}
+
+
+def without_times(answer):
+    """An answer without what differs from one to the next."""
+    return {name: value for name, value in answer.items() if name not in ("id", "milliseconds", "created")}
+
+
+def check_alike(found, expected) -> None:
+    """Equal, numbers to 1e-4."""
+    assert type(found) is type(expected)
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            check_alike(found[name], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            check_alike(one, other)
+    else:
+        assert found == (pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected)
+
+
+@pytest.fixture
+def folder(make_ranker, tmp_path):
+    """(architecture) -> a calibrated model's folder, with graphs; its index is beside it."""
+
+    def make(architecture):
+        ranker = make_ranker(architecture)
+        ranker.save_pretrained(tmp_path / "model")
+        export_onnx(ranker, tmp_path / "model")
+        calibration = Calibration(0.5, -3.0, model_fingerprint(ranker.model, ranker.text))
+        calibration.save(tmp_path / "model")
+        if ranker.model.has_vectors:
+            ranker.index(REPLIES, tmp_path / "replies")
+        return tmp_path / "model"
+
+    return make
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross"])
+def test_the_answers_of_torch(folder, architecture, tmp_path):
+    model = folder(architecture)
+    index = () if architecture == "cross" else (str(tmp_path / "replies"),)
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for backend, module in (("torch", batch_forward), ("onnx", graph_forward)):
+            config = ServerConfig(model=str(model), index=index, backend=backend, threads=1, port=0)
+            forward, opened, _ = module.load(config)
+            url = stack.enter_context(running(Service.of(config, forward, index=opened)))
+            clients.append(stack.enter_context(httpx.Client(base_url=url, timeout=SECONDS)))
+        for path, body in REQUESTS.items():
+            expected, found = (client.post(path.strip(), json=body) for client in clients)
+            check_alike(without_times(found.json()), without_times(expected.json()))
+            assert found.status_code == expected.status_code
+            assert architecture != "bi" or found.status_code == 200
+        for path in ("/health", "/ready", "/v1/models", "/openapi.json"):
+            expected, found = (client.get(path) for client in clients)
+            assert found.status_code == 200
+            assert found.json() == expected.json() or path == "/v1/models"  # which has a time
+        info = [client.get("/info").json() for client in clients]
+        assert info[1] == info[0] | {"backend": "onnx"}
+
+
+def test_requests_that_need_torch(folder, tmp_path):
+    config = ServerConfig(model=str(folder("bi")), index=(str(tmp_path / "replies"),), backend="onnx", port=0)
+    forward, index, _ = graph_forward.load(config)
+    with running(Service.of(config, forward, index=index)) as url:
+        for name, value in {"hybrid": True, "diversity": 0.5, "group_by": "lang", "effort": 3}.items():
+            answer = httpx.post(f"{url}/v1/search", json={"query": "hi", name: value}, timeout=SECONDS)
+            assert answer.status_code == 422
+            assert answer.json()["message"].startswith(f"{name} needs torch")
+        for body in ({"candidates": [{"text": "hello"}]}, {"candidates": [{"text": "hello", "id": "pets"}]}):
+            answer = httpx.put(f"{url}/v1/candidates", json=body, timeout=SECONDS)
+            assert answer.status_code == 422
+            assert answer.json()["message"].startswith("an index is changed where torch is installed")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"backend": "torch"}, "give onnx or onnx-int8"),
+        ({"index": "milvus:http://there:19530#replies"}, "searches one index folder"),
+        ({"index": "postgres://there/chat#replies"}, "searches one index folder"),
+        ({"index": ("one", "two")}, "searches one index folder"),
+        ({"index": "one", "rerank": "cross"}, "rerank needs torch"),
+        ({"device": "cuda"}, "device needs torch"),
+        ({"model_dtype": "bfloat16"}, "model_dtype needs torch"),
+    ],
+)
+def test_settings_that_need_torch(settings, says):
+    with pytest.raises(ConfigError, match=says) as raised:
+        graph_forward.load(ServerConfig(**{"model": "model", "backend": "onnx", **settings}))
+    assert raised.value.argument in settings
+
+
+def test_threads_are_shared_by_the_workers(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(graph_forward.os, "sched_getaffinity", lambda _: range(6), raising=False)
+    load = graph_forward.Ranker.from_pretrained
+    monkeypatch.setattr(
+        graph_forward.Ranker, "from_pretrained", lambda *a, threads, **k: asked.append(threads) or load(*a, **k)
+    )
+    model = str(folder("bi"))
+    for workers, threads in ((1, None), (4, None), (4, 2)):
+        graph_forward.load(ServerConfig(model=model, backend="onnx", workers=workers, threads=threads))
+    assert asked == [6, 1, 2]
