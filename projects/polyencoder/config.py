@@ -40,6 +40,12 @@ Truncation = Literal["turns", "tokens", "recent_first"]
 PROMPTS = ("context_prompt", "candidate_prompt")
 """The fields of a `TextConfig` that are prompts."""
 
+OF_CONTEXTS = {
+    *("text_truncate", "history_size", "separator", "context_prompt"),
+    *("number_turns", "person_tokens", "person_tokens_after_newline"),
+}
+"""The fields of a `TextConfig` that change no candidate."""
+
 # Of a field that came later: as long as it has its default, fingerprints are those of before there was such a field.
 LATER = {"later": True}
 

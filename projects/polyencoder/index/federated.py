@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from polyencoder.checks import without_password
-from polyencoder.errors import CheckpointError, ConfigError, NoAnswerError
+from polyencoder.errors import ConfigError, NoAnswerError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.filters import Filter
@@ -77,7 +77,8 @@ class FederatedIndex(Index):
 
         Args:
             places: the addresses of the indexes.
-            open: opens one, for the model with these fingerprints; None for any model.
+            open: opens one, for the model with these fingerprints, None for any model; CheckpointError if another
+                model made it.
             partial: search without an index whose server does not answer, and say so in `Hit.missing`.
 
         Raises:
@@ -107,12 +108,6 @@ class FederatedIndex(Index):
     def _of_one_model(self, place: object) -> Index:
         index = self._open(place, self._made_by)
         self._made_by = self._made_by or index.fingerprints
-        if not index.fingerprints.fits(self._made_by):
-            index.close()
-            raise CheckpointError(
-                f"{index.address}: made by another model (fingerprint {index.fingerprints.model}) than the other "
-                f"indexes ({self._made_by.model}); indexes that are searched together need one model"
-            )
         return index
 
     def close(self) -> None:

@@ -33,14 +33,26 @@ class Fingerprints(NamedTuple):
     """Empty if only the encoder's name is known."""
 
     @classmethod
-    def of(cls, ranker: TextRanker | Fingerprints) -> Fingerprints:
-        """The fingerprints of a ranker; fingerprints are returned unchanged."""
+    def of(cls, ranker: TextRanker | Fingerprints, *, known: Fingerprints | None = None) -> Fingerprints:
+        """The fingerprints of a ranker; fingerprints are returned unchanged.
+
+        `known` are those of an index, which until November 2026 were of contexts, too: the ranker's are then like them.
+        """
         if isinstance(ranker, Fingerprints):
             return ranker
         from polyencoder.ranker.encoding import candidate_fingerprint  # here: fingerprints alone need no torch
 
-        model = candidate_fingerprint(separable(ranker), ranker.text)
-        return cls(model, "" if ranker.model.has_foreign_candidates else ranker.text.fingerprint())
+        model, text = separable(ranker), ranker.text
+
+        def computed(*, contexts: bool) -> Fingerprints:
+            tokenizer = "" if model.has_foreign_candidates else text.fingerprint(contexts=contexts)
+            return cls(candidate_fingerprint(model, text, contexts=contexts), tokenizer)
+
+        own = computed(contexts=False)
+        if known is None or own.fits(known):
+            return own
+        before = computed(contexts=True)
+        return before if before.fits(known) else own
 
     def fits(self, other: Fingerprints) -> bool:
         """Whether they belong to one model; an unknown tokenizer fits any."""
@@ -137,14 +149,16 @@ class Maker:
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
         ours, theirs = (one.model.removesuffix("-int8") for one in (fingerprints, self.fingerprints))
-        if ours == theirs and fingerprints.tokenizer == self.fingerprints.tokenizer:  # of int8 graphs and their model
+        if ours == theirs and fingerprints.model != self.fingerprints.model:  # of int8 graphs and their model
             maker = "int8 graphs" if self.fingerprints.model != theirs else "the float32 model"
             raise CheckpointError(
                 f"{where}: made by {maker}, and its vectors have another precision: load the model with the "
                 f"backend that made it, or {remedy}"
             )
-        tokenizers = {fingerprints.tokenizer, self.fingerprints.tokenizer} - {""}
+        tokenizers = {fingerprints.tokenizer, self.fingerprints.tokenizer}
         other = "tokenizer" if len(tokenizers) > 1 else "weights or reduction"
+        if "" in tokenizers:  # one is not known
+            other = "weights, reduction or tokenizer"
         maker = self.model_name or f"a {self._kind}"
         raise CheckpointError(
             f"{where}: made by another model, {maker} (fingerprint {self.fingerprints.model}); this one has another "

@@ -21,6 +21,7 @@ def backbone_config(model: PreTrainedModel) -> dict[str, Any]:
 # Names of the dropout rates in different families: of hidden states, of attention weights
 _DROPOUT = ("hidden_dropout_prob", "mlp_dropout", "embedding_dropout", "dropout")
 _ATTENTION_DROPOUT = ("attention_probs_dropout_prob", "attention_dropout")
+DROPOUT = {*_DROPOUT, *_ATTENTION_DROPOUT}
 
 
 def with_dropout(config: dict[str, Any], *, dropout: float | None, attention_dropout: float | None) -> dict[str, Any]:

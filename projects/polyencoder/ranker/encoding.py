@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from polyencoder.errors import InputError
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.cpu.heap import return_free_memory
+from polyencoder.modeling.encoder_config import DROPOUT
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.digests import fingerprint, weight_parts
@@ -139,20 +141,25 @@ def _batches(
             return_free_memory()
 
 
-def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
-    """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer."""
+def candidate_fingerprint(model: RankerModel, text: TextEncoder, *, contexts: bool = False) -> str:
+    """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer.
+
+    With `contexts`, that of indexes made until November 2026: of how contexts are tokenized, and of dropout, too.
+    """
     if model.config.foreign_fingerprint is not None:
         return model.config.foreign_fingerprint
     if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
-        return model.candidate_fingerprint
+        return (contexts and model.candidate_fingerprint_of_2026) or model.candidate_fingerprint
     model = model.merged().as_kept()
     config = model.config
-    parts: list[bytes | memoryview | str] = [text.fingerprint()]
-    parts.append(
-        repr((config.backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling))
-    )
-    if config.convert is not None:
-        parts.append(repr(config.convert))
+    parts: list[bytes | memoryview | str] = [text.fingerprint(contexts=contexts)]
+    backbone, convert = config.backbone, config.convert
+    if not contexts:
+        backbone = {name: value for name, value in backbone.items() if name not in DROPOUT}
+        convert = convert and replace(convert, dropout=0.0)
+    parts.append(repr((backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling)))
+    if convert is not None:
+        parts.append(repr(convert))
     _, skipped = config.prompt_tokens or (0, 0)
     if skipped or config.dense:
         parts.append(repr((skipped, config.dense)))

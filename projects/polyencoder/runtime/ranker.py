@@ -205,7 +205,7 @@ class Ranker:
     def _fingerprints(self) -> Fingerprints:
         """Those that an index of this model has. InputError for a cross-encoder."""
         self._check_has_vectors()
-        return Fingerprints(self.model.candidate_fingerprint or "", self.text.fingerprint())
+        return Fingerprints(self.model.candidate_fingerprint or "")  # of its tokenizer, too
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""

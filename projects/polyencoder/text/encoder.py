@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from tokenizers import Tokenizer
 
 from polyencoder.checks import checked_text, checked_texts
-from polyencoder.config import PROMPTS, TextConfig, identity
+from polyencoder.config import OF_CONTEXTS, PROMPTS, TextConfig, identity
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.storage.digests import fingerprint
 from polyencoder.text.context import (
@@ -198,9 +198,10 @@ class TextEncoder:
 
         return pad(sequences, pad_id=self.pad_id)
 
-    def fingerprint(self) -> str:
-        """Digest of everything tokenization depends on."""
-        config = ", ".join(f"{name}={value!r}" for name, value in identity(self.config).items())
+    def fingerprint(self, *, contexts: bool = True) -> str:
+        """Digest of everything tokenization depends on; without `contexts`, that of candidates."""
+        fields = {name: value for name, value in identity(self.config).items() if contexts or name not in OF_CONTEXTS}
+        config = ", ".join(f"{name}={value!r}" for name, value in fields.items())
         return fingerprint([self.tokenizer.to_str(), f"TextConfig({config})"])
 
     def _recent_first(self, turns: Sequence[str]) -> list[int]:

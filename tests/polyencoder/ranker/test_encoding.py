@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from tokenizers import Tokenizer
 
 import polyencoder.ranker.encoding as encoding
 import polyencoder.ranker.scorer as scorer
-from polyencoder.config import DenseConfig
+from polyencoder.config import DenseConfig, TextConfig
 from polyencoder.ranker.encoding import candidate_fingerprint, encode_candidates, encode_contexts
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
@@ -154,3 +155,29 @@ def test_the_fingerprint_leaves_out_what_changes_no_candidate(make_model, text):
         model.codes.codes += 1
         next(model.context_tower.parameters())[0] += 1
     assert candidate_fingerprint(model, text) == before
+    model.config.backbone["hidden_dropout_prob"] = 0.7
+    assert candidate_fingerprint(model, text) == before
+
+
+CONTEXT_FIELDS = {
+    "text_truncate": 99,
+    "history_size": 3,
+    "separator": "[CLS]",
+    "context_prompt": "hi",
+    "number_turns": True,
+    "person_tokens": True,
+    "person_tokens_after_newline": True,
+}
+
+
+@pytest.mark.parametrize("field", [one.name for one in dataclasses.fields(TextConfig) if one.name != "candidate_rows"])
+def test_the_fingerprint_has_those_fields_of_the_text_that_change_a_candidate(make_model, text, field):
+    others = {"label_truncate": 5, "truncation": "tokens", "surround": False, "candidate_prompt": "hi"}
+    others |= {"pad_token": "[SEP]", "start_token": "[SEP]", "end_token": "[CLS]", "empty_token": "[SEP]"}
+    model = make_model("bi")
+    other = TextEncoder(text.tokenizer, replace(text.config, **{field: (CONTEXT_FIELDS | others)[field]}))
+    same = candidate_fingerprint(model, other) == candidate_fingerprint(model, text)
+    assert same == (field in CONTEXT_FIELDS)
+    if same:
+        some = ["hi", "do you have any pets ?", ""]
+        assert other.candidate_ids(some) == text.candidate_ids(some)

@@ -76,12 +76,12 @@ def test_an_index_of_another_model(exported, records, tmp_path):
     folder = shutil.copytree(source, tmp_path / "model")
     quantize_int8(folder)
     ranker.index(records, tmp_path / "index")
-    with pytest.raises(CheckpointError, match="made by another model, .*another weights or reduction"):
+    with pytest.raises(CheckpointError, match="made by another model, .*another weights, reduction or tokenizer"):
         Ranker.from_pretrained(exported("bi-mean_first")[1]).open_index(tmp_path / "index")
     with pytest.raises(CheckpointError, match="made by the float32 model, and its vectors have another precision"):
         Ranker.from_pretrained(folder, precision="int8").search("hi", tmp_path / "index")
     opened = Ranker.from_pretrained(source).open_index(tmp_path / "index")  # by the model that made it
-    with pytest.raises(CheckpointError, match="made by another model, .*another weights or reduction"):
+    with pytest.raises(CheckpointError, match="made by another model, .*another weights, reduction or tokenizer"):
         Ranker.from_pretrained(exported("bi-mean_first")[1]).search("hi", opened)
     with pytest.raises(CheckpointError, match="made by the float32 model, and its vectors have another precision"):
         Ranker.from_pretrained(folder, precision="int8").search("hi", opened)

@@ -135,9 +135,9 @@ def build_index(
             stack.enter_context(locked(folder))
         given = None if dim is None else GivenShards(folder, plan)
         if first:
-            plan = _entered(folder, records, plan, given, words=words, progress=progress)
+            plan = _entered(folder, records, plan, given, ranker=ranker, words=words, progress=progress)
         else:
-            plan = _awaited(folder, plan)
+            plan = _awaited(folder, plan, ranker=ranker)
         if (folder / DATABASE).exists():
             return
         with explained(folder):
@@ -178,6 +178,7 @@ def _entered(
     plan: IndexMeta,
     given: GivenShards | None,
     *,
+    ranker: TextRanker | Fingerprints,
     words: bool,
     progress: bool,
 ) -> IndexMeta:
@@ -194,7 +195,7 @@ def _entered(
     with explained(folder):
         begun, has_words = _begun(folder)
     if begun is not None:
-        _check_same(begun, plan, folder=folder)
+        _check_same(begun, plan, ranker=ranker, folder=folder)
         if words and not has_words:
             raise InputError(
                 f"{folder}: has an index without words; `polyencoder update --words` adds them once it is finished. Or "
@@ -232,12 +233,12 @@ def _entered(
     return plan
 
 
-def _awaited(folder: Path, plan: IndexMeta) -> IndexMeta:
+def _awaited(folder: Path, plan: IndexMeta, *, ranker: TextRanker | Fingerprints) -> IndexMeta:
     """Waits for the description written by the process of rank 0."""
     _wait_for(folder, DATABASE, UNFINISHED)
     begun, _ = _begun(folder)
     assert begun is not None
-    _check_same(begun, plan, folder=folder)
+    _check_same(begun, plan, ranker=ranker, folder=folder)
     return begun
 
 
@@ -275,8 +276,8 @@ def _begun(folder: Path) -> tuple[IndexMeta | None, bool]:
         return read(Catalogue(connection, folder))
 
 
-def _check_same(begun: IndexMeta, plan: IndexMeta, *, folder: Path) -> None:
-    begun.check_model(plan.fingerprints, where=folder)
+def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Fingerprints, folder: Path) -> None:
+    begun.check_model(Fingerprints.of(ranker, known=begun.fingerprints), where=folder)
     if begun.tokens != plan.tokens:
         raise InputError(
             f"{folder}: has an index {'without' if begun.tokens is None else 'with other'} token vectors; give another "

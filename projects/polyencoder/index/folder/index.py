@@ -57,8 +57,11 @@ class FolderIndex(Index):
     def __init__(self, folder: Path, ranker: TextRanker | Fingerprints | None, *, attention: str = "basic") -> None:
         self.folder = folder.absolute()  # independent of later changes of directory
         self._ranker, self.attention = encoder_of(ranker, attention=attention)
-        self._fingerprints = None if ranker is None else Fingerprints.of(ranker)
+        self._fingerprints: Fingerprints | None = None
         self._database = Database(self.folder)
+        if ranker is not None:
+            meta = self._database.read(lambda catalogue: IndexMeta.parsed(catalogue.description(), self.folder))
+            self._fingerprints = Fingerprints.of(ranker, known=meta.fingerprints)
         self._state: State | None = None
         self._mutex = threading.RLock()
         self._change: Change | None = None

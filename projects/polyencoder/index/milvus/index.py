@@ -92,7 +92,8 @@ class MilvusIndex(RowIndex):
         if (there := collection.description()) is None:
             collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
         else:
-            Maker.parsed(there, collection.where).check_model(maker.fingerprints, where=collection.where)
+            maker = Maker.parsed(there, collection.where)
+            maker.check_model(Fingerprints.of(ranker, known=maker.fingerprints), where=collection.where)
         index = cls(collection, maker, ranker)
         if kind is not None and index.has_exact_lists != (kind == "flat"):
             other = "flat" if index.has_exact_lists else "auto"
@@ -117,7 +118,7 @@ class MilvusIndex(RowIndex):
         """
         collection, maker = _opened(where)
         if ranker is not None:
-            maker.check_model(Fingerprints.of(ranker), where=collection.where)
+            maker.check_model(Fingerprints.of(ranker, known=maker.fingerprints), where=collection.where)
         return cls(collection, maker, ranker, attention=attention)
 
     def close(self) -> None:

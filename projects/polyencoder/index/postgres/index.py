@@ -95,7 +95,7 @@ class PostgresIndex(RowIndex):
             there = table.description()
             if there is not None:
                 old = PostgresMeta.parsed(there, server.where)
-                old.check_model(meta.fingerprints, where=server.where)
+                old.check_model(Fingerprints.of(ranker, known=old.fingerprints), where=server.where)
                 if wanted is not None and old.kind != name:
                     raise ConfigError(
                         f"{server.where}: exists and is of the kind {old.kind}, not {name}; give another #NAME",
@@ -144,7 +144,7 @@ class PostgresIndex(RowIndex):
         server = Server(where)
         meta = server.read(lambda session: read_meta(Table(session, server.name, where=server.where), server))
         if ranker is not None:
-            meta.check_model(Fingerprints.of(ranker), where=server.where)
+            meta.check_model(Fingerprints.of(ranker, known=meta.fingerprints), where=server.where)
         return cls(server, meta, ranker, attention=attention)
 
     def close(self) -> None:

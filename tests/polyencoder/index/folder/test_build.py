@@ -95,9 +95,9 @@ def test_processes_that_share_the_work(monkeypatch, make_index, candidates):
     encoded: dict[int, list[int]] = {}
     original, waits = build_module._awaited, threading.Event()
 
-    def awaited(folder, plan):
+    def awaited(folder, plan, **others):
         waits.set()
-        return original(folder, plan)
+        return original(folder, plan, **others)
 
     def encode_here(folder, model, text, plan, shards, **others):
         encoded[threading.get_ident()] = list(shards)
