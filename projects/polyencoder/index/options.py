@@ -75,14 +75,14 @@ class SearchOptions:
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
 
     def __post_init__(self) -> None:
-        if self.top_k is not None:
-            checked_count("top_k", self.top_k)
+        for name in ("top_k", "list_length", "effort", "group_size"):
+            if (count := getattr(self, name)) is not None:
+                checked_count(name, count)
+        for name, choices in {"exactness": Exactness, "fusion": Fusion}.items():
+            if (choice := getattr(self, name)) is not None:
+                check_choice(name, choice, get_args(choices))
+        check_choice("dtype", self.dtype, get_args(ScanDtype))
         checked_filter(self.filter)
-        if self.exactness is not None:
-            check_choice("exactness", self.exactness, get_args(Exactness))
-        for name, value in {"list_length": self.list_length, "effort": self.effort}.items():
-            if value is not None:
-                checked_count(name, value)
         if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):
             raise InputError(
                 f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
@@ -90,14 +90,11 @@ class SearchOptions:
         checked_diversity(self.diversity)
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
-        if self.group_size is not None:
-            checked_count("group_size", self.group_size)
-            if self.group_by is None:
-                raise ConfigError(
-                    "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
-                )
+        if self.group_size is not None and self.group_by is None:
+            raise ConfigError(
+                "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
+            )
         self._check_words()
-        check_choice("dtype", self.dtype, get_args(ScanDtype))
         if self.dtype != "float32" and self.exactness in ("exact", "certified"):
             raise ConfigError(
                 f"exactness is {self.exactness!r}, which a scan in {self.dtype} cannot prove: leave dtype out",
@@ -105,8 +102,6 @@ class SearchOptions:
             )
 
     def _check_words(self) -> None:
-        if self.fusion is not None:
-            check_choice("fusion", self.fusion, get_args(Fusion))
         if self.fusion is not None and not self.hybrid:
             raise ConfigError("fusion is the order of a hybrid search: give hybrid, too", argument="fusion")
         if (weight := self.vector_weight) is not None:

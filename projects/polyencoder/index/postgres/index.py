@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,10 +25,10 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
-from polyencoder.index.postgres.meta import PostgresMeta, read_meta
+from polyencoder.index.postgres.meta import MOST_LISTS, PostgresMeta, parse_kind
 from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.search import by_vectors, by_words
-from polyencoder.index.postgres.table import MOST_LISTS, Table, parse_kind
+from polyencoder.index.postgres.table import Table
 from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of, vectors_to_write
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
@@ -53,7 +53,7 @@ class PostgresIndex(RowIndex):
         super().__init__(meta, ranker, attention=attention)
         self._server = server
         self._mutex = threading.RLock()
-        self._change: PostgresSession | None = None
+        self._change: Table | None = None
 
     @classmethod
     def make(
@@ -86,45 +86,27 @@ class PostgresIndex(RowIndex):
             CheckpointError: the table exists and was made by another model or program.
             ConfigError: the kind is invalid, does not fit the vectors, or differs from the existing index's.
         """
-        wanted = None if kind is None else parse_kind(kind)
-        name, parameters = wanted or parse_kind("flat")
+        name, parameters = parse_kind(kind or "flat")
         meta = PostgresMeta.of(ranker, model_name=model_name, dim=dim, kind=name, parameters=parameters, words=words)
         server = Server(where)
         with server.changing() as session:
-            table = Table(session, server.name, where=server.where)
-            there = table.description()
-            if there is not None:
-                old = PostgresMeta.parsed(there, server.where)
-                old.check_model(Fingerprints.of(ranker, known=old.fingerprints), where=server.where)
-                if wanted is not None and old.kind != name:
-                    raise ConfigError(
-                        f"{server.where}: exists and is of the kind {old.kind}, not {name}; give another #NAME",
-                        argument="postgres",
-                    )
-                for key, value in parameters.items():
-                    if f"{key}=" in (kind or "") and value != old.parameters.get(key):
-                        raise ConfigError(
-                            f"{server.where}: exists, with {key}={old.parameters.get(key)}, not {value}; leave "
-                            f"{key} out, or give another #NAME",
-                            argument="postgres",
-                        )
-                if words and not old.words:
-                    raise ConfigError(f"{server.where}: exists, without words; give another #NAME", argument="words")
-                meta = old
+            table = Table(session, server)
+            if exists := table.read_meta():
+                old = table.meta.fingerprints
+                table.meta.check_model(Fingerprints.of(ranker, known=old), where=server.where)
+                table.meta.check_wanted(meta, kind=kind, where=server.where)
             else:
-                table.create(dim=meta.dim, kind=name, description=meta.to_json(), words=words)
-            index = cls(server, meta, ranker)
-            index._change = session
+                table.create(meta)
+            index = cls(server, table.meta, ranker)
+            index._change = table
             index._enter(records, "add")
             index._change = None
-            if there is None:
-                rows = table.count()
-                if "nlist" in parameters:
-                    parameters["nlist"] = parameters["nlist"] or max(
-                        1, min(round(4 * math.sqrt(rows)), rows // 39, MOST_LISTS)
-                    )
-                    table.describe(meta.to_json())
-                table.build(name, parameters, words=words)
+            if not exists:
+                if parameters.get("nlist") == 0:
+                    rows = table.count()
+                    parameters["nlist"] = max(1, min(round(4 * math.sqrt(rows)), rows // 39, MOST_LISTS))
+                    table.describe(meta)
+                table.build()
         return index
 
     @classmethod
@@ -142,7 +124,7 @@ class PostgresIndex(RowIndex):
             CheckpointError: there is no index, or another model made it.
         """
         server = Server(where)
-        meta = server.read(lambda session: read_meta(Table(session, server.name, where=server.where), server))
+        meta = server.read(lambda session: Table.opened(session, server).meta)
         if ranker is not None:
             meta.check_model(Fingerprints.of(ranker, known=meta.fingerprints), where=server.where)
         return cls(server, meta, ranker, attention=attention)
@@ -188,7 +170,7 @@ class PostgresIndex(RowIndex):
         keys = {key_of(id_): id_ for id_ in ids}
 
         def find(table: Table) -> dict[str, np.ndarray[Any, Any]]:
-            found = (table.vectors(some, dim=self.meta.dim) for some in in_batches(keys, ROWS_AT_ONCE))
+            found = (table.vectors(some) for some in in_batches(keys, ROWS_AT_ONCE))
             return {keys[key]: vector for vectors in found for key, (_, vector) in vectors.items()}
 
         return self._read(find)
@@ -201,10 +183,9 @@ class PostgresIndex(RowIndex):
 
     def _table(self, session: PostgresSession) -> Table:
         """The table. CheckpointError if it is gone, or was replaced by one of another model."""
-        table = Table(session, self._server.name, where=self.address)
-        meta = read_meta(table, self._server)
-        meta.check_model(self.meta.fingerprints, where=self.address)
-        self.meta = meta
+        table = Table.opened(session, self._server)
+        table.meta.check_model(self.meta.fingerprints, where=self.address)
+        self.meta = table.meta
         return table
 
     # Searching
@@ -214,25 +195,23 @@ class PostgresIndex(RowIndex):
         self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
     ) -> list[list[Hit]]:
         """Searches in one transaction, with a statement per context; of equal scores the lowest key comes first."""
-        return self._read(
-            lambda table: by_vectors(table, contexts, options, self.meta, attention=self.attention, floors=floors)
-        )
+        return self._read(lambda table: by_vectors(table, contexts, options, attention=self.attention, floors=floors))
 
     @torch.no_grad()
     def _search_both(
         self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         def find(table: Table) -> tuple[list[list[Hit]], list[list[Hit]]]:
-            if not self.meta.words:
+            if not table.meta.words:
                 raise CheckpointError(f"{self.address}: has no words any more; open it again")
-            check_contexts(contexts, dim=self.meta.dim)
+            check_contexts(contexts, dim=table.meta.dim)
             hits = [
-                by_words(table, contexts.select(place), some, options, dim=self.meta.dim, attention=self.attention)
+                by_words(table, contexts.select(place), some, options, attention=self.attention)
                 for place, some in enumerate(turns)
             ]
             if options.words_only:
                 return [[] for _ in turns], hits
-            return by_vectors(table, contexts, options, self.meta, attention=self.attention), hits
+            return by_vectors(table, contexts, options, attention=self.attention), hits
 
         return self._read(find)
 
@@ -257,12 +236,11 @@ class PostgresIndex(RowIndex):
         """As in `Index.changing`, as a transaction; waits for another process's change, half a minute at most."""
         with self._mutex:
             if self._change is not None:
-                with self._change.transaction():
+                with self._change.session.transaction():
                     yield
                 return
             with self._server.changing() as session:
-                self._table(session)
-                self._change = session
+                self._change = self._table(session)
                 try:
                     yield
                 finally:
@@ -279,14 +257,13 @@ class PostgresIndex(RowIndex):
         return self._changed.entries(map(key_of, ids))
 
     def _stored(self, keys: Iterable[str]) -> dict[str, Array]:
-        return {key: vector for key, (_, vector) in self._changed.vectors(keys, dim=self.meta.dim).items()}
+        return {key: vector for key, (_, vector) in self._changed.vectors(keys).items()}
 
     def _write(self, rows: Mapping[str, Row]) -> None:
         table = self._changed
-        old = table.vectors(rows, dim=self.meta.dim)
-        vectors = vectors_to_write(rows, old, self._ranker, where=self.address)
+        vectors = vectors_to_write(rows, table.vectors(rows), self._ranker, where=self.address)
         table.delete(rows)
-        table.write(((row.entry, vectors[key]) for key, row in rows.items()), words=self.meta.words)
+        table.write((row.entry, vectors[key]) for key, row in rows.items())
 
     def _delete(self, keys: list[str]) -> None:
         self._changed.delete(keys)
@@ -295,4 +272,20 @@ class PostgresIndex(RowIndex):
     def _changed(self) -> Table:
         """The table, in the transaction of the block of `changing`."""
         assert self._change is not None
-        return Table(self._change, self._server.name, where=self.address)
+        return self._change
+
+
+def described_postgres(where: str) -> list[str]:
+    """A summary of an index, in lines, without its model. Errors as in `PostgresIndex.open`."""
+
+    def describe(session: PostgresSession) -> list[str]:
+        table = Table.opened(session, server)
+        meta = table.meta
+        parameters = ", ".join(f"{name}={value}" for name, value in meta.parameters.items())
+        how = f"{meta.kind} ({parameters})" if parameters else "flat: results are exact or certified"
+        lines = meta.summary(server.where, entries=table.count(), vectors=f"of {meta.dim} numbers, float32")
+        words = ["words: of all texts, for hybrid searches"] if meta.words else []
+        return [*lines, *words, f"search: PostgreSQL, {how}"]
+
+    with closing(Server(where)) as server:
+        return server.read(describe)

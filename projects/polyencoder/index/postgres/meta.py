@@ -1,19 +1,24 @@
-"""The description of an index in PostgreSQL, which is the comment of its table."""
+"""The description of an index in PostgreSQL, the comment of its table; and the kinds of indexes."""
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import ConfigError
 from polyencoder.index.meta import Maker
-from polyencoder.index.postgres.connection import PostgresSession, Server
-from polyencoder.index.postgres.table import Table
+
+KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
+"""Kind of index -> pgvector's parameters and their defaults; 0: by the number of rows."""
+
+MOST_LISTS = 32_768
+"""Of an ivf-flat index: pgvector's maximum."""
+
+_LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, MOST_LISTS)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresMeta(Maker):
-    """The description of an index in PostgreSQL, the comment of its table."""
+    """The description of an index in PostgreSQL."""
 
     kind: str
     parameters: dict[str, int]
@@ -21,28 +26,42 @@ class PostgresMeta(Maker):
     words: bool = False
     """Whether the table has the words of the texts."""
 
+    def check_wanted(self, wanted: PostgresMeta, *, kind: str | None, where: str) -> None:
+        """Raises ConfigError unless candidates may be added that are wanted in such an index.
 
-def read_meta(table: Table, server: Server) -> PostgresMeta:
-    """The description of an index. CheckpointError if there is none, or it is damaged."""
-    if (text := table.description()) is None:
-        raise CheckpointError(
-            f"{server.where}: no index (no table {server.name}); make one with `Ranker.index` or `polyencoder index`"
-        )
-    return PostgresMeta.parsed(text, server.where)
+        `kind` is what was given, as for `parse_kind`; None for any.
+        """
+        if kind is not None and self.kind != wanted.kind:
+            raise ConfigError(
+                f"{where}: exists and is of the kind {self.kind}, not {wanted.kind}; give another #NAME",
+                argument="postgres",
+            )
+        for key, value in wanted.parameters.items():
+            if f"{key}=" in (kind or "") and value != self.parameters.get(key):
+                raise ConfigError(
+                    f"{where}: exists, with {key}={self.parameters.get(key)}, not {value}; leave {key} out, or give "
+                    "another #NAME",
+                    argument="postgres",
+                )
+        if wanted.words and not self.words:
+            raise ConfigError(f"{where}: exists, without words; give another #NAME", argument="words")
 
 
-def described_postgres(where: str) -> list[str]:
-    """A summary of an index, in lines, without its model. Errors as in `PostgresIndex.open`."""
-    with closing(Server(where)) as server:
-
-        def describe(session: PostgresSession) -> list[str]:
-            table = Table(session, server.name, where=server.where)
-            meta = read_meta(table, server)
-            parameters = ", ".join(f"{name}={value}" for name, value in meta.parameters.items())
-            how = f"{meta.kind} ({parameters})" if parameters else "flat: results are exact or certified"
-            vectors = f"of {meta.dim} numbers, float32"
-            lines = meta.summary(server.where, entries=table.count(), vectors=vectors)
-            words = ["words: of all texts, for hybrid searches"] if meta.words else []
-            return [*lines, *words, f"search: PostgreSQL, {how}"]
-
-        return server.read(describe)
+def parse_kind(text: str) -> tuple[str, dict[str, int]]:
+    """Parses a kind of index with its parameters: `"hnsw,m=32"`. ConfigError for an unknown one."""
+    kind, *settings = text.split(",")
+    if kind not in KINDS:
+        raise ConfigError(f"postgres is {text!r:.60}; it must be one of {', '.join(KINDS)}", argument="postgres")
+    parameters = dict(KINDS[kind])
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name not in parameters or not value.isdecimal():
+            had = ", ".join(f"{name}=NUMBER" for name in parameters) or "no parameters"
+            raise ConfigError(f"postgres is {text!r:.60}; {setting!r:.60}: {kind} has {had}", argument="postgres")
+        least, most = _LIMITS[name]
+        if not least <= (number := int(value[:20])) <= most:
+            raise ConfigError(f"postgres: {name} is {number}; it must be from {least} to {most}", argument="postgres")
+        parameters[name] = number
+    if kind == "hnsw" and parameters["ef_construction"] < 2 * parameters["m"]:
+        raise ConfigError("postgres: ef_construction must be at least twice m", argument="postgres")
+    return kind, parameters

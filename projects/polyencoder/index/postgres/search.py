@@ -17,10 +17,10 @@ from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE, group_means
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.postgres.meta import PostgresMeta
+from polyencoder.index.postgres.meta import MOST_LISTS
 from polyencoder.index.postgres.rows import condition
 from polyencoder.index.postgres.statement import statement
-from polyencoder.index.postgres.table import MOST_LISTS, Table, literal, vectors_of
+from polyencoder.index.postgres.table import Table, literal, vectors_of
 from polyencoder.index.words import query_words
 from polyencoder.scoring import ContextEncoding, TopK, score, search
 from polyencoder.scoring.exact import at_least_fp32, scale_of
@@ -34,7 +34,6 @@ def by_vectors(
     table: Table,
     contexts: ContextEncoding,
     options: SearchOptions,
-    meta: PostgresMeta,
     *,
     attention: str,
     floors: Sequence[float] | None = None,
@@ -43,9 +42,9 @@ def by_vectors(
 
     `floors` are those of `Index._search`.
     """
-    check_contexts(contexts, dim=meta.dim)
+    check_contexts(contexts, dim=table.meta.dim)
     contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
-    flat, given = meta.kind == "flat", options.exactness
+    flat, given = table.meta.kind == "flat", options.exactness
     most = max(options.k(1 << 62), _SCAN_ROWS) + 1
     available = table.count(options.filter, most=most)
     if (k := options.k(available)) == 0 or contexts.batch_size == 0:
@@ -63,7 +62,7 @@ def by_vectors(
         exact_lists=flat,
         tolerance=None if flat else TOLERANCE if options.tolerance is None else options.tolerance,
     )
-    _plan(table, meta, length=length, effort=options.effort)
+    _plan(table, length=length, effort=options.effort)
     answers = search_shortlists(
         search,
         exactness="exact" if scans else given or "approximate",
@@ -81,28 +80,29 @@ def by_vectors(
     ]
 
 
-def _plan(table: Table, meta: PostgresMeta, *, length: int, effort: int | None) -> None:
+def _plan(table: Table, *, length: int, effort: int | None) -> None:
     """Sets how PostgreSQL finds neighbours in this transaction."""
-    if meta.kind == "flat":
+    kind, parameters = table.meta.kind, table.meta.parameters
+    if kind == "flat":
         table.session.set({"enable_indexscan": "off"})  # or a foreign index would make lists approximate
         return
-    if meta.kind == "hnsw":
+    if kind == "hnsw":
         ef = min(_MOST_EF, max(effort or 0, length))
         settings = {"hnsw.ef_search": ef, "hnsw.iterative_scan": "strict_order"}
     else:
-        probes = min(MOST_LISTS, effort or max(1, meta.parameters["nlist"] // 8))
+        probes = min(MOST_LISTS, effort or max(1, parameters["nlist"] // 8))
         settings = {"ivfflat.probes": probes, "ivfflat.iterative_scan": "relaxed_order"}
     table.session.set({**settings, "enable_seqscan": "off"})
 
 
 def by_words(
-    table: Table, context: ContextEncoding, turns: Sequence[str], options: SearchOptions, *, dim: int, attention: str
+    table: Table, context: ContextEncoding, turns: Sequence[str], options: SearchOptions, *, attention: str
 ) -> list[Hit]:
     """The best `top_k` rows of one context by words, with the scores of their vectors."""
     words = query_words(turns)
     if not (rows := table.by_words(words, k=options.top_k or TOP_K, filter=options.filter) if words else []):
         return []
-    vectors = vectors_of((row[4] for row in rows), dim=dim)
+    vectors = vectors_of((row[4] for row in rows), dim=table.meta.dim)
     scores = score(context.to(dtype=at_least_fp32(context.vectors.dtype)), vectors, attention=attention)[0]
     return [
         Hit(id_, text, own, metadata, "words", word_score=by_words)

@@ -12,41 +12,15 @@ from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.filters import Filter
-from polyencoder.index.postgres.connection import PostgresSession
+from polyencoder.index.postgres.connection import PostgresSession, Server
+from polyencoder.index.postgres.meta import PostgresMeta
 from polyencoder.index.postgres.rows import condition, copied, tsquery
 from polyencoder.index.rows import Entry
 from polyencoder.packages import require
 
-KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
-"""Kind of index -> pgvector's parameters and their defaults; 0: by the number of rows."""
-
-MOST_LISTS = 32_768
-"""Of an ivf-flat index: pgvector's maximum."""
-
-_LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, MOST_LISTS)}
 _MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
 _OURS = "polyencoder index "  # the prefix of our tables' comments
 _VERSION = (0, 8)  # pgvector's, for iterative scans with a filter
-
-
-def parse_kind(text: str) -> tuple[str, dict[str, int]]:
-    """Parses a kind of index with its parameters: `"hnsw,m=32"`. ConfigError for an unknown one."""
-    kind, *settings = text.split(",")
-    if kind not in KINDS:
-        raise ConfigError(f"postgres is {text!r:.60}; it must be one of {', '.join(KINDS)}", argument="postgres")
-    parameters = dict(KINDS[kind])
-    for setting in settings:
-        name, _, value = setting.partition("=")
-        if name not in parameters or not value.isdecimal():
-            had = ", ".join(f"{name}=NUMBER" for name in parameters) or "no parameters"
-            raise ConfigError(f"postgres is {text!r:.60}; {setting!r:.60}: {kind} has {had}", argument="postgres")
-        least, most = _LIMITS[name]
-        if not least <= (number := int(value[:20])) <= most:
-            raise ConfigError(f"postgres: {name} is {number}; it must be from {least} to {most}", argument="postgres")
-        parameters[name] = number
-    if kind == "hnsw" and parameters["ef_construction"] < 2 * parameters["m"]:
-        raise ConfigError("postgres: ef_construction must be at least twice m", argument="postgres")
-    return kind, parameters
 
 
 def vectors_of(fields: Iterable[bytes], *, dim: int) -> Tensor:
@@ -56,13 +30,30 @@ def vectors_of(fields: Iterable[bytes], *, dim: int) -> Tensor:
 
 
 class Table:
-    """The table of this name in a session."""
+    """The table of an index in a session.
 
-    def __init__(self, session: PostgresSession, name: str, *, where: str) -> None:
+    Attributes:
+        meta: the description of the index.
+    """
+
+    meta: PostgresMeta
+
+    def __init__(self, session: PostgresSession, server: Server) -> None:
+        """Without `meta`, which `read_meta` and `create` set."""
         self.session = session
         self._sql: Any = require("psycopg.sql", extra="postgres")
-        self._name = name
-        self._where = where
+        self._name, self._where = server.name, server.where
+
+    @classmethod
+    def opened(cls, session: PostgresSession, server: Server) -> Table:
+        """The table of an existing index. CheckpointError if there is none, or its description is damaged."""
+        table = cls(session, server)
+        if not table.read_meta():
+            raise CheckpointError(
+                f"{server.where}: no index (no table {server.name}); make one with `Ranker.index` or `polyencoder "
+                "index`"
+            )
+        return table
 
     def ask(self, text: str, values: Any = None, *, limited: bool = True, **parts: Any) -> list[tuple[Any, ...]]:
         """Executes a statement, in which `{table}` is this one; returns its rows."""
@@ -71,22 +62,24 @@ class Table:
 
     # Description
 
-    def description(self) -> str | None:
-        """The description from `describe`; None without a table. CheckpointError if another program made it."""
+    def read_meta(self) -> bool:
+        """Reads the description; False without a table. CheckpointError if another program made it."""
         ((there, comment),) = self.ask(
             "SELECT to_regclass(%(name)s) IS NOT NULL, obj_description(to_regclass(%(name)s), 'pg_class')",
             {"name": f'"{self._name}"'},
         )
         if not there:
-            return None
+            return False
         if comment is None or not comment.startswith(_OURS):
             raise CheckpointError(
                 f"{self._where}: the table {self._name} exists, but was not made by polyencoder; give another #NAME"
             )
-        return str(comment).removeprefix(_OURS)
+        self.meta = PostgresMeta.parsed(str(comment).removeprefix(_OURS), self._where)
+        return True
 
-    def create(self, *, dim: int, description: str, kind: str, words: bool = False) -> None:
+    def create(self, meta: PostgresMeta) -> None:
         """Creates the table, empty and without a vector index. ConfigError for vectors that pgvector cannot hold."""
+        dim, kind = meta.dim, meta.kind
         most = _MOST_DIM if kind == "flat" else _MOST_INDEXED
         if dim > most:
             raise ConfigError(
@@ -103,19 +96,21 @@ class Table:
             "metadata jsonb, norm real NOT NULL, vector vector({dim}) NOT NULL)",
             dim=self._sql.Literal(dim),
         )
-        if words:
+        if meta.words:
             self.ask("ALTER TABLE {table} ADD COLUMN words tsvector NOT NULL")
         if dim <= _MOST_IN_A_PAGE:  # in the row itself; otherwise each vector would be fetched separately
             self.ask("ALTER TABLE {table} ALTER COLUMN vector SET STORAGE PLAIN")
-        self.describe(description)
+        self.describe(meta)
 
-    def describe(self, description: str) -> None:
-        self.ask("COMMENT ON TABLE {table} IS {comment}", comment=self._sql.Literal(_OURS + description))
+    def describe(self, meta: PostgresMeta) -> None:
+        self.ask("COMMENT ON TABLE {table} IS {comment}", comment=self._sql.Literal(_OURS + meta.to_json()))
+        self.meta = meta
 
-    def build(self, kind: str, parameters: dict[str, int], *, words: bool = False) -> None:
+    def build(self) -> None:
         """Builds the indexes of norms, for certificates, of vectors, and of words."""
+        kind, parameters = self.meta.kind, self.meta.parameters
         self.ask("CREATE INDEX ON {table} (norm)", limited=False)
-        if words:
+        if self.meta.words:
             self.ask("CREATE INDEX ON {table} USING gin (words)", limited=False)
         if kind == "hnsw":
             self.ask(
@@ -157,10 +152,10 @@ class Table:
         rows = self.ask("SELECT id, text, metadata FROM {table} WHERE key = ANY(%s)", (list(keys),))
         return {id_: Entry(id_, text, metadata or {}) for id_, text, metadata in rows}
 
-    def vectors(self, keys: Iterable[str], *, dim: int) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
+    def vectors(self, keys: Iterable[str]) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
         """The texts and the vectors, float32 [dim], of these keys."""
         rows = self.ask("SELECT key, text, vector FROM {table} WHERE key = ANY(%s)", (list(keys),))
-        vectors = vectors_of((row[2] for row in rows), dim=dim).numpy()
+        vectors = vectors_of((row[2] for row in rows), dim=self.meta.dim).numpy()
         return {key: (text, vector) for (key, text, _), vector in zip(rows, vectors, strict=True)}
 
     def by_words(
@@ -194,8 +189,9 @@ SELECT key, id, text, metadata, vector, score::float8 FROM best JOIN {{table}} U
     def delete(self, keys: Iterable[str]) -> None:
         self.ask("DELETE FROM {table} WHERE key = ANY(%s)", (list(keys),))
 
-    def write(self, rows: Iterable[tuple[Entry, np.ndarray[Any, Any]]], *, words: bool = False) -> None:
-        """Inserts rows with new keys; `words`: whether the table has them."""
+    def write(self, rows: Iterable[tuple[Entry, np.ndarray[Any, Any]]]) -> None:
+        """Inserts rows with new keys."""
+        words = self.meta.words
         columns = "key, id, text, metadata, norm, vector" + (", words" if words else "")
         query = self._sql.SQL(f"COPY {{table}} ({columns}) FROM STDIN (FORMAT BINARY)").format(
             table=self._sql.Identifier(self._name)

@@ -11,9 +11,9 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
 from polyencoder.index.postgres.index import PostgresIndex
-from polyencoder.index.postgres.meta import PostgresMeta
+from polyencoder.index.postgres.meta import PostgresMeta, parse_kind
 from polyencoder.index.postgres.rows import postgres_entry
-from polyencoder.index.postgres.table import Table, parse_kind
+from polyencoder.index.postgres.table import Table
 from polyencoder.index.rows import key_of
 from polyencoder.scoring import ContextEncoding
 
@@ -35,14 +35,14 @@ def stored(where: str, vectors: np.ndarray, metadata: list[dict] | None = None, 
     )
     server = Server(where)
     with server.changing() as session:
-        table = Table(session, server.name, where=server.where)
-        table.create(dim=meta.dim, kind=name, description=meta.to_json())
+        table = Table(session, server)
+        table.create(meta)
         entries = [
             postgres_entry(Candidate(str(i), f"text {i}", metadata[i] if metadata else None))
             for i in range(len(vectors))
         ]
         table.write(zip(entries, vectors, strict=True))
-        table.build(name, parameters)
+        table.build()
     return PostgresIndex(server, meta, None)
 
 
