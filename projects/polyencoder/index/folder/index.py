@@ -75,16 +75,9 @@ class FolderIndex(Index):
         *,
         attention: str = "basic",
     ) -> FolderIndex:
-        """Opens an index for the model that made it.
+        """Opens an index for the model that made it, as `polyencoder.index.open.open_index`.
 
-        Reads neither texts nor vectors.
-
-        Args:
-            ranker: as in `polyencoder.index.open.open_index`; a model's fingerprints are computed.
-            attention: as there.
-
-        Raises:
-            CheckpointError: if there is no finished index, it is damaged, or another model made it.
+        Reads neither texts nor vectors. A model's fingerprints are computed.
         """
         return cls(Path(path), ranker, attention=attention)
 

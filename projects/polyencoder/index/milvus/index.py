@@ -106,16 +106,7 @@ class MilvusIndex(RowIndex):
     def open(
         cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
     ) -> MilvusIndex:
-        """Opens an index for the model that made it.
-
-        Args:
-            where: as in `create`.
-            ranker, attention: as in `polyencoder.index.open.open_index`.
-
-        Raises:
-            PolyencoderError: the server cannot be reached, or the file is not of Milvus Lite.
-            CheckpointError: there is no index, or another model made it.
-        """
+        """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `create`."""
         collection, maker = _opened(where)
         if ranker is not None:
             maker.check_model(Fingerprints.of(ranker, known=maker.fingerprints), where=collection.where)

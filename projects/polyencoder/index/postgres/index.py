@@ -113,16 +113,7 @@ class PostgresIndex(RowIndex):
     def open(
         cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
     ) -> PostgresIndex:
-        """Opens an index for the model that made it.
-
-        Args:
-            where: as in `make`.
-            ranker, attention: as in `polyencoder.index.open.open_index`.
-
-        Raises:
-            PolyencoderError: the server cannot be reached.
-            CheckpointError: there is no index, or another model made it.
-        """
+        """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `make`."""
         server = Server(where)
         meta = server.read(lambda session: Table.opened(session, server).meta)
         if ranker is not None:

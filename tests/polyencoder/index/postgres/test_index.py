@@ -24,7 +24,8 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import described
 from polyencoder.index.postgres import PostgresIndex
 from polyencoder.index.postgres.connection import Address, Server
-from polyencoder.index.postgres.table import Table, parse_kind
+from polyencoder.index.postgres.meta import parse_kind
+from polyencoder.index.postgres.table import Table
 from tests.polyencoder.index.postgres.tables import drawn, stored
 
 FEW = [Candidate(f"id {i}", f"text {i}", {"n": i} if i % 2 else None) for i in range(6)]
