@@ -124,7 +124,7 @@ def add_hits_at(parser: ParlaiParser) -> None:
 def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without: Collection[str] = ()) -> None:
     """Adds the flags of all trained rankers: the settings of their architecture, and ParlAI's own."""
     has_vectors = family(architecture).model.has_vectors
-    others = [] if has_vectors else ["distillation", "hard_negatives"]
+    others = [] if has_vectors else ["distillation"]
     add_settings(parser, TrainSettings, architecture=architecture, without=[*without, *others], notes=NOTES)
     add_hits_at(parser)
     group = parser.add_argument_group("Candidates and answers")
@@ -137,7 +137,7 @@ def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without
     )
     answers = [] if has_vectors else ["rerank", "rerank_k"]
     add_settings(parser, ServerConfig, without=answers, panel="Candidates and answers")
-    parser.set_defaults(**DEFAULTS)
+    parser.set_defaults(**DEFAULTS, hard_negatives_every=1000)
     if has_vectors:
         _add_index_args(parser)
 
@@ -160,7 +160,7 @@ def _add_index_args(parser: ParlaiParser) -> None:
         "carry this in their names, and hits@k for a larger k is a lower bound.",
     )
     add_settings(parser, SearchOptions, without=["top_k"], panel="Search arguments")
-    parser.set_defaults(hard_negatives_every=1000, index_dtype=None)
+    parser.set_defaults(index_dtype=None)
 
 
 def add_encoder_args(parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None = None) -> None:

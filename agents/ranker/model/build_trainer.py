@@ -46,6 +46,8 @@ def training_config(opt: Opt) -> TrainingConfig:
             "--objective listnet has no meaning with --candidates fixed: the softmax of many labels of 0 is almost "
             "flat; give --candidates inline, or another objective"
         )
+    if values.get("hard_negatives") and opt["candidates"] == "fixed":
+        raise ConfigError("--hard-negatives join --candidates batch or inline, not fixed: leave them out")
     # fixed candidates, too, are inline: not shared by the batch
     values["candidates"] = opt["candidates"] if opt["candidates"] in ("batch", "batch-all-cands") else "inline"
     if "teacher" in values and opt.get("model_file"):

@@ -81,11 +81,18 @@ class CandidatePool:
             found[row].append(self.candidates(row)[column])
         return found
 
-    def with_negatives(self, texts: Sequence[str]) -> CandidatePool:
-        """A shared pool with more texts, which are wrong for each example that they are not right for already."""
-        assert self.own is None
+    def with_negatives(self, texts: Sequence[Sequence[str]]) -> CandidatePool:
+        """The pool with these texts of each example, which are wrong for it unless they are right already.
+
+        In a shared pool they are candidates of all examples, otherwise of their own.
+        """
+        if self.own is not None and self.labels is not None:
+            labels = [some[column] for some, column in zip(self.own, self.labels.tolist(), strict=True)]
+            numbers = None if self.relevance is None else list(map(_best, self.own, self.relevance.tolist()))
+            own = [[*some, *more] for some, more in zip(self.own, texts, strict=True)]
+            return inline_pool(own, labels, numbers).to(self.labels.device)
         assert self.mask is None
-        whole = list(dict.fromkeys([*self.texts, *texts]))
+        whole = list(dict.fromkeys([*self.texts, *chain.from_iterable(texts)]))
         relevance = self.relevance
         if relevance is not None:
             relevance = torch.nn.functional.pad(relevance, (0, len(whole) - len(self.texts)))

@@ -255,7 +255,3 @@ class TrainSettings(Settings):
                 "output_scaling auto changes the vectors of candidates, which freeze_candidates keeps: give a number",
                 argument="output_scaling",
             )
-        if self.training.hard_negatives.count and not family(model.architecture).model.has_vectors:
-            raise ConfigError(
-                "hard_negatives are mined in an index, and a cross-encoder has none", argument="hard_negatives"
-            )

@@ -183,8 +183,8 @@ class HardNegatives(Settings):
     """Which hard negatives are mined: the best `count` that pass; 0 turns mining off."""
 
     count: Annotated[int, Parameter(name="--hard-negatives")] = 0
-    """With --candidates batch: how many hard negatives to add to the batch for each example, wrong responses that the
-    model ranks high."""
+    """How many hard negatives to add for each example, wrong responses that the model ranks high: with --candidates
+    batch to the whole batch, with inline to the example. A cross-encoder's are those that its start ranks high."""
     every: Annotated[Count, Parameter(name="--hard-negatives-every"), Needs("hard_negatives")] = 500
     """Updates between encoding anew the responses that negatives are mined among. The number of examples divided by the
     batch size means once per epoch."""
@@ -343,10 +343,9 @@ class TrainingConfig(Settings):
     def __post_init__(self) -> None:
         if self.epochs is None and self.max_updates is None and self.max_seconds is None:
             raise ConfigError("a run without an end: give epochs, max_updates or max_seconds")
-        if self.hard_negatives.count and self.candidates != "batch":
+        if self.hard_negatives.count and self.candidates == "batch-all-cands":
             raise ConfigError(
-                f"hard_negatives join the candidates 'batch', not {self.candidates!r}; for inline ones "
-                "`polyencoder mine` writes a file",
+                f"hard_negatives join the candidates 'batch' or 'inline', not {self.candidates!r}",
                 argument="hard_negatives",
             )
         if self.objective == "listnet" and self.candidates != "inline":

@@ -67,10 +67,21 @@ def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:
 
 
 def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
-    """The callback that mines hard negatives, if configured."""
+    """The callback that mines hard negatives, if configured: by the model, or by the base of a residual one.
+
+    Raises:
+        ConfigError: neither has vectors to search.
+    """
     if not config.hard_negatives.count:
         return []
-    ranker = Ranker(learner.model, learner.text, device=learner.device)
+    miner = learner.model if learner.model.has_vectors else learner.model.base
+    if miner is None:
+        raise ConfigError(
+            f"hard_negatives are mined by vectors, and a {learner.model.title} has none, unless it starts from a bi-, "
+            "poly- or late-interaction encoder (residual): start from one, or leave it out",
+            argument="hard_negatives",
+        )
+    ranker = Ranker(miner, learner.text, device=learner.device)
     return [MinedNegatives(ranker, config.hard_negatives)]
 
 

@@ -46,7 +46,10 @@ TRAINING = {
         [*TRAIN[:1], *instead(TRAIN[1:], "pairs.jsonl", "pipe"), "--streaming", "--valid", "pairs.jsonl"],
         "pipe",
     ),
-    "hard negatives": ([*TRAIN, "--hard-negatives", "2", "--candidates", "inline"], "join the candidates 'batch'"),
+    "hard negatives": (
+        [*TRAIN, "--hard-negatives", "2", "--candidates", "batch-all-cands"],
+        "join the candidates 'batch'",
+    ),
 }
 NUMBERS = [
     *(f"--{name} {value}" for name in ("epochs", "max-updates", "max-seconds", "evaluations") for value in (0, -1)),

@@ -138,6 +138,18 @@ def test_one_right_candidate_is_the_usual_pool():
 
 def test_negatives_are_wrong_but_for_whom_they_are_right():
     pool = batch_pool("batch", labels=["a", "c"], candidates=None, relevance=[{"a": 1, "b": 2}, None])
-    wider = pool.with_negatives(["x", "b", "y", "x"])
+    wider = pool.with_negatives([["x", "b"], ["y", "x"]])
     assert list(wider.texts) == ["a", "b", "c", "x", "y"]
     assert wider.numbers.tolist() == [[1, 2, 0, 0, 0], [0, 0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("relevance", [None, [{"a": 1, "b": 2}, None]])
+def test_negatives_join_the_candidates_of_their_example_where_each_has_its_own(relevance):
+    pool = batch_pool("inline", labels=["a", "c"], candidates=[["b", "a"], ["c"]], relevance=relevance)
+    wider = pool.with_negatives([["x", "b"], ["y", "a", "x"]])
+    assert wider.own == [["b", "a", "x"], ["c", "y", "a", "x"]]
+    assert wider.labels.tolist() == pool.labels.tolist() == [1, 0]
+    assert wider.numbers.tolist() == [[2, 1, 0, 0] if relevance else [0, 1, 0, 0], [1, 0, 0, 0]]
+    assert wider.mask.tolist() == [[True, True, True, False], [True] * 4]
+    texts = [[wider.texts[place] for place in row if place >= 0] for row in wider.index.tolist()]
+    assert texts == wider.own

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import HardNegatives
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
@@ -78,3 +79,11 @@ def test_hard_negatives(make_ranker):
     assert mined_negatives(ranker, CONFIG) == []
     (callback,) = mined_negatives(ranker, replace(CONFIG, hard_negatives=HardNegatives(count=2, every=3)))
     assert isinstance(callback, MinedNegatives)
+
+
+def test_a_cross_encoder_has_its_base_mine(make_ranker, tmp_path):
+    mining = replace(CONFIG, candidates="inline", hard_negatives=HardNegatives(count=2, every=3))
+    with pytest.raises(ConfigError, match="mined by vectors, and a cross-encoder has none, unless it starts"):
+        mined_negatives(make_ranker("cross"), mining)
+    make_ranker("bi").save_pretrained(tmp_path / "bi")
+    assert mined_negatives(Ranker.from_backbone(tmp_path / "bi", "cross", device="cpu"), mining)

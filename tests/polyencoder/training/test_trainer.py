@@ -248,8 +248,8 @@ def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, k
         ({"grad_cache": -1}, "grad_cache is -1"),
         ({"hard_negatives": 1, "hard_negatives_every": 0}, "hard_negatives_every is 0; it must be at least 1"),
         (
-            {"hard_negatives": HardNegatives(count=1), "candidates": "inline"},
-            "hard_negatives join the candidates 'batch', not 'inline'",
+            {"hard_negatives": HardNegatives(count=1), "candidates": "batch-all-cands"},
+            "hard_negatives join the candidates 'batch' or 'inline', not 'batch-all-cands'",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Adds mined hard negatives to the in-batch negatives."""
+"""Adds mined hard negatives to a batch's candidates."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ _log = logging.getLogger(__name__)
 class MinedNegatives(Callback):
     """Re-encodes the labels seen so far at intervals, and adds negatives mined among them to each batch.
 
-    Negatives mined for one example are candidates of all examples of the batch; texts are deduplicated, so that none is
-    a negative of an example that it is right for. Until labels are first encoded, batches are unchanged.
+    Negatives mined for one example are candidates of all examples whose candidates are the batch's, and of this one
+    where each has its own; texts are deduplicated, so that none is a negative of an example that it is right for. Until
+    labels are first encoded, batches are unchanged.
 
     Checkpoints store the labels and their vectors, which are those of an earlier update.
 
     Args:
-        ranker: the ranker being trained, with vectors.
+        ranker: the ranker that mines, with vectors: the one being trained, or one that is not trained, such as the base
+            of a residual cross-encoder, which encodes each label once.
     """
 
     name = "hard negatives"
@@ -61,15 +63,20 @@ class MinedNegatives(Callback):
         model = separable(self._ranker)
         with in_evaluation(run.model), torch.no_grad(), run.updates.autocast():
             mined = self._miner(model.encode_context(batch.contexts), labels, right=right)
-        return replace(batch, pool=batch.pool.with_negatives(list(chain.from_iterable(mined))), candidates=None)
+        return replace(batch, pool=batch.pool.with_negatives(mined), candidates=None)
 
     def _encode(self, run: Run) -> None:
         start = time.perf_counter()
+        is_trained = any(parameter.requires_grad for parameter in self._ranker.model.parameters())
+        old = None if is_trained else self._vectors
+        texts = list(self._seen)[0 if old is None else len(old) :]
         with in_evaluation(run.model), run.updates.autocast():
-            self._mine_among(self._ranker.encode_candidates(list(self._seen)).float().cpu())
+            new = self._ranker.encode_candidates(texts).float().cpu()
+        self._mine_among(new if old is None else torch.cat([old, new]))
         self._encoded_at = run.updates.count + run.skipped
         seconds = time.perf_counter() - start
-        _log.info("hard negatives: encoded the %d labels seen so far, in %.1f s", len(self._seen), seconds)
+        which = "labels seen so far" if old is None else "new labels"
+        _log.info("hard negatives: encoded the %d %s, in %.1f s", len(texts), which, seconds)
 
     def _mine_among(self, vectors: Tensor) -> None:
         self._vectors = vectors

@@ -96,6 +96,27 @@ def test_gradients_are_those_of_the_pool(make_agent, respond, pools):
         torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
 
 
+def test_a_cross_encoders_are_those_of_its_start(trained, make_agent, respond, pools):
+    """From the second batch on each example has the wrong labels seen so far that the bi-encoder ranks highest."""
+    start = str(trained("biencoder")[0])
+    agent = make_agent("crossencoder", init_model=start, hard_negatives=2, hard_negatives_every=1)
+    pools.clear()
+    batches = [turns_of(["cat", "dog", "cow", "owl"]), turns_of(["hen", "pig"]), turns_of(["fox"])]
+    for batch in batches:
+        respond(agent, *[{**turn, "label_candidates": [*turn["labels"], "no"]} for turn in batch])
+    ranker = Ranker.from_pretrained(start, device="cpu")
+    seen = []
+    for number, (batch, pool) in enumerate(zip(batches, pools, strict=True)):
+        seen += [turn["labels"][0] for turn in batch]
+        for row, turn in enumerate(batch):
+            label = turn["labels"][0]
+            ranking = [one.text for one in ranker.rank(turn["text"], seen) if one.text != label]
+            assert pool.own[row] == [label, "no", *(ranking[:2] if number else [])]
+            assert pool.own[row][int(pool.labels[row])] == label
+    with pytest.raises(ConfigError, match="mined by vectors, and a cross-encoder has none"):
+        make_agent("crossencoder", hard_negatives=2)
+
+
 @pytest.mark.slow
 def test_training_with_them(train, tmp_path):
     report = train("biencoder", tmp_path / "model", hard_negatives=3, hard_negatives_every=4)
@@ -106,7 +127,8 @@ def test_training_with_them(train, tmp_path):
     ("options", "argument", "message"),
     [
         ({"hard_negatives": -1}, "hard_negatives", "their number is -1; it must be at least 1"),
-        ({"candidates": "inline"}, "hard_negatives", "join the candidates 'batch', not 'inline'; .*polyencoder mine"),
+        ({"candidates": "batch-all-cands"}, "hard_negatives", "join the candidates 'batch' or 'inline', not"),
+        ({"candidates": "fixed"}, None, "--hard-negatives join --candidates batch or inline, not fixed"),
         ({"hard_negatives_every": 0}, "hard_negatives_every", "hard_negatives_every is 0; it must be at least 1"),
         ({"hard_negative_ranks": "5-5"}, "hard_negative_ranks", "2 are wanted, but the ranks 5-5 are fewer"),
         ({"hard_negative_margin": -1}, "hard_negative_margin", "hard_negative_margin is -1.0; it must be at least 0"),
