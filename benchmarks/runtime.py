@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     flags = parser.parse_args(arguments)
     repeats = 1 if flags.quick else flags.repeats
     with tempfile.TemporaryDirectory() as folder:
-        model = flags.model or _exported(Path(folder) / "minilm")
+        model = flags.model or exported(Path(folder) / "minilm")
         runs: dict[str, list[dict[str, float]]] = {side: [] for side in flags.sides}
         for _ in range(repeats):
             for side, found in runs.items():
@@ -131,7 +131,7 @@ def installed_mb(names: Sequence[str]) -> float:
     return size / 1e6
 
 
-def _exported(folder: Path) -> Path:
+def exported(folder: Path) -> Path:
     from polyencoder import Ranker
     from polyencoder.export.folder import export_folder
 

@@ -56,10 +56,10 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Itera
     new = unseen(texts)
     with contextlib.ExitStack() as stack:
         ports = {
-            OURS: stack.enter_context(started(*serve, asked="/ready")),
-            PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")),
+            OURS: stack.enter_context(started(*serve, asked="/ready")).port,
+            PEER: stack.enter_context(started("-m", "benchmarks.serving.peer", *files, asked="/openapi.json")).port,
         }
-        clients = stack.enter_context(in_its_own_process(_asking, threads=1))
+        clients = stack.enter_context(in_its_own_process(asking, threads=1))
         library = stack.enter_context(in_its_own_process(partial(_calling, model, index), threads=plan.threads))
 
         def asked(system: str, case: str, n: int, hostile: int, bodies: list[bytes], seconds: float) -> Outcome:
@@ -80,7 +80,7 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Itera
             if n == MANY:
                 sides[HOSTILE] = partial(asked, OURS, case, n, -(-n // 10))
             load = machine()["load"]
-            outcomes = _in_turns(plan, sides, partial(_bodies, case, new))
+            outcomes = _in_turns(plan, sides, partial(bodies_of, case, new))
             yield [
                 {"case": case, "system": name, "clients": n, **_row(outcome), "load": load}
                 for name, outcome in outcomes.items()
@@ -120,20 +120,21 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _bodies(case: str, new: Iterator[str], count: int) -> list[bytes]:
+def bodies_of(case: str, new: Iterator[str], count: int, *, documents: int = DOCUMENTS) -> list[bytes]:
     """Requests of a case, with texts that were in none before."""
     asked = []
     for _ in range(count):
         one: dict[str, Any] = {"query": next(new)}
         if case == "rerank":
-            one["documents"] = list(itertools.islice(new, DOCUMENTS))
+            one["documents"] = list(itertools.islice(new, documents))
         else:
             one["top_k"] = TOP_K
         asked.append(json.dumps(one).encode())
     return asked
 
 
-def _asking() -> Callable[[Load], Outcome]:
+def asking() -> Callable[[Load], Outcome]:
+    """For `in_its_own_process`."""
     return ask
 
 

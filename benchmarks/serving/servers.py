@@ -12,23 +12,31 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 _STARTING = 300  # seconds
 _ENDING = 60
 
 
+class Server(NamedTuple):
+    """A process that listens at 127.0.0.1."""
+
+    port: int
+    pid: int
+
+
 @contextlib.contextmanager
-def started(*arguments: str, asked: str) -> Iterator[int]:
-    """The port of a server, `python arguments`, that prints its URL, once it answers at the path `asked`.
+def started(*arguments: str, asked: str, python: str = sys.executable) -> Iterator[Server]:
+    """A server, `python arguments`, that prints its URL, once it answers at the path `asked`.
 
     Raises SystemExit with what it printed last if it ends before.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("w") as file:
-            process = subprocess.Popen([sys.executable, *arguments], stdout=file, stderr=file)
+            process = subprocess.Popen([python, *arguments], stdout=file, stderr=file)
         try:
-            yield _ready(process, log, asked)
+            yield Server(_ready(process, log, asked), process.pid)
         finally:
             process.terminate()
             try:

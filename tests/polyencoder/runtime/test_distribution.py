@@ -71,14 +71,18 @@ finally:
 
 def needed(requirements: list[str]) -> set[str]:
     """The modules of these requirements, and of what they require."""
-    todo, found = [Requirement(one).name for one in requirements], set()
+    todo, done = [Requirement(one) for one in requirements], set()
     while todo:
-        if (name := canonicalize_name(todo.pop())) not in found:
-            found.add(name)
-            with contextlib.suppress(PackageNotFoundError):  # of other platforms and versions of Python
-                for one in map(Requirement, requires(name) or ()):
-                    if one.marker is None or one.marker.evaluate({"extra": ""}):
-                        todo.append(one.name)
+        one = todo.pop()
+        if (key := (canonicalize_name(one.name), *sorted(one.extras))) in done:
+            continue
+        done.add(key)
+        with contextlib.suppress(PackageNotFoundError):  # of other platforms and versions of Python
+            for other in map(Requirement, requires(one.name) or ()):
+                marker = other.marker
+                if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *one.extras)):
+                    todo.append(other)
+    found = {name for name, *_ in done}
     return {module for module, own in packages_distributions().items() if found & {*map(canonicalize_name, own)}}
 
 
@@ -121,16 +125,18 @@ def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, senten
     of_server = served(unpacked, folder, work, expected)
     modules = {path.relative_to(unpacked).with_suffix("") for path in unpacked.rglob("*.py")}
     built = {".".join(path.parts).removesuffix(".__init__") for path in modules}
-    others = {"hub", "hub.resolve", *(f"serving.{one}" for one in ("batch_forward", "mcp", "reference"))}
+    others = {"hub", "hub.resolve", *(f"serving.{one}" for one in ("batch_forward", "reference"))}
     assert built - {*found["modules"], *of_server} == {f"polyencoder.{one}" for one in others}
 
 
 def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked]) -> list[str]:
     """Checks the answers of a server; returns the modules that it imported."""
-    extra = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["serve"]
-    options = ("serve", "--model", str(folder), "--backend", "onnx", "--port", "0", "--threads", "1")
+    pytest.importorskip("mcp")
+    extras = PROJECT["optional-dependencies"]
+    installed = PROJECT["dependencies"] + extras["serve"] + extras["mcp"]
+    options = ("serve", "--model", str(folder), "--backend", "onnx", "--port", "0", "--threads", "1", "--mcp", "http")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command(SERVE, unpacked, extra, *options), **pipes) as process:
+    with subprocess.Popen(command(SERVE, unpacked, installed, *options), **pipes) as process:
         try:
             lines = []
             while not (found := re.search(r"serving .* on (http://\S+)", lines[-1] if lines else "")):
@@ -159,4 +165,5 @@ def test_the_version_is_the_librarys():
     assert PROJECT["requires-python"] == library["requires-python"]
     extras = library["optional-dependencies"]
     assert {*PROJECT["dependencies"]} <= {*library["dependencies"], *extras["onnx"]}
-    assert {*PROJECT["optional-dependencies"]["serve"]} <= {*library["dependencies"], *extras["serve"]}
+    for extra, wanted in PROJECT["optional-dependencies"].items():
+        assert {*wanted} <= {*library["dependencies"], *extras[extra]}

@@ -1,0 +1,106 @@
+"""Measures the server without torch beside that with torch and sentence-transformers behind FastAPI.
+
+    python -m benchmarks.serving.without_torch --runtime RUNTIME/bin/python --json
+
+`--runtime` is the Python of an environment with polyencoder-runtime and its extra `serve`. `start_cpu_s` is the
+processor's time from the start of the process to its first answer, `resident_mb` the memory then. Then 1 and 64 clients
+let 20 documents be ranked, new to the server, each when its last request is answered; all servers in turns.
+`per_second` is by the clock, and `cpu_ms` the server's processor time for a request, which says the same on a busy
+machine. One thread for each model, all-MiniLM-L6-v2 as a bi-encoder; `--model FOLDER` is another with graphs in float32
+and int8.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import argument_parser, in_its_own_process, machine, print_report
+from benchmarks.runtime import exported
+from benchmarks.search.texts import made_candidates
+from benchmarks.serving.clients import Load
+from benchmarks.serving.points import MANY, PATHS, asking, bodies_of, unseen
+from benchmarks.serving.servers import Server, started
+from polyencoder.ranker.ranker import Ranker
+
+DOCUMENTS = 20
+RUNTIME, PEER = "without torch, int8", "sentence-transformers"
+BACKENDS = {RUNTIME: "onnx-int8", "torch, int8": "onnx-int8", "without torch, float32": "onnx", "torch": "torch"}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--runtime", required=True, help="Python of an environment with polyencoder-runtime[serve]")
+    parser.add_argument("--model", type=Path, help="a folder with graphs in float32 and int8 (default: MiniLM)")
+    parser.add_argument("--servers", nargs="+", default=[*BACKENDS, PEER], choices=[*BACKENDS, PEER])
+    parser.add_argument("--requests", type=int, default=256, help="of each server with each number of clients")
+    parser.add_argument("--rounds", type=int, default=4, help="in which they are sent (--quick: 1)")
+    flags = parser.parse_args(arguments)
+    rounds = 1 if flags.quick else flags.rounds
+    count = -(-(min(flags.requests, 16) if flags.quick else flags.requests) // rounds)
+    texts = unseen(made_candidates(1_000))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        model = flags.model or exported(folder / "minilm")
+        if PEER in flags.servers:
+            Ranker.from_pretrained(model, device="cpu").index(["a text"], folder / "index")
+        clients = stack.enter_context(in_its_own_process(asking, threads=1))
+        rows: list[dict[str, Any]] = []
+        servers = {}
+        for name in flags.servers:
+            files = ("--model", str(model), "--threads", "1")
+            command: tuple[str, ...]
+            if name == PEER:
+                command = ("-m", "benchmarks.serving.peer", "--index", str(folder / "index"), *files)
+            else:
+                command = ("-m", "polyencoder", "serve", "--port", "0", "--backend", BACKENDS[name], *files)
+            python = flags.runtime if name.startswith("without") else sys.executable
+            asked = "/openapi.json" if name == PEER else "/ready"
+            servers[name] = stack.enter_context(started(*command, asked=asked, python=python))
+            _load(clients, servers[name], bodies_of("rerank", texts, 1, documents=DOCUMENTS), 1)
+            rows.append({"server": name, "start_cpu_s": _cpu(servers[name]), "resident_mb": _resident(servers[name])})
+        for n in (1, MANY):
+            found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
+            for _ in range(rounds):
+                bodies = bodies_of("rerank", texts, count, documents=DOCUMENTS)
+                for name, server in servers.items():
+                    before = _cpu(server)
+                    per_second = _load(clients, server, bodies, n)
+                    found[name].append((per_second, 1e3 * (_cpu(server) - before) / count))
+            for row in rows:
+                rates, times = zip(*found[row["server"]], strict=True)
+                row |= {f"per_second_{n}": statistics.median(rates), f"cpu_ms_{n}": statistics.median(times)}
+    of = {row["server"]: row for row in rows}
+    ratio = of[PEER][f"cpu_ms_{MANY}"] / of[RUNTIME][f"cpu_ms_{MANY}"] if {PEER, RUNTIME} <= of.keys() else None
+    settings = {"model": str(flags.model or "all-MiniLM-L6-v2"), "documents": DOCUMENTS, "requests": count * rounds}
+    report = {"benchmark": "serving.without_torch", "machine": machine(), "settings": settings, "rows": rows}
+    print_report(report | {"summary": {f"peer's cpu_ms_{MANY} / {RUNTIME}": ratio}}, as_json=flags.json)
+
+
+def _load(clients: Any, server: Server, bodies: list[bytes], n: int) -> float:
+    """Requests a second. SystemExit if one has no answer."""
+    outcome = clients(Load(port=server.port, path=PATHS["rerank"], bodies=bodies, clients=n, seconds=600))
+    if outcome.lost:
+        raise SystemExit(f"requests without an answer: {dict(outcome.lost)}")
+    return len(outcome.seconds) / outcome.wall
+
+
+def _cpu(server: Server) -> float:
+    """Seconds of the processor so far."""
+    values = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident(server: Server) -> float:
+    lines = Path(f"/proc/{server.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+if __name__ == "__main__":
+    main()
