@@ -11,6 +11,7 @@ import math
 import os
 import threading
 import time
+from collections import ChainMap
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -100,7 +101,7 @@ class FederatedIndex(Index):
         ]
         self._pool = ThreadPoolExecutor(len(places), thread_name_prefix="polyencoder-part")
         try:
-            self._each(lambda _, index: index.fingerprints)
+            self._all(lambda index: index.fingerprints)
         except BaseException:
             self.close()
             raise
@@ -149,26 +150,24 @@ class FederatedIndex(Index):
 
     def count(self, filter: Filter | None = None) -> int:
         """The sum of the indexes' candidates."""
-        return sum(found for _, found in self._each(lambda _, index: index.count(filter)))
+        return sum(self._all(lambda index: index.count(filter)))
 
     def count_texts(self, filter: Filter | None = None) -> int:
         """The sum of the indexes' different texts: one that several hold counts in each."""
-        return sum(found for _, found in self._each(lambda _, index: index.count_texts(filter)))
+        return sum(self._all(lambda index: index.count_texts(filter)))
 
     def has_field(self, key: str) -> bool:
-        return any(found for _, found in self._each(lambda _, index: index.has_field(key)))
+        return any(self._all(lambda index: index.has_field(key)))
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         """As in `Index.texts_of`; of different candidates with one id the text in the first index."""
         wanted = [*ids]
-        found = [texts for _, texts in self._each(lambda _, index: index.texts_of(wanted))]
-        return {id_: text for texts in reversed(found) for id_, text in texts.items()}
+        return dict(ChainMap(*self._all(lambda index: index.texts_of(wanted))))
 
     def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
         """As in `Index.vectors_of`; of different candidates with one id the vector in the first index."""
         wanted = [*ids]
-        found = [vectors for _, vectors in self._each(lambda _, index: index.vectors_of(wanted))]
-        return {id_: vector for vectors in reversed(found) for id_, vector in vectors.items()}
+        return dict(ChainMap(*self._all(lambda index: index.vectors_of(wanted))))
 
     def vectors_of_hits(self, hits: Iterable[Hit]) -> dict[HitKey, np.ndarray[Any, Any]]:
         keys = {hit.key for hit in hits}
@@ -177,11 +176,10 @@ class FederatedIndex(Index):
 
     def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
         wanted = [*texts]
-        found = self._each(lambda _, index: index.token_vectors(wanted, model))
-        return {text: vectors for _, some in found for text, vectors in some.items()}
+        return dict(ChainMap(*self._all(lambda index: index.token_vectors(wanted, model))))
 
     def check_searchable(self) -> None:
-        self._each(lambda _, index: index.check_searchable())
+        self._all(lambda index: index.check_searchable())
 
     # Searching
 
@@ -263,6 +261,10 @@ class FederatedIndex(Index):
             )
             for place in range(contexts.batch_size)
         ]
+
+    def _all(self, ask: Callable[[Index], T]) -> list[T]:
+        """`_each` without numbers."""
+        return [found for _, found in self._each(lambda _, index: ask(index))]
 
     def _each(self, ask: Callable[[int, Index], T], *, of: Container[int] | None = None) -> list[tuple[int, T]]:
         """What each index that answers says, by its number; `of` has the numbers of those that are asked.

@@ -143,9 +143,9 @@ class Maker:
             raise ConfigError("a fingerprint is not a text")
         checked_count("dim", self.dim)
 
-    def check_model(self, fingerprints: Fingerprints, *, where: object) -> None:
-        """Raises CheckpointError unless the model with these fingerprints made the index."""
-        if fingerprints.fits(self.fingerprints):
+    def check_model(self, ranker: TextRanker | Fingerprints | None, *, where: object) -> None:
+        """Raises CheckpointError unless this model, or the one with these fingerprints, made the index; None: any."""
+        if ranker is None or (fingerprints := Fingerprints.of(ranker, known=self.fingerprints)).fits(self.fingerprints):
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
         ours, theirs = (one.model.removesuffix("-int8") for one in (fingerprints, self.fingerprints))

@@ -277,7 +277,7 @@ def _begun(folder: Path) -> tuple[IndexMeta | None, bool]:
 
 
 def _check_same(begun: IndexMeta, plan: IndexMeta, *, ranker: TextRanker | Fingerprints, folder: Path) -> None:
-    begun.check_model(Fingerprints.of(ranker, known=begun.fingerprints), where=folder)
+    begun.check_model(ranker, where=folder)
     if begun.tokens != plan.tokens:
         raise InputError(
             f"{folder}: has an index {'without' if begun.tokens is None else 'with other'} token vectors; give another "

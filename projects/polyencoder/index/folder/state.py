@@ -54,8 +54,7 @@ class State:
         self.folder = folder
         self.text = catalogue.description()
         self.meta = meta = IndexMeta.parsed(self.text, folder)
-        if fingerprints is not None:
-            meta.check_model(fingerprints, where=folder)
+        meta.check_model(fingerprints, where=folder)
         if before is not None and before.meta.build != meta.build:
             before = None
         self.files = catalogue.files()

@@ -93,7 +93,7 @@ class MilvusIndex(RowIndex):
             collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
         else:
             maker = Maker.parsed(there, collection.where)
-            maker.check_model(Fingerprints.of(ranker, known=maker.fingerprints), where=collection.where)
+            maker.check_model(ranker, where=collection.where)
         index = cls(collection, maker, ranker)
         if kind is not None and index.has_exact_lists != (kind == "flat"):
             other = "flat" if index.has_exact_lists else "auto"
@@ -108,8 +108,7 @@ class MilvusIndex(RowIndex):
     ) -> MilvusIndex:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `create`."""
         collection, maker = _opened(where)
-        if ranker is not None:
-            maker.check_model(Fingerprints.of(ranker, known=maker.fingerprints), where=collection.where)
+        maker.check_model(ranker, where=collection.where)
         return cls(collection, maker, ranker, attention=attention)
 
     def close(self) -> None:

@@ -92,8 +92,7 @@ class PostgresIndex(RowIndex):
         with server.changing() as session:
             table = Table(session, server)
             if exists := table.read_meta():
-                old = table.meta.fingerprints
-                table.meta.check_model(Fingerprints.of(ranker, known=old), where=server.where)
+                table.meta.check_model(ranker, where=server.where)
                 table.meta.check_wanted(meta, kind=kind, where=server.where)
             else:
                 table.create(meta)
@@ -116,8 +115,7 @@ class PostgresIndex(RowIndex):
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `make`."""
         server = Server(where)
         meta = server.read(lambda session: Table.opened(session, server).meta)
-        if ranker is not None:
-            meta.check_model(Fingerprints.of(ranker, known=meta.fingerprints), where=server.where)
+        meta.check_model(ranker, where=server.where)
         return cls(server, meta, ranker, attention=attention)
 
     def close(self) -> None:
