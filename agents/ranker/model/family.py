@@ -29,7 +29,7 @@ from polyencoder.modeling.encoder_config import backbone_config, scratch_config,
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
-from polyencoder.modeling.transfer import inherited_fields, no_base
+from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base
 from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_turns, train_tokenizer, turn_separator
 from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
@@ -180,6 +180,7 @@ class ModelFamily:
         else:  # default lengths are fitted, not an error
             text.lay_out(fitting(text.config, backbone, architecture, given=given_lengths(opt)))
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
+            check_layout(config)
             config = family(architecture).model.completed(config, text)
         self.describe_in_opt(opt, config)
         return config, pretrained

@@ -18,7 +18,7 @@ from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start_from_dense
-from polyencoder.modeling.transfer import inherited_fields, no_base, transfer_weights
+from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base, transfer_weights
 from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
 
 _log = logging.getLogger(__name__)
@@ -125,6 +125,7 @@ def from_ranker(
     fields = inherited_fields(stored, architecture, normalize=config.get("normalize"), residual=residual) | config
     words = TextEncoder(words.tokenizer, layout)
     described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields)
+    check_layout(described)
     new = build_model(family(architecture).model.completed(described, words))
     transfer_weights(new, model.state_dict(), origin=origin)
     return new.eval(), words

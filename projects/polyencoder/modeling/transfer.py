@@ -7,11 +7,12 @@ output, at first 0, to the base's score.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from typing import Any
 
 from torch import Tensor
 
-from polyencoder.config import Architecture, RankerConfig
+from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.families import family
@@ -25,6 +26,7 @@ _SOURCES = {
     "own_candidate_dense.": ("own_candidate_dense.", "dense."),
     "base.": ("base.", ""),
 }
+_LENGTHS = ("text_truncate", "label_truncate", "history_size")
 
 
 def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> list[str]:
@@ -66,17 +68,17 @@ def inherited_fields(
     names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map", "dense", "prompt_tokens"]
     names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened
     names += ["token_dim"] if architecture == stored.architecture else []
-    fields = {name: getattr(stored, name) for name in names}
+    inherited = {name: getattr(stored, name) for name in names}
     has_length_1 = not together and (stored.normalize if normalize is None else normalize)
     means_the_same = has_length_1 == stored.normalize or (
         together and not family(stored.architecture).model.has_vectors
     )
     if residual is not False:
-        fields["base"] = _base(stored) if together else None
-        if residual and fields["base"] is None:
+        inherited["base"] = _base(stored) if together else None
+        if residual and inherited["base"] is None:
             new, old = (family(name).model.title for name in (architecture, stored.architecture))
             raise no_base(f"it is a {new} from a {old}")
-    return fields | ({"output_scaling": stored.output_scaling} if means_the_same else {})
+    return inherited | ({"output_scaling": stored.output_scaling} if means_the_same else {})
 
 
 def no_base(why: str) -> ConfigError:
@@ -86,6 +88,20 @@ def no_base(why: str) -> ConfigError:
         f"from, but {why}: leave it out",
         argument="residual",
     )
+
+
+def check_layout(config: RankerConfig) -> None:
+    """Raises ConfigError if a residual ranker's texts are laid out otherwise than its base's, lengths apart."""
+    if config.base is None:
+        return
+    given, own = config.text, replace(config.base.text, candidate_rows=False)
+    for name in (one.name for one in fields(TextConfig) if one.name not in _LENGTHS):
+        if (value := getattr(given, name)) != (known := getattr(own, name)):
+            raise ConfigError(
+                f"{name} is {value!r}, but the ranker that the cross-encoder starts from, to whose score it adds "
+                f"(residual), has {known!r}: leave it out, or take its encoder alone (residual off)",
+                argument="turn_separator" if name == "separator" else name,
+            )
 
 
 def _base(stored: RankerConfig) -> RankerConfig | None:

@@ -129,6 +129,10 @@ def test_what_it_cannot_do_is_an_error(start, make_ranker, tmp_path):
     cross = Ranker.from_backbone(folder, "cross", device="cpu")
     with pytest.raises(InputError, match="residual cross-encoder is not exported to ONNX"):
         cross.model.export_steps()
+    prompt = {"context_prompt": "query: "}
+    with pytest.raises(ConfigError, match=r"context_prompt is 'query: ', but the ranker that .* has '': leave it out"):
+        Ranker.from_backbone(folder, "cross", text=prompt)
+    assert Ranker.from_backbone(folder, "cross", text=prompt, residual=False).model.base is None
     with pytest.raises(ConfigError, match="residual adds .* but it is a bi-encoder from"):
         Ranker.from_backbone(folder, "bi", residual=True)
     make_ranker("cross").save_pretrained(tmp_path / "cross")

@@ -47,5 +47,7 @@ def test_it_starts_as_the_ranker_of_init_model(model, trained, make_agent, respo
 def test_without_it_only_the_encoder_is_taken(trained, make_agent):
     agent = make_agent("crossencoder", init_model=str(trained("biencoder")[0]), residual=False)
     assert agent.ranker.base is None
+    with pytest.raises(ConfigError, match="separator is .* to whose score it adds"):
+        make_agent("crossencoder", init_model=str(trained("biencoder")[0]), turn_separator="none")
     with pytest.raises(ConfigError, match="residual adds a cross-encoder's score .*--init-model"):
         make_agent("crossencoder", residual=True)
