@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
@@ -14,8 +15,10 @@ from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.runtime import Contexts, FolderIndex, Ranker
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.forward import CONTEXT, PAIR, Array
+from polyencoder.serving.forward import CONTEXT, PAIR, Array, Ids
+from polyencoder.text.memory import TextMemory
 
+_KEPT_BYTES = 1 << 26  # of candidates that were encoded lately
 _SEARCHED = {"top_k", "filter", "exactness", "dtype"}  # every search is exact, in float32
 _Search = Callable[[Contexts, Sequence[Sequence[str]]], list[list[Hit]]]
 
@@ -26,6 +29,7 @@ class GraphForward:
     def __init__(self, ranker: Ranker, *, max_tokens: int = ServerConfig.batch_tokens) -> None:
         self.ranker: Any = ranker
         self.max_tokens = max_tokens
+        self._kept = TextMemory[Array](lambda vector: vector.nbytes, limit=_KEPT_BYTES)
 
     def prepare_thread(self) -> None:
         pass  # onnxruntime has threads of its own
@@ -37,7 +41,19 @@ class GraphForward:
         if kind == CONTEXT:
             contexts = self.ranker.encode_context_ids(tokens)
             return [contexts.select([row]) for row in range(len(tokens))]
-        return [*self.ranker.encode_candidate_ids(tokens)]
+        return self._candidates(tokens)
+
+    def _candidates(self, tokens: Sequence[Ids]) -> list[Array]:
+        """Encodes candidates, those with equal tokens once, or takes them from the cache."""
+        keys = [array("i", ids).tobytes().hex() for ids in tokens]
+        found = {key: vector for key in keys if (vector := self._kept.get(key)) is not None}
+        if new := {key: ids for key, ids in zip(keys, tokens, strict=True) if key not in found}:
+            # copies, as a view would keep its whole batch in memory
+            vectors = map(np.copy, self.ranker.encode_candidate_ids([*new.values()]))
+            read = dict(zip(new, vectors, strict=True))
+            self._kept.update(read)
+            found |= read
+        return [found[key] for key in keys]
 
     def score(self, context: Contexts, candidates: Sequence[Array]) -> Array:
         return self.ranker.score_vectors(context, np.stack(candidates))[0]

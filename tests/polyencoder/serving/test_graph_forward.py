@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import httpx
+import numpy as np
 import pytest
 
 from polyencoder import ConfigError
@@ -12,6 +13,7 @@ from polyencoder.calibration import Calibration
 from polyencoder.export.onnx import export_onnx
 from polyencoder.serving import batch_forward, graph_forward
 from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.forward import CANDIDATE
 from polyencoder.serving.service import Service
 from polyencoder.storage.fingerprint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
@@ -105,6 +107,18 @@ def test_requests_that_need_torch(folder, tmp_path):
             answer = httpx.put(f"{url}/v1/candidates", json=body, timeout=SECONDS)
             assert answer.status_code == 422
             assert answer.json()["message"].startswith("an index is changed where torch is installed")
+
+
+def test_candidates_are_encoded_once(folder, monkeypatch):
+    forward, *_ = graph_forward.load(ServerConfig(model=str(folder("bi")), backend="onnx", threads=1))
+    ranker = forward.ranker
+    ids, encode, asked = ranker.text.candidate_ids([*TEXTS, TEXTS[0]]), ranker.encode_candidate_ids, []
+    expected = encode(ids)
+    monkeypatch.setattr(ranker, "encode_candidate_ids", lambda given: asked.append(len(given)) or encode(given))
+    for some in (ids[:2], ids, ids[::-1]):
+        found = np.stack(forward(CANDIDATE, some))
+        np.testing.assert_allclose(found, expected[[ids.index(one) for one in some]], atol=1e-5)
+    assert asked == [2, len(TEXTS) - 2]
 
 
 @pytest.mark.parametrize(
