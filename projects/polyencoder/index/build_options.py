@@ -20,10 +20,13 @@ _OF_FOLDERS = ("dtype", "store_tokens", "faiss", "workers", "shard_size")
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class IndexOptions:
-    """Options of a new index."""
+    """Options of a new index.
+
+    Several `workers` import the main module, so a script that indexes with them needs `if __name__ == "__main__":`.
+    """
 
     dtype: VectorDtype = "float32"
-    """How vectors are stored."""
+    """How vectors are stored: bfloat16 and float16 halve, int8 quarters the size of float32."""
     store_tokens: TokenDtype | None = None
     """Also store candidates' token vectors in the folder, for a late-interaction encoder: its searches then rerank
     without reading texts. With int8 a token takes as many bytes as its vector has numbers."""
@@ -46,7 +49,7 @@ class IndexOptions:
     workers: int = 1
     """Encoding processes, each with its own copy of the model."""
     shard_size: int = SHARD_SIZE
-    """Texts per file of vectors; a killed run loses at most one file."""
+    """Texts per file of vectors, encoded at once; a killed run loses at most one file."""
 
     def check_engine(self, engine: str | None, where: object) -> None:
         """Raises ConfigError for an option that does not apply to the engine at `where`: None for folders."""

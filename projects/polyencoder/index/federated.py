@@ -12,9 +12,8 @@ import os
 import threading
 import time
 from collections import ChainMap
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
@@ -24,7 +23,6 @@ import torch
 from polyencoder.checks import without_password
 from polyencoder.errors import ConfigError, NoAnswerError
 from polyencoder.index.base import Index
-from polyencoder.index.entries import Candidate, How
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import TOP_K, Hit, HitKey
 from polyencoder.index.merging import Answer, best_of, in_first_parts
@@ -310,19 +308,9 @@ class FederatedIndex(Index):
 
     # Changing
 
-    def changing(self) -> AbstractContextManager[None]:
-        self._refuse()
-
-    def _enter(self, records: Iterable[Candidate], how: How) -> int:
-        self._refuse()
-
-    def _remove(self, ids: Iterable[str], *, missing_ok: bool) -> int:
-        self._refuse()
-
-    def _usable(self, records: Iterable[Any]) -> Iterator[Candidate]:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise ConfigError(
             "several indexes that are searched as one cannot be changed: change one of them", argument="index"
         )
+
+    changing = _enter = _remove = _usable = _refuse

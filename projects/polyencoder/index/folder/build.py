@@ -81,13 +81,7 @@ def build_index(
         candidates: `Candidate` records, texts, or dicts with `text`, `id`, `metadata` and optionally `vector`;
             read once, and never all in memory.
         ranker: a bi- or poly-encoder; or, if all candidates have vectors, their encoder's fingerprints.
-        dtype: of the vectors on disk. bfloat16 halves, int8 quarters the size of float32.
-        store_tokens: also store the token vectors that a late-interaction encoder compares, as int8 or float16, so that
-            reranking reads no text. The tokens of a shard are in memory.
-        words: also index the texts' words, for searches by both (`SearchOptions.hybrid`).
-        shard_size: rows per file, encoded at once: the most that a kill loses.
-        workers: processes on this machine, each with the model in memory. They import the main module, so a script that
-            calls this needs `if __name__ == "__main__":`.
+        dtype, store_tokens, words, shard_size, workers: as in `IndexOptions`.
         share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
             share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.

@@ -75,8 +75,7 @@ class MilvusIndex(RowIndex):
             where: `milvus:./candidates.db` for Milvus Lite, `milvus:http://host:19530` or `https` for a server, either
                 with `#name` for another collection than `polyencoder`. For a login, put `user:password@` before
                 the host or, better, a token into the environment, MILVUS_TOKEN.
-            kind: "auto" for the index that Milvus chooses, "flat" for one whose results can be certified: each search
-                reads all vectors. None for "auto", or the kind of the existing index.
+            kind: as `milvus` in `IndexOptions`; None for "auto", or the kind of the existing index.
             model_name: where the model was loaded from, for messages about the index.
             dim: the vectors' dimension, if candidates have vectors and `ranker` is their encoder's fingerprints.
 

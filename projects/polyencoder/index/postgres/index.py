@@ -74,11 +74,9 @@ class PostgresIndex(RowIndex):
         Args:
             where: `postgres://USER@HOST:PORT/DATABASE#NAME`; the table is NAME, or `polyencoder`. Passwords are better
                 in the environment, PGPASSWORD, or in ~/.pgpass.
-            kind: "flat", whose searches read all vectors and whose results are exact or certified, "hnsw" or
-                "ivf-flat", with parameters of pgvector as in "hnsw,m=16,ef_construction=128" or "ivf-flat,nlist=100".
-                None for "flat", or the kind of the existing index.
-            words: also index the texts' words, for searches by both. An existing index must have them.
-            model_name: where the model was loaded from, for messages about the index.
+            kind, words: as `postgres` and `words` in `IndexOptions`; an existing index must have them, too. None for
+                "flat", or the kind of the existing index.
+            model_name: where the model was loaded from, for messages.
             dim: the vectors' dimension, if candidates have vectors and `ranker` is their encoder's fingerprints.
 
         Raises:
