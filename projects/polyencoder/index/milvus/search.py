@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -26,33 +27,25 @@ _NAMED_AT_ONCE = 1 << 13  # candidates that lists may name, for the contexts tha
 _MOST_NAMED = 1 << 16  # for one context; if longer lists are needed, everything is fetched
 
 
+@dataclass(eq=False)
 class MilvusSearch:
     """A `certificate.ShortlistSearch` for the `k` best of the `available` candidates of a condition, k <= available.
 
     Each search numbers its candidates; `keys` maps the numbers to keys.
     """
 
-    def __init__(
-        self,
-        collection: MilvusCollection,
-        contexts: ContextEncoding,
-        *,
-        k: int,
-        available: int,
-        condition: str = "",
-        attention: str = "basic",
-        exact_lists: bool = False,
-    ) -> None:
-        self.collection = collection
-        self.contexts = contexts
-        self.k = k
-        self.available = available
-        self.condition = condition
-        self.attention = attention
-        self.exact_lists = exact_lists
-        self.most_named = _NAMED_AT_ONCE
-        self._numbers: dict[str, int] = {}  # of keys, in order of appearance
-        self._norm: float | None = None
+    collection: MilvusCollection
+    contexts: ContextEncoding
+    _: KW_ONLY
+    k: int
+    available: int
+    condition: str = ""
+    attention: str = "basic"
+    exact_lists: bool = False
+    most_named: int = field(default=_NAMED_AT_ONCE, init=False)
+    _numbers: dict[str, int] = field(default_factory=dict, init=False)
+    """Of keys, in order of appearance."""
+    _norm: float | None = field(default=None, init=False)
 
     @property
     def keys(self) -> list[str]:
