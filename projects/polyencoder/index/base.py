@@ -6,14 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
+from weakref import WeakSet
 
 import numpy as np
 import torch
 
 from polyencoder.checks import checked_iterable, checked_text
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate, How, Record, checked_records
 from polyencoder.index.filters import Filter
 from polyencoder.index.grouping import chosen
@@ -22,7 +23,7 @@ from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.modeling import RankerModel
-from polyencoder.ranker.protocol import Dialogue
+from polyencoder.ranker.protocol import Dialogue, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text.dialogue import turns_of
@@ -76,6 +77,23 @@ class Index(ABC):
     @abstractmethod
     def fingerprints(self) -> Fingerprints:
         """Those of the model that made it."""
+
+    @cached_property
+    def made_by(self) -> WeakSet[RankerModel]:
+        """The models of which it is known that they made it: those that opened it, or searched it before."""
+        return WeakSet()
+
+    def check_made_by(self, ranker: TextRanker) -> None:
+        """Raises CheckpointError unless this ranker's model made the index. Reads its weights, the first time."""
+        if ranker.model in self.made_by:
+            return
+        ours, theirs = Fingerprints.of(ranker, known=self.fingerprints), self.fingerprints
+        if not ours.fits(theirs):
+            raise CheckpointError(
+                f"{self.address}: made by another model (fingerprint {theirs.model}) than the one that searches it "
+                f"({ours.model}): load that model, or open an index of this one"
+            )
+        self.made_by.add(ranker.model)
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -77,14 +77,22 @@ def open_index(
             def open_part(place: Place, made_by: Fingerprints | None) -> Index:
                 return open_index(place, made_by if ranker is None else ranker, attention=attention)
 
-            return FederatedIndex(places, open_part, partial=partial)
+            return _made_by(ranker, FederatedIndex(places, open_part, partial=partial))
         (where,) = places
     if partial:
         raise ConfigError("partial is for a search of several indexes: name another, too", argument="partial")
     check_place("the index", where, addresses=_ADDRESSES)
     if (engine := _engine(where)) is None:
-        return FolderIndex.open(where, ranker, attention=attention)
-    return (MilvusIndex if engine == "milvus" else PostgresIndex).open(str(where), ranker, attention=attention)
+        return _made_by(ranker, FolderIndex.open(where, ranker, attention=attention))
+    of_engine = MilvusIndex if engine == "milvus" else PostgresIndex
+    return _made_by(ranker, of_engine.open(str(where), ranker, attention=attention))
+
+
+def _made_by(ranker: TextRanker | Fingerprints | None, index: Index) -> Index:
+    """The index, which was opened, or made, for this ranker."""
+    if ranker is not None and not isinstance(ranker, Fingerprints):
+        index.made_by.add(ranker.model)
+    return index
 
 
 def described(where: str | os.PathLike[str]) -> list[str]:
@@ -130,7 +138,8 @@ def make_index(
         if share.processes > 1:
             shown = without_password(str(where))
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
-        return _on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
+        on_server = _on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
+        return _made_by(ranker, on_server)
     kind, parameters = (None, {}) if options.faiss is None else parse_faiss(options.faiss)
     temporary = None
     if where is None:
@@ -159,7 +168,7 @@ def make_index(
                 index.tune(recall=options.recall, contexts=contexts, source=contexts_from)
     if temporary is not None:
         weakref.finalize(index, temporary.cleanup)
-    return index
+    return _made_by(ranker, index)
 
 
 def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -> None:

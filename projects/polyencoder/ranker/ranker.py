@@ -352,6 +352,8 @@ class Ranker(Scorer):
                 f"index is {index!r:.60}; give an index, or its path or address. To order a list of texts without an "
                 "index, call `rank(context, texts)`"
             )
+        if isinstance(index, Index):
+            index.check_made_by(self)  # it may have been opened without a model, or for another
         searcher = Searcher(
             self,
             index if isinstance(index, Index) else open_index(index, self),

@@ -39,6 +39,20 @@ def test_fingerprints_are_enough_for_searches_by_vectors_and_none_for_any_model(
         open_index(tmp_path / "index", make_ranker("poly", seed=1))
 
 
+def test_an_open_index_is_searched_by_the_model_that_made_it(ranker, make_ranker, tmp_path, monkeypatch):
+    made = make_index(RECORDS, tmp_path / "index", ranker)
+    other, same = make_ranker("poly", seed=1), make_ranker("poly")
+    for index in (made, open_index(tmp_path / "index"), open_index([tmp_path / "index"], ranker)):
+        with pytest.raises(CheckpointError, match="made by another model .* than the one that searches it"):
+            other.search("hello", index)
+        assert len(same.search("hello", index)) == 3
+        monkeypatch.setattr(Fingerprints, "of", None)  # of a model that is known, or searched it before
+        assert len(same.search("hello", index)) == 3
+        monkeypatch.undo()
+    monkeypatch.setattr(Fingerprints, "of", None)
+    assert len(ranker.search("hello", made)) == 3
+
+
 def test_a_temporary_index_goes_with_the_last_reference(ranker):
     index = make_index(RECORDS, None, ranker)
     folder = Path(index.folder)
