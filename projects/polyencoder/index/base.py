@@ -153,7 +153,7 @@ class Index(ABC):
 
         def search(places: Sequence[int], k: int) -> list[list[Hit]]:
             some = [turns[place] for place in places] if turns else []
-            return self._found(encoded.select(torch.tensor(places)), some, replace(options, top_k=k))
+            return self._found(encoded.select(torch.tensor(places, dtype=torch.int64)), some, replace(options, top_k=k))
 
         return chosen(search, options, contexts=encoded.batch_size, vectors_of=self.vectors_of_hits)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,14 @@ def reference(hits: list[Hit], size: int, k: int) -> list[Hit]:
 
 def looked_at(whole: list[Hit], expected: list[Hit], k: int) -> int:
     return len(whole) if len(expected) < k else max(k, whole.index(expected[-1]) + 1)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"group_by": "doc"}, {"diversity": 0.5}, {"group_by": "doc", "diversity": 0.5}]
+)
+def test_no_contexts(ranker, index, options):
+    none = ranker.encode_contexts([CONTEXT]).select(torch.tensor([], dtype=torch.int64))
+    assert index.search(none, top_k=3, **options) == []
 
 
 @given(
