@@ -10,7 +10,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -59,13 +59,16 @@ class FolderIndex(Index):
         self._ranker, self.attention = encoder_of(ranker, attention=attention)
         self._fingerprints: Fingerprints | None = None
         self._database = Database(self.folder)
-        if ranker is not None:
-            meta = self._database.read(lambda catalogue: IndexMeta.parsed(catalogue.description(), self.folder))
-            self._fingerprints = Fingerprints.of(ranker, known=meta.fingerprints)
         self._state: State | None = None
         self._mutex = threading.RLock()
         self._change: Change | None = None
-        self._read(lambda state, _: state)
+        with ExitStack() as failed:
+            failed.callback(self.close)
+            if ranker is not None:
+                meta = self._database.read(lambda catalogue: IndexMeta.parsed(catalogue.description(), self.folder))
+                self._fingerprints = Fingerprints.of(ranker, known=meta.fingerprints)
+            self._read(lambda state, _: state)
+            failed.pop_all()
 
     @classmethod
     def open(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import Any, TypeVar, get_args
 
 import numpy as np
@@ -87,18 +87,21 @@ class MilvusIndex(RowIndex):
         if kind is not None:
             check_choice("milvus", kind, get_args(IndexKind))
         maker = Maker.of(ranker, model_name=model_name, dim=dim)
-        collection = MilvusCollection(where)
-        if (there := collection.description()) is None:
-            collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
-        else:
-            maker = Maker.parsed(there, collection.where)
-            maker.check_model(ranker, where=collection.where)
-        index = cls(collection, maker, ranker)
-        if kind is not None and index.has_exact_lists != (kind == "flat"):
-            other = "flat" if index.has_exact_lists else "auto"
-            raise ConfigError(
-                f"{collection.where}: exists and is of the kind {other}, not {kind}; give another collection (#name)"
-            )
+        with ExitStack() as failed:
+            collection = failed.enter_context(closing(MilvusCollection(where)))
+            if (there := collection.description()) is None:
+                collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
+            else:
+                maker = Maker.parsed(there, collection.where)
+                maker.check_model(ranker, where=collection.where)
+            index = cls(collection, maker, ranker)
+            if kind is not None and index.has_exact_lists != (kind == "flat"):
+                other = "flat" if index.has_exact_lists else "auto"
+                raise ConfigError(
+                    f"{collection.where}: exists and is of the kind {other}, not {kind}; give another collection "
+                    "(#name)"
+                )
+            failed.pop_all()
         return index
 
     @classmethod
@@ -106,9 +109,12 @@ class MilvusIndex(RowIndex):
         cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
     ) -> MilvusIndex:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `create`."""
-        collection, maker = _opened(where)
-        maker.check_model(ranker, where=collection.where)
-        return cls(collection, maker, ranker, attention=attention)
+        with ExitStack() as failed:
+            collection, maker = _opened(where, failed)
+            maker.check_model(ranker, where=collection.where)
+            index = cls(collection, maker, ranker, attention=attention)
+            failed.pop_all()
+        return index
 
     def close(self) -> None:
         """Closes the connection. A file of Milvus Lite stays in use until this process ends."""
@@ -275,9 +281,9 @@ def _vector(row: Mapping[str, Any]) -> Array:
     return np.asarray(row["vector"], dtype=np.float32)
 
 
-def _opened(where: str) -> tuple[MilvusCollection, Maker]:
-    """Opens a collection that is an index, and reads its model. Errors as in `MilvusIndex.open`."""
-    collection = MilvusCollection(where, create=False)
+def _opened(where: str, stack: ExitStack) -> tuple[MilvusCollection, Maker]:
+    """Opens an index, which `stack` closes, and reads its model. Errors as in `MilvusIndex.open`."""
+    collection = stack.enter_context(closing(MilvusCollection(where, create=False)))
     if (description := collection.description()) is None:
         raise CheckpointError(collection.how_to_make)
     return collection, Maker.parsed(description, collection.where)
@@ -285,8 +291,8 @@ def _opened(where: str) -> tuple[MilvusCollection, Maker]:
 
 def described_milvus(where: str) -> list[str]:
     """A summary of an index, in lines, without its model. Errors as in `MilvusIndex.open`."""
-    collection, maker = _opened(where)
-    with closing(collection):
+    with ExitStack() as stack:
+        collection, maker = _opened(where, stack)
         kind = "flat: results can be certified" if collection.load() else "auto: by the index that it chooses"
         vectors = f"of {maker.dim} numbers, float32"
         return [

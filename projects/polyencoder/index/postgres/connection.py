@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakMethod
 
 from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, first_line
 from polyencoder.packages import require
@@ -74,9 +75,10 @@ class PostgresSession:
     """A connection with a time limit for each statement, as a hanging server does not answer."""
 
     def __init__(self, connection: Any, *, seconds: float, answers: Callable[[], bool]) -> None:
+        """`answers` is a method of the `Server`, which holds its idle sessions: a session does not hold it."""
         self.connection = connection
         self.seconds = seconds
-        self._answers = answers
+        self._answers = WeakMethod(answers)
         self._closed: type[Exception] = require("psycopg", extra="postgres").Error
         self.late = False
         """Whether a statement exceeded the time limit, which closed the connection."""
@@ -142,7 +144,8 @@ class PostgresSession:
 
         def watch() -> None:
             while not over.wait(self.seconds):
-                if not self._answers() and not over.is_set():
+                answers = self._answers()
+                if (answers is None or not answers()) and not over.is_set():
                     return self._end()
 
         threading.Thread(target=watch, daemon=True).start()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -111,10 +111,13 @@ class PostgresIndex(RowIndex):
         cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
     ) -> PostgresIndex:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `make`."""
-        server = Server(where)
-        meta = server.read(lambda session: Table.opened(session, server).meta)
-        meta.check_model(ranker, where=server.where)
-        return cls(server, meta, ranker, attention=attention)
+        with ExitStack() as failed:
+            server = failed.enter_context(closing(Server(where)))
+            meta = server.read(lambda session: Table.opened(session, server).meta)
+            meta.check_model(ranker, where=server.where)
+            index = cls(server, meta, ranker, attention=attention)
+            failed.pop_all()
+        return index
 
     def close(self) -> None:
         self._server.close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.folder.build import build_index
+from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.meta import Fingerprints
 
 
@@ -97,6 +101,20 @@ def test_fingerprints_are_enough_to_search(folder, ranker, index, contexts):
     with pytest.raises(InputError, match="opened without its model, which encodes new texts"):
         searched.add([Candidate("new", "a text that is new")])
     assert len(searched) == 9
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="open files are counted in /proc")
+def test_an_index_that_cannot_be_opened_has_no_connection(folder, make_ranker):
+    def connections() -> int:
+        links = (os.path.realpath(file) for file in Path("/proc/self/fd").iterdir())
+        return sum(link.startswith(str(folder / DATABASE)) for link in links)
+
+    before = connections()
+    for other, error in ((make_ranker("poly", seed=1), CheckpointError), (make_ranker("cross"), InputError)):
+        with pytest.raises(error) as raised:
+            FolderIndex.open(folder, other)
+        assert connections() == before
+        assert raised.traceback  # which holds the locals of `open`
 
 
 def test_only_an_index_is_removed(folder, ranker, tmp_path):

@@ -87,11 +87,14 @@ class TestOpening:
         with pytest.raises(InputError, match="opened without its model, which encodes new texts"):
             searched.add([Candidate("new", "a text that is new")])
 
-    def test_another_model(self, index, where, make_ranker):
-        other = make_ranker("poly", seed=1)
+    def test_another_model(self, index, where, make_ranker, monkeypatch):
+        other, close, closed = make_ranker("poly", seed=1), MilvusCollection.close, []
+        monkeypatch.setattr(MilvusCollection, "close", lambda self: (closed.append(self), close(self))[1])
         for way in (MilvusIndex.open, MilvusIndex.create):
             with pytest.raises(CheckpointError, match="made by another model, models/mine .*weights"):
                 way(where, other)
+        assert len(set(map(id, closed))) == 2
+        assert len(index) == 8  # through a connection of its own
 
     def test_another_tokenizer(self, index, where, make_ranker, text_config):
         other = make_ranker("poly", text=replace(text_config, label_truncate=9))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -168,6 +170,46 @@ def test_the_model_is_checked(where, index, make_ranker):
     read_only.remove(["id 0"])
     with pytest.raises(InputError, match="was opened without its model"):
         read_only.add(["new"])
+
+
+@pytest.fixture
+def connections(index):
+    """() -> the number of other connections to the database."""
+
+    def ask() -> int:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        return index._server.read(lambda session: session.ask(query))[0][0]
+
+    return ask
+
+
+def within_a_second(holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 1
+    while not holds() and time.monotonic() < end:
+        time.sleep(0.01)
+    return holds()
+
+
+def test_an_index_of_another_model_has_no_connection(where, index, connections, make_ranker):
+    before = connections()
+    with pytest.raises(CheckpointError) as error:
+        open_index(where, make_ranker("poly", seed=1))
+    assert within_a_second(lambda: connections() == before)
+    assert error.traceback  # which holds the locals of `open`
+
+
+@pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
+def test_an_index_that_is_forgotten_has_no_connection(where, index, connections, ranker):
+    gc.collect()
+    before = connections()
+    gc.disable()
+    try:
+        opened = open_index(where, ranker)
+        assert connections() == before + 1
+        del opened
+        assert within_a_second(lambda: connections() == before)
+    finally:
+        gc.enable()
 
 
 def test_a_table_of_others_is_left_alone(where):
