@@ -74,14 +74,13 @@ def build_index(
     """Encodes candidates into an index folder, or finishes one begun with the same candidates and model.
 
     The vectors do not depend on restarts, nor on the number of workers if each has as many threads. A finished index is
-    unchanged.
+    unchanged. `dtype`, `store_tokens`, `words`, `shard_size` and `workers` are those of `IndexOptions`.
 
     Args:
         folder: created if missing.
         candidates: `Candidate` records, texts, or dicts with `text`, `id`, `metadata` and optionally `vector`;
             read once, and never all in memory.
         ranker: a bi- or poly-encoder; or, if all candidates have vectors, their encoder's fingerprints.
-        dtype, store_tokens, words, shard_size, workers: as in `IndexOptions`.
         share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
             share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.
