@@ -42,9 +42,10 @@ def test_the_site_is_built_from_pages_and_pictures_that_are_drawn_anew():
 
 
 def test_the_hooks_import_nothing_that_the_workflow_does_not_install():
-    """It installs the packages of requirements.txt whose names begin with mkdocs."""
+    """It installs the packages of requirements.txt whose names begin with mkdocs, and mike."""
     (hooks,) = re.findall(r"^hooks: \[(.*)\]$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
-    assert "grep -E '^mkdocs' requirements.txt" in (ROOT / ".github/workflows/docs.yml").read_text(encoding="utf-8")
+    workflow = (ROOT / ".github/workflows/docs.yml").read_text(encoding="utf-8")
+    assert "grep -E '^(mkdocs|mike)' requirements.txt" in workflow
     for hook in hooks.split(", "):
         for node in ast.walk(ast.parse((ROOT / hook).read_text(encoding="utf-8"))):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
