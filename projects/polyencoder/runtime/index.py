@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -49,8 +49,11 @@ class FolderIndex:
 
     remote, rolls_back, missing = False, True, ()
 
-    def __init__(self, folder: str | os.PathLike[str], fingerprints: Fingerprints) -> None:
-        """Opens an index. CheckpointError if there is none, it is damaged, or another model made it."""
+    def __init__(self, folder: str | os.PathLike[str], fingerprints: Sequence[Fingerprints]) -> None:
+        """Opens an index. CheckpointError if there is none, it is damaged, or another model made it.
+
+        `fingerprints` are those that the model's indexes may have.
+        """
         self.folder = Path(folder).absolute()
         self._fingerprints = fingerprints
         self._database = Database(self.folder)
@@ -61,14 +64,10 @@ class FolderIndex:
         """Closes the connections; the index cannot be used afterwards."""
         self._database.close()
 
-    def check_model(self, fingerprints: Fingerprints) -> None:
+    def check_model(self, fingerprints: Sequence[Fingerprints]) -> None:
         """Raises CheckpointError unless the model with these fingerprints made the index."""
         if fingerprints != self._fingerprints:  # which every newest state is checked against
-            self._database.read(
-                lambda catalogue: IndexMeta.parsed(catalogue.description(), self.folder).check_model(
-                    fingerprints, where=self.folder
-                )
-            )
+            self._database.read(lambda catalogue: self._meta(catalogue, fingerprints))
 
     @property
     def address(self) -> str:
@@ -127,10 +126,16 @@ class FolderIndex:
 
         return self._database.read(ask)
 
+    def _meta(self, catalogue: Catalogue, fingerprints: Sequence[Fingerprints]) -> IndexMeta:
+        """The newest description. CheckpointError if it has none of the fingerprints."""
+        meta = IndexMeta.parsed(catalogue.description(), self.folder)
+        known = (one for one in fingerprints if one.fits(meta.fingerprints))
+        meta.check_model(next(known, fingerprints[0]), where=self.folder)
+        return meta
+
     def _opened(self, catalogue: Catalogue) -> list[MappedFile]:
         """The files of the newest state, in row order; those that were open before are not opened again."""
-        meta = IndexMeta.parsed(catalogue.description(), self.folder)
-        meta.check_model(self._fingerprints, where=self.folder)
+        meta = self._meta(catalogue, self._fingerprints)
         mapped: dict[File, MappedFile] = {}
         row = 0
         for file in catalogue.files():

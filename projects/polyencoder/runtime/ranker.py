@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -147,7 +148,7 @@ class Ranker:
         turns = checked_contexts([context])
         if isinstance(index, FolderIndex):
             opened = index
-            opened.check_model(self._fingerprints())  # another ranker may have opened it
+            opened.check_model(self._fingerprints)  # another ranker may have opened it
         else:
             opened = self.open_index(index)
         search = self.searcher(
@@ -200,12 +201,14 @@ class Ranker:
 
     def open_index(self, where: str | os.PathLike[str]) -> FolderIndex:
         """Opens the index folder that this model made, for many searches. Errors as in `search`."""
-        return FolderIndex(where, self._fingerprints())
+        return FolderIndex(where, self._fingerprints)
 
-    def _fingerprints(self) -> Fingerprints:
-        """Those that an index of this model has. InputError for a cross-encoder."""
+    @cached_property
+    def _fingerprints(self) -> tuple[Fingerprints, ...]:
+        """Those of an index of this model, now and until November 2026. InputError for a cross-encoder."""
         self._check_has_vectors()
-        return Fingerprints(self.model.candidate_fingerprint or "")  # of its tokenizer, too
+        model = self.model.candidate_fingerprint or ""
+        return tuple(Fingerprints(model, self.text.fingerprint(contexts=contexts)) for contexts in (False, True))
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""

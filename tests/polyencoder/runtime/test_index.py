@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.calibration import Calibration
 from polyencoder.export.onnx import quantize_int8
+from polyencoder.index import Candidate, Fingerprints, build_index
 from polyencoder.index.vector_files import VectorDtype
+from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.runtime import Ranker
 from polyencoder.runtime import index as runtime_index
 from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.storage.names import TOKENIZER, WEIGHTS
 
 pytestmark = pytest.mark.slow
 
@@ -76,18 +81,48 @@ def test_an_index_of_another_model(exported, records, tmp_path):
     folder = shutil.copytree(source, tmp_path / "model")
     quantize_int8(folder)
     ranker.index(records, tmp_path / "index")
-    with pytest.raises(CheckpointError, match="made by another model, .*another weights, reduction or tokenizer"):
+    with pytest.raises(CheckpointError, match="made by another model, .*another weights or reduction"):
         Ranker.from_pretrained(exported("bi-mean_first")[1]).open_index(tmp_path / "index")
     with pytest.raises(CheckpointError, match="made by the float32 model, and its vectors have another precision"):
         Ranker.from_pretrained(folder, precision="int8").search("hi", tmp_path / "index")
     opened = Ranker.from_pretrained(source).open_index(tmp_path / "index")  # by the model that made it
-    with pytest.raises(CheckpointError, match="made by another model, .*another weights, reduction or tokenizer"):
+    with pytest.raises(CheckpointError, match="made by another model, .*another weights or reduction"):
         Ranker.from_pretrained(exported("bi-mean_first")[1]).search("hi", opened)
     with pytest.raises(CheckpointError, match="made by the float32 model, and its vectors have another precision"):
         Ranker.from_pretrained(folder, precision="int8").search("hi", opened)
     assert len(Ranker.from_pretrained(source).search("hi", opened)) == 10  # another ranker of the same model
     with pytest.raises(InputError, match="a cross-encoder has no vectors"):
         Ranker.from_pretrained(exported("cross-mean")[1]).open_index(tmp_path / "index")
+
+
+def test_an_index_of_another_tokenizer(exported, records, tmp_path, edit_json):
+    """The graphs are the same, but read other tokens than those that the index was made of."""
+    ranker, source = exported(KIND)
+    folder = shutil.copytree(source, tmp_path / "model")
+    (folder / WEIGHTS).unlink(missing_ok=True)
+    ranker.index(records, tmp_path / "index")
+    assert len(Ranker.from_pretrained(folder).search("hi", tmp_path / "index")) == 10
+    vocabulary = json.loads((folder / TOKENIZER).read_text())["model"]
+    (one, a), (other, b) = [*vocabulary["vocab"].items()][-2:]
+    edit_json(folder / TOKENIZER, model=vocabulary | {"vocab": vocabulary["vocab"] | {one: b, other: a}})
+    with pytest.raises(CheckpointError, match="made by another model, .*another tokenizer"):
+        Ranker.from_pretrained(folder).search("hi", tmp_path / "index")
+
+
+def test_an_index_of_an_earlier_fingerprint(exported, records, tmp_path):
+    """Graphs that were exported when the fingerprint covered contexts search an index of then."""
+    ranker, source = exported(KIND)
+    before = Fingerprints(
+        candidate_fingerprint(ranker.model, ranker.text, contexts=True), ranker.text.fingerprint(contexts=True)
+    )
+    vectors = ranker.encode_candidates([record["text"] for record in records]).numpy()
+    made = [Candidate(**record, vector=vector) for record, vector in zip(records, vectors, strict=True)]
+    build_index(tmp_path / "index", made, before)
+    with pytest.raises(CheckpointError, match="made by another model"):
+        Ranker.from_pretrained(source).open_index(tmp_path / "index")
+    small = Ranker.from_pretrained(source)
+    small.model = replace(small.model, candidate_fingerprint=before.model)
+    assert len(small.search("hi", tmp_path / "index")) == 10
 
 
 def test_bad_arguments(exported, records, tmp_path):
