@@ -84,7 +84,7 @@ class PostgresIndex(RowIndex):
             CheckpointError: the table exists and was made by another model or program.
             ConfigError: the kind is invalid, does not fit the vectors, or differs from the existing index's.
         """
-        name, parameters = parse_kind(kind or "flat")
+        name, parameters = parse_kind("flat" if kind is None else kind)
         meta = PostgresMeta.of(ranker, model_name=model_name, dim=dim, kind=name, parameters=parameters, words=words)
         server = Server(where)
         with server.changing() as session:

@@ -258,6 +258,11 @@ def test_kinds_that_are_none(kind):
         parse_kind(kind)
 
 
+def test_a_kind_without_a_name(where, ranker):
+    with pytest.raises(ConfigError, match="postgres is ''; it must be one of flat"):
+        PostgresIndex.make(where, FEW, ranker, kind="")
+
+
 def test_vectors_that_pgvector_cannot_index(where):
     with pytest.raises(ConfigError, match=r"vectors have 2,001 numbers; pgvector supports at most 2,000 with hnsw"):
         stored(where, drawn(2, 1, 2001)[0], kind="hnsw")
