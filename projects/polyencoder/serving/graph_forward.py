@@ -89,7 +89,9 @@ def load(config: ServerConfig) -> tuple[GraphForward, FolderIndex | None, None]:
         raise ConfigError(
             "polyencoder-runtime searches one index folder: give that, or install parlai-polyencoder", argument="index"
         )
-    for name, there in (("device", (None, "cpu")), ("model_dtype", ("float32",)), ("rerank", (None,))):
+    known: dict[str, tuple[Any, ...]] = {"device": (None, "cpu"), "model_dtype": ("float32",)}
+    known |= {"partial": (False,), "rerank": (None,), "rerank_k": (None,)}
+    for name, there in known.items():
         if getattr(config, name) not in there:
             raise _unavailable(name)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -129,6 +129,8 @@ def test_candidates_are_encoded_once(folder, monkeypatch):
         ({"index": "postgres://there/chat#replies"}, "searches one index folder"),
         ({"index": ("one", "two")}, "searches one index folder"),
         ({"index": "one", "rerank": "cross"}, "rerank needs torch"),
+        ({"index": "one", "rerank_k": 5}, "rerank_k needs torch"),
+        ({"index": "one", "partial": True}, "partial needs torch"),
         ({"device": "cuda"}, "device needs torch"),
         ({"model_dtype": "bfloat16"}, "model_dtype needs torch"),
     ],
