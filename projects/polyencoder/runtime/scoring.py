@@ -11,6 +11,8 @@ import numpy as np
 from polyencoder.config import Attention
 from polyencoder.export.onnx.graph import Array, stacked
 
+_LOGITS = 1 << 21  # of contexts that are scored at once; a few arrays of this size are in memory
+
 
 @dataclass(frozen=True, eq=False)
 class Contexts:
@@ -53,6 +55,15 @@ def score(contexts: Contexts, candidates: Array, *, attention: Attention = "basi
 
     `attention` and `heads` are `RankerConfig.poly_attention` and `poly_attention_heads`.
     """
+    at_once = max(1, _LOGITS // max(1, contexts.vectors.shape[1] * len(candidates)))
+    if at_once >= len(contexts):
+        return _score(contexts, candidates, attention=attention, heads=heads)
+    parts = [range(i, min(i + at_once, len(contexts))) for i in range(0, len(contexts), at_once)]
+    scores = [_score(contexts.select(part), candidates, attention=attention, heads=heads) for part in parts]
+    return np.concatenate(scores)
+
+
+def _score(contexts: Contexts, candidates: Array, *, attention: Attention, heads: int) -> Array:
     vectors, mask = contexts.vectors, contexts.mask
     if mask is not None:
         vectors = np.where(mask[..., None], vectors, 0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -58,3 +60,18 @@ def test_batches_of_contexts_are_padded_to_the_most_codes():
     np.testing.assert_allclose(score(both.select([2, 0]), candidates), expected[[2, 0]], rtol=1e-5, atol=1e-6)
     alone = Contexts.concatenated([Contexts(part.vectors[:, :3]) for part in parts])
     assert (len(alone), alone.mask) == (3, None)
+
+
+def test_many_contexts_need_no_more_memory():
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(64, 32, 4)).astype(np.float32)
+    candidates = random.normal(size=(4096, 4)).astype(np.float32)
+    tracemalloc.start()
+    try:
+        found = score(Contexts(vectors, np.ones((64, 32), dtype=bool)), candidates)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 << 20  # the logits of all are 32 MB, and computed in several steps
+    expected = np.concatenate([score(Contexts(one[None]), candidates) for one in vectors])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
