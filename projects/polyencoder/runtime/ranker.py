@@ -187,7 +187,7 @@ class Ranker:
                 enough = len(hits) >= top_k and len({hit.text for hit in hits}) >= texts
                 return hits if whole or enough else None
 
-            k = top_k + max(map(len, said), default=0)
+            k = max(top_k, texts) + max(map(len, said), default=0)
             return [probable(hits, among=among)[:top_k] for hits in grown(search, take, contexts=len(turns), k=k)]
 
         def probable(hits: list[Hit], *, among: int) -> list[Hit]:

@@ -61,7 +61,7 @@ def test_hits_of_torch(exported, records, sentences, tmp_path, monkeypatch, dtyp
     opened.close()
 
 
-def test_probabilities(exported, records, tmp_path):
+def test_probabilities(exported, records, tmp_path, monkeypatch):
     ranker, folder = exported(KIND)
     index, small = ranker.index(records, tmp_path / "index"), Ranker.from_pretrained(folder)
     fingerprint = model_fingerprint(ranker.model, ranker.text)
@@ -72,6 +72,11 @@ def test_probabilities(exported, records, tmp_path):
             found = small.search("hi", tmp_path / "index", **settings)
             same_hits(found, expected)
             assert [hit.probability for hit in found] == pytest.approx([hit.probability for hit in expected], abs=1e-3)
+        opened, asked = small.open_index(tmp_path / "index"), []
+        search = opened.search
+        monkeypatch.setattr(opened, "search", lambda *given, **settings: asked.append(1) or search(*given, **settings))
+        assert len(small.search("hi", opened, top_k=2)) == 2
+        assert len(asked) == 1  # for the hits that probabilities need, too
     finally:
         ranker.calibration = None  # other tests share it
 
