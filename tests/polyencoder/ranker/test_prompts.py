@@ -44,14 +44,17 @@ def test_scores_are_those_of_texts_with_prompts(prompted_encoder, tmp_path, arch
     assert not torch.equal(plain.score(CONTEXTS, CANDIDATES), expected)
 
 
-def test_another_prompt_is_another_model(prompted_encoder, tmp_path):
-    ranker = Ranker.from_backbone(prompted_encoder, text=LENGTHS, device="cpu")
-    ranker.index(CANDIDATES, tmp_path / "index")
-    assert {hit.text for hit in ranker.search(CONTEXTS[0], tmp_path / "index")} == {*CANDIDATES}
-    for changed in ({"context_prompt": "i "}, {"candidate_prompt": ""}):
-        other = Ranker.from_backbone(prompted_encoder, text=LENGTHS | changed, device="cpu")
-        with pytest.raises(CheckpointError, match="made by another model, .* this one has another tokenizer"):
-            other.search(CONTEXTS[0], tmp_path / "index")
+def test_another_prompt_of_candidates_is_another_model(prompted_encoder, tmp_path):
+    """One of contexts is not: the index's vectors stay what they are."""
+    Ranker.from_backbone(prompted_encoder, text=LENGTHS, device="cpu").index(CANDIDATES, tmp_path / "index")
+    asks = Ranker.from_backbone(prompted_encoder, text=LENGTHS | {"context_prompt": "i "}, device="cpu")
+    hits = asks.search(CONTEXTS[0], tmp_path / "index")
+    assert [(hit.text, pytest.approx(hit.score, abs=1e-4)) for hit in asks.rank(CONTEXTS[0], CANDIDATES)] == [
+        (hit.text, hit.score) for hit in hits
+    ]
+    other = Ranker.from_backbone(prompted_encoder, text=LENGTHS | {"candidate_prompt": ""}, device="cpu")
+    with pytest.raises(CheckpointError, match="made by another model, .* this one has another tokenizer"):
+        other.search(CONTEXTS[0], tmp_path / "index")
 
 
 def test_a_new_ranker_takes_over_the_prompts_of_the_one_it_starts_from(prompted_encoder, tmp_path):
