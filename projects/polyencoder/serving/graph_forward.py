@@ -65,7 +65,7 @@ class GraphForward:
         self, index: FolderIndex, options: SearchOptions, *, reranker: None, rerank_k: None, **settings: Any
     ) -> _Search:
         for field in fields(options):
-            if field.name not in _SEARCHED and getattr(options, field.name) != field.default:
+            if field.name not in _SEARCHED and getattr(options, field.name) not in (field.default, 0):
                 raise _unavailable(field.name)
         return self.ranker.searcher(index, top_k=options.top_k or TOP_K, filter=options.filter, **settings)
 

@@ -27,7 +27,7 @@ REQUESTS = {
     "/v1/select": {"messages": [*CHAT, CHAT[0]], "options": ["weather", "timer"]},
     "/v1/search": {"query": "do you ski ?", "top_k": 3},
     "/v1/search ": {"query": TEXTS[0], "filter": {"lang": "en"}},
-    "/v1/search  ": {"query": "hello", "min_probability": 0.1},
+    "/v1/search  ": {"query": "hello", "min_probability": 0.1, "diversity": 0},
     "/v1/chat": {"messages": [*CHAT, CHAT[0]]},
     "/v1/embeddings": {"input": TEXTS, "input_type": "query"},
     "/v1/embeddings ": {"input": TEXTS, "normalize": False},
