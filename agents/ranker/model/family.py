@@ -180,8 +180,8 @@ class ModelFamily:
         else:  # default lengths are fitted, not an error
             text.lay_out(fitting(text.config, backbone, architecture, given=given_lengths(opt)))
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
-            check_layout(config)
             config = family(architecture).model.completed(config, text)
+        check_layout(config)
         self.describe_in_opt(opt, config)
         return config, pretrained
 

@@ -13,6 +13,7 @@ from polyencoder.index.open import open_index
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.modeling.pretrained_heads import begins_with_head
+from polyencoder.modeling.transfer import check_layout
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.text import TextEncoder
@@ -84,6 +85,7 @@ def _initial(settings: TrainSettings) -> Ranker:
         config = replace(config, output_scaling=settings.model.output_scaling)
     text = TextEncoder(ranker.text.tokenizer, config.text)
     ranker.model.check_config(config := ranker.model.completed(config, text))
+    check_layout(config)
     ranker.model.config = config
     own = {name: getattr(settings.convert, name) for name in family(settings.model.architecture).settings}
     ranker.model.continue_with(own, origin=settings.model.init)

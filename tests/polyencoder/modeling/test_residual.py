@@ -16,7 +16,7 @@ from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training import train_ranker
-from polyencoder.training.start import untrained_ranker
+from polyencoder.training.start import starting_ranker, untrained_ranker
 
 CONTEXTS = [["your persona: i ski .", "hi !", "do you like snow ?"], ["hello", "where is my money ?"], ["bye"]]
 STARTS = {
@@ -144,6 +144,16 @@ def test_what_it_cannot_do_is_an_error(start, make_ranker, tmp_path):
         build_model(wrong)
     with pytest.raises(ConfigError, match="adds to another score itself"):
         RankerConfig.from_json(replace(wrong, base=wrong).to_json(), origin="config.json")
+
+
+def test_continued_training_keeps_the_layout_of_the_base(start, tmp_path):
+    cross = Ranker.from_backbone(start[1], "cross", device="cpu")
+    cross.save_pretrained(tmp_path / "cross")
+    settings = {"init": str(tmp_path / "cross"), "train": "train.jsonl", "out": str(tmp_path / "out"), "epochs": 1}
+    with pytest.raises(ConfigError, match="context_prompt is 'query: ', but the ranker that .* has ''"):
+        starting_ranker(TrainSettings.of(settings | {"context_prompt": "query: "}))
+    shorter = starting_ranker(TrainSettings.of(settings | {"text_truncate": 20, "device": "cpu"}))
+    assert shorter.text.config.text_truncate == 20
 
 
 def test_a_start_without_all_of_its_weights_is_an_error(make_model):

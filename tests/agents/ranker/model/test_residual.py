@@ -42,6 +42,8 @@ def test_it_starts_as_the_ranker_of_init_model(model, trained, make_agent, respo
     assert (moved - expected).abs().max() > 1e-3
     with pytest.raises(CheckpointError, match="--residual False"):
         make_agent("crossencoder", model_file=str(tmp_path / "model"), residual=False)
+    with pytest.raises(ConfigError, match="person_tokens is True, but the ranker that .* has False"):
+        make_agent("crossencoder", model_file=str(tmp_path / "model"), person_tokens=True)
 
 
 def test_without_it_only_the_encoder_is_taken(trained, make_agent):
