@@ -21,6 +21,7 @@ from polyencoder.text.context import join_pair
 from polyencoder.text.tokens import TokenBatch, pad
 
 PAIR_TOKENS = 1 << 14  # maximum tokens per batch in inference, with padding
+BASE_CONTEXTS = 16  # contexts that a residual cross-encoder's base scores at once
 
 
 class CrossEncoder(RankerModel):
@@ -97,10 +98,18 @@ class CrossEncoder(RankerModel):
 
     @torch.no_grad()
     def _base_scores(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:
-        """The base's scores [batch, n] of each context's candidates; any number where a row of `index` is below 0."""
-        assert self.base is not None
+        """The base's scores [batch, n] of each context's candidates; any number where a row of `index` is below 0.
+
+        `BASE_CONTEXTS` contexts at once, each compared with the candidates of all of them: all contexts with all
+        candidates would be the square of the batch, in time and memory.
+        """
         if not index.numel():
             return torch.zeros(index.shape, device=index.device)
+        parts = torch.arange(len(contexts), device=index.device).split(BASE_CONTEXTS)
+        return torch.cat([self._scored_by_base(contexts.select(rows), candidates, index[rows]) for rows in parts])
+
+    def _scored_by_base(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:
+        assert self.base is not None
         used, place = index.clamp(min=0).unique(return_inverse=True)
         own = candidates.select(used)
         read: dict[int, TokenVectors] = {}

@@ -12,6 +12,7 @@ import torch
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling import build_model, freeze
+from polyencoder.modeling.cross import BASE_CONTEXTS
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.train import TrainSettings
@@ -61,6 +62,25 @@ def test_before_training_it_ranks_exactly_as_its_start(start, sentences):
         assert torch.equal(cross.model(contexts, texts), read)  # bit by bit
         own = read.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
         torch.testing.assert_close(cross.model(contexts, texts, index), own, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_many_contexts_with_own_candidates_are_not_all_compared(start, sentences, monkeypatch):
+    """Evaluation scores thousands of contexts in one call."""
+    ranker, folder = start
+    model, base, seen = Ranker.from_backbone(folder, "cross", device="cpu").model, ranker.model, []
+    rescore = type(base).rescore
+    monkeypatch.setattr(
+        type(base), "rescore", lambda self, contexts, read: seen.append(len(read)) or rescore(self, contexts, read)
+    )
+    texts = [f"{text} {number}" for number in range(8) for text in sentences]
+    contexts, candidates = ranker.text.contexts([[text] for text in texts[:40]]), ranker.text.candidates(texts)
+    index = torch.arange(40).unsqueeze(1) + torch.tensor([0, 7])
+    scores = model(contexts, candidates, index)
+    assert len(seen) == 3
+    assert max(seen) <= 2 * BASE_CONTEXTS
+    expected = rescore(base, base.encode_context(contexts), base.read_candidates(candidates)).gather(1, index)
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
