@@ -70,7 +70,7 @@ def mcp_server(service: Service) -> Server[Any]:
         text = TextContent(type="text", text=json.dumps(content, ensure_ascii=False))
         return CallToolResult(content=[text], structured_content=content)
 
-    version = version_of("parlai-polyencoder") or ""
+    version = version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or ""
     return Server("polyencoder", version=version, on_list_tools=list_tools, on_call_tool=call_tool)
 
 

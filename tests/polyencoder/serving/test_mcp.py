@@ -104,3 +104,10 @@ def test_settings_that_stdio_would_not_read_are_errors():
     with pytest.raises(ConfigError, match="port is of the HTTP server, which mcp stdio does not start") as error:
         run_server(ServerConfig(model="model", mcp="stdio", port=8001))
     assert error.value.argument == "port"
+
+
+def test_the_version_without_torch(make_service, monkeypatch):
+    from polyencoder.serving import mcp as ours  # of an extra
+
+    monkeypatch.setattr(ours, "version_of", {"polyencoder-runtime": "1.2.3"}.get)
+    assert ours.mcp_server(make_service("bi")).version == "1.2.3"
