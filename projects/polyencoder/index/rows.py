@@ -40,6 +40,8 @@ class Row(NamedTuple):
     entry: Entry
     vector: Array | None
     """float32 [dim], if the candidate brought it."""
+    keeps: bool = True
+    """Whether the vector that is stored remains, if the text does. Not where the stored row is deleted or replaced."""
 
 
 class RowIndex(Index):

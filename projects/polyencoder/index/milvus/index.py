@@ -243,13 +243,23 @@ class MilvusIndex(RowIndex):
         return {entry.id: entry for entry in found.values()}
 
     def _stored(self, keys: Iterable[str]) -> dict[str, Array]:
-        wanted = [*keys]
-        rows = self.collection.rows(wanted, ["vector"], strong=True)
-        found = {key: _vector(row) for key, row in rows.items()}
-        return found | {key: row.vector for key in wanted if (row := self._pending.get(key)) and row.vector is not None}
+        wanted, pending = [*keys], self._pending
+        found = {
+            key: vector
+            for key, (text, vector) in self._texts_and_vectors(wanted).items()
+            if key not in pending or ((row := pending[key]) and row.keeps and row.entry.text == text)
+        }
+        return found | {key: row.vector for key in wanted if (row := pending.get(key)) and row.vector is not None}
 
     def _write(self, rows: Mapping[str, Row]) -> None:
-        self._pending.update(rows)
+        for key, row in rows.items():
+            if key in self._pending:
+                before = self._pending[key]
+                if before is None or before.entry.text != row.entry.text:
+                    row = row._replace(keeps=False)
+                elif row.vector is None:
+                    row = row._replace(vector=before.vector, keeps=before.keeps)
+            self._pending[key] = row
 
     def _delete(self, keys: list[str]) -> None:
         self._pending.update(dict.fromkeys(keys))
@@ -264,8 +274,7 @@ class MilvusIndex(RowIndex):
         """Writes and deletes rows. Each new text is encoded once."""
         for some in in_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
             rows = dict(some)
-            read = self.collection.rows([key for key, row in some if row.vector is None], ["text", "vector"])
-            old = {key: (row["text"], _vector(row)) for key, row in read.items()}
+            old = self._texts_and_vectors(key for key, row in some if row.vector is None and row.keeps)
             vectors = vectors_to_write(rows, old, self._ranker, where=self.address)
             self.collection.write(
                 {"key": key, **row.entry._asdict(), "vector": vectors[key], "norm": float(np.linalg.norm(vectors[key]))}
@@ -275,6 +284,11 @@ class MilvusIndex(RowIndex):
             self.collection.delete(gone)
         if changes:
             self.collection.flush()
+
+    def _texts_and_vectors(self, keys: Iterable[str]) -> dict[str, tuple[str, Array]]:
+        """What the server has of these rows."""
+        rows = self.collection.rows([*keys], ["text", "vector"], strong=True)
+        return {key: (row["text"], _vector(row)) for key, row in rows.items()}
 
 
 def _vector(row: Mapping[str, Any]) -> Array:

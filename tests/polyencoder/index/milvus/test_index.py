@@ -8,6 +8,7 @@ import time
 from contextlib import nullcontext, suppress
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 
@@ -47,6 +48,27 @@ class TestChanging:
     def test_records_without_id_are_one_entry_if_equal(self, index):
         index.add([Candidate(None, "same", {"a": 1}), Candidate(None, "same", {"a": 1}), Candidate(None, "same")])
         assert len(index) == 10
+
+    def test_given_vectors_in_a_block(self, index, few):
+        """Each change of a block finds what the one before it has made, as outside a block."""
+        (stored,) = index.vectors_of([few[0].id]).values()
+        given = np.arange(len(stored), dtype=np.float32)
+        with index.changing():
+            index.put([Candidate(few[0].id, "another text")])
+            index.put([Candidate(few[0].id, "another text", vector=stored)])
+            index.put([Candidate("y", "text", vector=given)])
+            index.put([Candidate("y", "text", {"a": 1})])
+            index.put([Candidate("z", "text", vector=given)])
+        for id_, vector in ((few[0].id, stored), ("y", given), ("z", given)):
+            np.testing.assert_array_equal(index.vectors_of([id_])[id_], vector)
+        with index.changing():
+            index.remove(["y"])
+            index.put([Candidate("y", "text")])
+            index.put([Candidate("z", "other")])
+            index.put([Candidate("z", "text")])
+        vectors = index.vectors_of(["y", "z"])
+        encoded = index._ranker.encode_candidates(["text"])[0].numpy()
+        np.testing.assert_allclose([vectors["y"], vectors["z"]], [encoded, encoded], atol=1e-5)
 
     def test_killed_while_adding(self, monkeypatch, where, ranker, contexts, many, assert_best):
         """What was written stays and is not encoded again; the same call goes on."""
