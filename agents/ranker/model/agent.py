@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from functools import cached_property
 from random import Random
@@ -249,17 +248,8 @@ class RankerModelAgent(TorchRankerAgent):
 
     def _make_room_for_tokens(self) -> None:
         """Adds embeddings for tokens that the checkpoint lacks (`--special-tok-lst`, `--person-tokens`)."""
-        model, size = self.ranker, len(self.dict.text)
-        if not model.backbones or size <= model.config.backbone["vocab_size"]:
-            return
-        for backbone in model.backbones:
-            backbone.resize(size)
-        sizes = {"vocab_size": size}
-        model.config = dataclasses.replace(model.config, backbone=model.config.backbone | sizes)
-        if (base := model.base) is not None:
-            base.config = dataclasses.replace(base.config, backbone=base.config.backbone | sizes)
-            model.config = dataclasses.replace(model.config, base=base.config)
-        self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
+        if self.ranker.grow_vocabulary(len(self.dict.text)):
+            self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
 
     def state_dict(self) -> dict[str, Any]:
         states, is_adapted = super().state_dict(), self.ranker.is_adapted

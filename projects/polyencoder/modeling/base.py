@@ -207,6 +207,18 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         """The layer to initialise from the next-utterance head of pre-training; None without one."""
         return None
 
+    def grow_vocabulary(self, size: int) -> bool:
+        """Adds embeddings for new tokens up to `size`, also to the base; True if it had to."""
+        if not self.backbones or size <= self.config.backbone["vocab_size"]:
+            return False
+        for backbone in self.backbones:
+            backbone.resize(size)
+        if self.base is not None:
+            self.base.grow_vocabulary(size)
+        base = None if self.base is None else self.base.config
+        self.config = replace(self.config, backbone=self.config.backbone | {"vocab_size": size}, base=base)
+        return True
+
     # ---- storage
 
     def for_training(self) -> None:

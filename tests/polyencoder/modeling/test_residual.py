@@ -182,3 +182,17 @@ def test_a_start_without_all_of_its_weights_is_an_error(make_model):
     weights = {name: tensor for name, tensor in bi.state_dict().items() if "own_candidate_tower" not in name}
     with pytest.raises(CheckpointError, match=r"base\.own_candidate_tower"):
         transfer_weights(cross, weights, origin="start")
+
+
+def test_new_tokens_have_embeddings_in_both(start, sentences):
+    cross = Ranker.from_backbone(start[1], "cross", device="cpu")
+    model, before = cross.model, cross.score(CONTEXTS, sentences)
+    size = model.config.backbone["vocab_size"]
+    assert not model.grow_vocabulary(size)
+    assert model.grow_vocabulary(size + 3)
+    assert {config.backbone["vocab_size"] for config in (model.config, model.config.base, model.base.config)} == {
+        size + 3
+    }
+    assert {one.model.get_input_embeddings().num_embeddings for one in model.backbones} == {size + 3}
+    torch.testing.assert_close(cross.score(CONTEXTS, sentences), before)
+    build_model(model.config).load_state_dict(model.state_dict())

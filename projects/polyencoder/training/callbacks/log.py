@@ -34,6 +34,11 @@ def batch_measures(outcome: Outcome) -> dict[str, tuple[float, int]]:
     return {"loss": (loss, count), "R@1": (hits, count), AMONG: (candidates, count)}
 
 
+def shown_rate(rate: float) -> str:
+    """Formats examples per second: `1,184 examples/s`, `0.3 examples/s`."""
+    return f"{rate:,.0f} examples/s" if rate >= 1 else f"{rate:.1g} examples/s"
+
+
 class Log(Callback):
     """Logs the expected number of updates, evaluations, and means over the batches since the last line.
 
@@ -97,7 +102,7 @@ class Log(Callback):
 
     def shown_speed(self, seconds: float) -> str:
         """Formats the speed since the last line."""
-        return f"{self._examples / seconds:,.0f} examples/s"
+        return shown_rate(self._examples / seconds)
 
     def _log_batches(self, run: Run) -> None:
         seconds = max(self._until - self._last, 1e-9)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TextIO
 from tqdm import tqdm
 
 from polyencoder.training.callbacks.base import Callback, Run
-from polyencoder.training.callbacks.log import batch_measures
+from polyencoder.training.callbacks.log import batch_measures, shown_rate
 from polyencoder.training.objective import Outcome
 
 EVERY = 0.2  # seconds between two versions of the line
@@ -79,7 +79,7 @@ class ProgressLine(Callback):
     def text(self, run: Run) -> str:
         """The line, with the numbers known: `1,184 examples/s, loss 1.342, R@1 0.478, lr 5e-05, 03:12 left`."""
         rate = self.rate()
-        parts = [f"{rate:,.0f} examples/s"] if rate else []
+        parts = [shown_rate(rate)] if rate else []
         for name, shown in (("loss", "loss {:.4g}"), ("R@1", "R@1 {:.3f}")):
             known = [step.measures[name] for step in self._steps if name in step.measures]
             if known:

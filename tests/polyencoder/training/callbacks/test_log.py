@@ -6,7 +6,7 @@ import logging
 from types import SimpleNamespace
 
 from polyencoder.training.callbacks import log as module
-from polyencoder.training.callbacks.log import Log
+from polyencoder.training.callbacks.log import Log, shown_rate
 
 
 def test_the_speed_is_that_of_the_steps_alone(run, monkeypatch, caplog):
@@ -48,3 +48,8 @@ def test_the_speed_is_that_of_all_processes_together(run, monkeypatch, caplog):
     now += 4.0
     run.step(log, processes=4)
     assert "8 examples/s, 1:41 left" in caplog.messages[-1]  # 808 of 1,000 examples
+
+
+def test_a_rate_below_one_is_not_zero():
+    shown = [shown_rate(rate) for rate in (1184.2, 2.4, 0.31, 0.004)]
+    assert shown == ["1,184 examples/s", "2 examples/s", "0.3 examples/s", "0.004 examples/s"]
