@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import field, replace
 from typing import Annotated
 
@@ -90,7 +89,7 @@ def calibrate(settings: CalibrateSettings) -> None:
         observations = observe(ranker, examples)
     else:
         enough = DEPTH + max(len(example.right) for example in examples)
-        with closing(open_index(index, ranker)) as opened:
+        with open_index(index, ranker) as opened:
             if settings.hybrid:
 
                 def both(contexts: Sequence[Context]) -> list[list[Scaled]]:

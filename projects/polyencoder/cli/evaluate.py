@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 
 from polyencoder.cli.shared.loading import check_reads_candidates, load
 from polyencoder.cli.shared.output import say
@@ -130,25 +131,26 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
                 raise InputError(f"{where}: the query {query!r} is not in {queries_file}")
     rerank, compare = (None if one is None else read_run(one) for one in (of.rerank_run, of.compare))
     ranker, index, texts = load(settings.model), None, None
-    if of.rerank_run is None:
-        index = open_index(of.index or "", ranker)
-    elif rerank is not None:
-        texts = _texts(of, rerank, qrels, compare or {}, corpus=corpus or "")
-    report = evaluate_retrieval(
-        ranker,
-        queries,
-        qrels,
-        index=index,
-        rerank=rerank,
-        texts=texts,
-        measures=of.measures,
-        depth=of.depth,
-        exactness=of.exactness,
-        effort=of.effort,
-        ignore_identical_ids=of.ignore_identical_ids,
-        compare=compare,
-        seed=settings.seed,
-    )
+    with ExitStack() as stack:
+        if of.rerank_run is None:
+            index = stack.enter_context(open_index(of.index or "", ranker))
+        elif rerank is not None:
+            texts = _texts(of, rerank, qrels, compare or {}, corpus=corpus or "")
+        report = evaluate_retrieval(
+            ranker,
+            queries,
+            qrels,
+            index=index,
+            rerank=rerank,
+            texts=texts,
+            measures=of.measures,
+            depth=of.depth,
+            exactness=of.exactness,
+            effort=of.effort,
+            ignore_identical_ids=of.ignore_identical_ids,
+            compare=compare,
+            seed=settings.seed,
+        )
     say(json.dumps(report.report()) if settings.as_json else "\n".join(_lines(report, of)))
     if of.run_out is not None:  # after the report, which an error here must not lose
         write_run(of.run_out, report.run, overwrite=of.overwrite)
@@ -164,7 +166,8 @@ def _texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: s
     wanted = {id_ for own in qrels.values() for id_ in own} | needed | documents_to_rerank(compare, qrels, depth=1)
     bad = BadExamples(skip=True)  # only the texts that are needed must be usable
     if of.index is not None:
-        texts = open_index(of.index).texts_of(wanted)  # whichever model made it
+        with open_index(of.index) as index:  # whichever model made it
+            texts = index.texts_of(wanted)
     else:
         known = ((one.id, one.text) for one in candidates_from(corpus, bad=bad))
         texts = {id_: text for id_, text in known if id_ in wanted}

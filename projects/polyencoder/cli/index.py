@@ -84,7 +84,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
     files = _files(settings, share)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
     given = bool(settings.vectors)
-    made = make_index(
+    with make_index(
         vectors_from(files, bad=bad) if given else candidates_from(files, bad=bad),
         settings.out,
         _maker(settings, files),
@@ -94,9 +94,9 @@ def index_candidates(*, settings: IndexSettings) -> None:
         share=share,
         model_name=settings.model.model or "",
         progress=shows_bars(settings.progress),
-    )
-    if share.rank == 0:
-        _report(settings.out, made, bad=bad)
+    ) as made:
+        if share.rank == 0:
+            _report(settings.out, made, bad=bad)
 
 
 def _files(settings: IndexSettings, share: Share) -> list[str]:
@@ -172,37 +172,39 @@ def update(*, settings: UpdateSettings) -> None:
         raise UsageError(
             "nothing to do: give --add, --update, --remove, --remove-id, --compact, --words, --faiss or --recall"
         )
-    bad, done, had_words = BadExamples(skip=settings.skip_bad_candidates), dict[str, int](), True
     kind, parameters = (None, {}) if faiss.faiss is None else parse_faiss(faiss.faiss)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
-    opened = open_index(where, load(settings.model))
-    of_folders = settings.compact or settings.words or kind or faiss.recall is not None
-    if of_folders and not isinstance(opened, FolderIndex):
-        raise ConfigError(f"{without_password(where)}: --compact, --words, --faiss and --recall are for index folders")
-    with opened.changing():
-        if settings.remove_id or removed:
-            done["removed"] = opened.remove(chain(settings.remove_id, _ids(removed)))
-        if updated:
-            done |= _counted(opened.update, candidates_from(updated, bad=bad), "changed", "unchanged")
-        if added:
-            done |= _counted(opened.add, candidates_from(added, bad=bad), "added", "there already")
-        if isinstance(opened, FolderIndex):
-            if settings.compact:
-                opened.compact()
-            if settings.words:
-                had_words = not opened.add_words()
-            if kind:
-                opened.build_faiss(kind, **parameters)
-            if faiss.recall is not None:
-                opened.tune(recall=faiss.recall, contexts=contexts, source=faiss.contexts or "")
-    changes = [f"{count:,} {what}" for what, count in done.items()]
-    if settings.words:
-        changes.append("words there already" if had_words else f"words of {opened.count_texts():,} texts added")
-    if changes:
-        say(f"{without_password(where)}: {', '.join(changes)}")
-    _report(where, opened, bad=bad)
+    bad, done, had_words = BadExamples(skip=settings.skip_bad_candidates), dict[str, int](), True
+    with open_index(where, load(settings.model)) as opened:
+        of_folders = settings.compact or settings.words or kind or faiss.recall is not None
+        if of_folders and not isinstance(opened, FolderIndex):
+            raise ConfigError(
+                f"{without_password(where)}: --compact, --words, --faiss and --recall are for index folders"
+            )
+        with opened.changing():
+            if settings.remove_id or removed:
+                done["removed"] = opened.remove(chain(settings.remove_id, _ids(removed)))
+            if updated:
+                done |= _counted(opened.update, candidates_from(updated, bad=bad), "changed", "unchanged")
+            if added:
+                done |= _counted(opened.add, candidates_from(added, bad=bad), "added", "there already")
+            if isinstance(opened, FolderIndex):
+                if settings.compact:
+                    opened.compact()
+                if settings.words:
+                    had_words = not opened.add_words()
+                if kind:
+                    opened.build_faiss(kind, **parameters)
+                if faiss.recall is not None:
+                    opened.tune(recall=faiss.recall, contexts=contexts, source=faiss.contexts or "")
+        changes = [f"{count:,} {what}" for what, count in done.items()]
+        if settings.words:
+            changes.append("words there already" if had_words else f"words of {opened.count_texts():,} texts added")
+        if changes:
+            say(f"{without_password(where)}: {', '.join(changes)}")
+        _report(where, opened, bad=bad)
 
 
 def _counted(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import field
 from typing import Annotated, Any
 
@@ -125,7 +125,7 @@ def _miner(
     if settings.index is None:
         check_reads_candidates(ranker, instead="mine in that, with --index", argument="model")
     index = open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=bars)
-    with closing(index):
+    with index:
         by_vectors = Miner(ranker, index, chosen)
         yield lambda contexts, labels, right: by_vectors(ranker.encode_contexts(contexts), labels, right=right)
 

@@ -71,25 +71,18 @@ def search(*, settings: SearchSettings) -> None:
         if settings.contexts == "-" and sys.stdin.isatty():
             batch_size = 1  # who types wants an answer to each line
     ranker = load(settings.model)
-    searcher = Searcher(
-        ranker,
-        open_index(settings.index, ranker, partial=settings.partial),
-        replace(settings.options, filter=_filter(settings.filter)),
-        reranker=load_reranker(settings.rerank, settings.model),
-        rerank_k=settings.rerank_k,
-        min_probability=settings.min_probability,
-        keep_turns=settings.keep_turns,
-    )
-    for batch in in_batches(questions, batch_size):
-        found = searcher([one.turns for one in batch])
-        for question, hits, improbable in zip(batch, found, searcher.improbable, strict=True):
-            if settings.as_json:
-                say(_as_json(question, hits, improbable))
-            else:
-                note = _chosen(searcher, hits[0]) if hits else _why_none(searcher, improbable)
-                missing = (hits[0].missing or ()) if hits else searcher.index.missing
-                note += "".join(f"\n  without index {number}, which does not answer" for number in missing)
-                say(_as_text(question, hits, note))
+    with open_index(settings.index, ranker, partial=settings.partial) as index:
+        searcher = Searcher(
+            ranker,
+            index,
+            replace(settings.options, filter=_filter(settings.filter)),
+            reranker=load_reranker(settings.rerank, settings.model),
+            rerank_k=settings.rerank_k,
+            min_probability=settings.min_probability,
+            keep_turns=settings.keep_turns,
+        )
+        for batch in in_batches(questions, batch_size):
+            _print_hits(searcher, batch, as_json=settings.as_json)
     if searcher.contexts == 0:
         where = "no context on standard input" if settings.contexts == "-" else f"{settings.contexts}: no context in it"
         raise InputError(where)
@@ -99,6 +92,18 @@ def search(*, settings: SearchSettings) -> None:
         each = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
         steps = ", ".join(f"{step} {milliseconds:.2f}" for step, milliseconds in each.items())
         say(f"{searcher.contexts:,} contexts, {sum(each.values()):.2f} ms each: {steps}", err=True)
+
+
+def _print_hits(searcher: Searcher, batch: Sequence[Question], *, as_json: bool) -> None:
+    found = searcher([one.turns for one in batch])
+    for question, hits, improbable in zip(batch, found, searcher.improbable, strict=True):
+        if as_json:
+            say(_as_json(question, hits, improbable))
+        else:
+            note = _chosen(searcher, hits[0]) if hits else _why_none(searcher, improbable)
+            missing = (hits[0].missing or ()) if hits else searcher.index.missing
+            note += "".join(f"\n  without index {number}, which does not answer" for number in missing)
+            say(_as_text(question, hits, note))
 
 
 def _filter(pairs: Sequence[str]) -> Filter | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -27,6 +27,8 @@ from polyencoder.ranker.protocol import Dialogue, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text.dialogue import turns_of
+
+Self = TypeVar("Self", bound="Index")  # typing has it from Python 3.11
 
 
 def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:
@@ -58,7 +60,16 @@ def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
 
 
 class Index(ABC):
-    """Candidates that are searched with encoded contexts, and changed without encoding the others again."""
+    """Candidates that are searched with encoded contexts, and changed without encoding the others again.
+
+    Use it as a context manager, or `close` it.
+    """
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
         """Closes the connection, if any; the index cannot be used afterwards."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -354,14 +355,16 @@ class Ranker(Scorer):
             )
         if isinstance(index, Index):
             index.check_made_by(self)  # it may have been opened without a model, or for another
-        searcher = Searcher(
-            self,
-            index if isinstance(index, Index) else open_index(index, self),
-            options,
-            reranker=rerank,
-            rerank_k=rerank_k,
-            min_probability=min_probability,
-            keep_turns=keep_turns,
-            **changes,
-        )
-        return searcher(contexts)
+        # an opened index stays open
+        with nullcontext(index) if isinstance(index, Index) else open_index(index, self) as opened:
+            searcher = Searcher(
+                self,
+                opened,
+                options,
+                reranker=rerank,
+                rerank_k=rerank_k,
+                min_probability=min_probability,
+                keep_turns=keep_turns,
+                **changes,
+            )
+            return searcher(contexts)

@@ -60,6 +60,12 @@ class FolderIndex:
         self._mapped: dict[File, MappedFile] = {}
         self._database.read(self._opened)
 
+    def __enter__(self) -> FolderIndex:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Closes the connections; the index cannot be used afterwards."""
         self._database.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
@@ -147,14 +148,13 @@ class Ranker:
         """
         turns = checked_contexts([context])
         if isinstance(index, FolderIndex):
-            opened = index
-            opened.check_model(self._fingerprints)  # another ranker may have opened it
-        else:
-            opened = self.open_index(index)
-        search = self.searcher(
-            opened, top_k=top_k, filter=filter, min_probability=min_probability, keep_turns=keep_turns
-        )
-        return search(self._contexts(turns), turns)[0]
+            index.check_model(self._fingerprints)  # another ranker may have opened it
+        # an opened index stays open
+        with nullcontext(index) if isinstance(index, FolderIndex) else self.open_index(index) as opened:
+            search = self.searcher(
+                opened, top_k=top_k, filter=filter, min_probability=min_probability, keep_turns=keep_turns
+            )
+            return search(self._contexts(turns), turns)[0]
 
     def searcher(
         self,

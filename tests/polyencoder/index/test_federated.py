@@ -108,6 +108,7 @@ def test_exact_where_all_are_and_certified_where_one_is(made, postgres):
         assert shown(hits) == shown(expected)
         assert {hit.found for some in hits for hit in some} <= found
     assert {hit.part for some in several.search(contexts, top_k=600) for hit in some} == {1, 2}
+    several.close()
 
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -169,8 +170,11 @@ def test_what_cannot_be_searched_together(made, tmp_path, postgres):
     words = {"words_only": True, "texts": ["things"] * 3}
     with pytest.raises(ConfigError, match=f"{plain}: has no words to search by"):
         open_index([one, plain], MADE_BY).search(contexts, **words)
-    with pytest.raises(ConfigError, match="BM25 and ts_rank do not compare"):
-        open_index([one, table], MADE_BY).search(contexts, **words)
+    with (
+        open_index([one, table], MADE_BY) as index,
+        pytest.raises(ConfigError, match="BM25 and ts_rank do not compare"),
+    ):
+        index.search(contexts, **words)
     index = open_index([one, plain], MADE_BY)
     for change in (lambda: index.add(known), lambda: index.remove(["0"]), index.changing):
         with pytest.raises(ConfigError, match="cannot be changed: change one of them"):
@@ -334,6 +338,7 @@ def test_a_server_that_refuses_has_answered(made, postgres):
         session.ask("ALTER TABLE refused RENAME COLUMN text TO other")
     with pytest.raises(PolyencoderError, match=r"#refused: PostgreSQL refused the request \(column .*text.*\)$"):
         index.search(contexts)
+    index.close()
     for stranger, refused in {
         table.replace("tester", "stranger"): "PostgreSQL refused the request .permission denied",
         table.replace("tester", "nobody"): 'no connection .*role "nobody" does not exist',

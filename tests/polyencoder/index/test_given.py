@@ -52,7 +52,7 @@ def test_those_of_the_model_pass(ranker, given):
         (12, lambda v: None, "has no vector; either all candidates"),
     ],
 )
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_which_one_is_wrong(ranker, given, place, change, problem):
     given[place] = given[place]._replace(vector=change(given[place].vector))
     records, _ = with_vectors(iter(given), ranker)

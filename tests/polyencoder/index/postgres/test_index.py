@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -39,8 +39,9 @@ def contents(index: PostgresIndex) -> dict[str, tuple]:
 
 
 @pytest.fixture
-def index(where, ranker) -> PostgresIndex:
-    return PostgresIndex.make(where, FEW, ranker, model_name="models/mine")
+def index(where, ranker) -> Iterator[PostgresIndex]:
+    with PostgresIndex.make(where, FEW, ranker, model_name="models/mine") as made:
+        yield made
 
 
 def test_a_sequence_of_changes_is_that_of_a_dict(index, monkeypatch):
@@ -147,7 +148,8 @@ def test_makers_at_once_make_one_index(where, ranker):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(open_index(where, ranker)) == 9
+    with open_index(where, ranker) as index:
+        assert len(index) == 9
 
 
 def test_a_build_that_ends_early_leaves_nothing(where, ranker):
@@ -196,6 +198,15 @@ def test_an_index_of_another_model_has_no_connection(where, index, connections, 
         open_index(where, make_ranker("poly", seed=1))
     assert within_a_second(lambda: connections() == before)
     assert error.traceback  # which holds the locals of `open`
+
+
+def test_a_search_by_address_leaves_no_connection(where, index, connections, ranker):
+    before = connections()
+    assert len(ranker.search(["hello"], where)) == 6
+    assert within_a_second(lambda: connections() == before)
+    with open_index(where, ranker) as opened:
+        assert len(opened) == 6
+    assert within_a_second(lambda: connections() == before)
 
 
 @pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
@@ -327,6 +338,7 @@ def test_a_server_that_was_killed_loses_nothing(postgres, where, ranker):
     finally:
         postgres.start()
     assert len(index.search(ranker.encode_contexts([["hello"]]))[0]) == 6
+    index.close()
 
 
 def test_a_commit_that_hangs_is_an_error_within_the_time_limit(postgres, where, monkeypatch):
@@ -349,4 +361,5 @@ def test_parameters_of_the_one_that_is_there_are_not_others(where, ranker):
     PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=8")
     with pytest.raises(ConfigError, match="exists, with m=8, not 12; leave m out"):
         PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=12")
-    assert len(PostgresIndex.make(where, [Candidate("new", "new")], ranker, kind="hnsw")) == 7
+    with PostgresIndex.make(where, [Candidate("new", "new")], ranker, kind="hnsw") as index:
+        assert len(index) == 7
