@@ -8,6 +8,7 @@ span is then as long as all its parts together, and the spans follow one another
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 
 from fastapi import FastAPI
@@ -15,6 +16,7 @@ from fastapi import FastAPI
 from polyencoder.packages import require
 
 _PROBES = "/health$,/ready$,/metrics$"  # of URLs without their queries
+_LAST_SECONDS = 3.0  # for the last spans; the exporter itself tries again for half a minute
 _EXCLUDED = {"OTEL_PYTHON_FASTAPI_EXCLUDED_URLS", "OTEL_PYTHON_EXCLUDED_URLS"}
 
 
@@ -63,5 +65,7 @@ class Telemetry:
             start = end
 
     def close(self) -> None:
-        """Sends the remaining spans, and ends the exporter's thread."""
-        self._provider.shutdown()
+        """Sends the remaining spans, and ends the exporter; a collector that does not answer in time gets none."""
+        ending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(_LAST_SECONDS)
