@@ -182,7 +182,7 @@ def test_distributed_processes(options, tmp_path, datatype, count):
     )
     while not processes.join():  # raises what a process has raised
         pass
-    shares = [results.get(timeout=20) for _ in range(count)]
+    shares = [results.get(timeout=120) for _ in range(count)]
     assert sorted(flat(shares)) == questions()
 
 

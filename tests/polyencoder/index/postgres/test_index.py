@@ -185,8 +185,8 @@ def connections(index):
     return ask
 
 
-def within_a_second(holds: Callable[[], bool]) -> bool:
-    end = time.monotonic() + 1
+def soon(holds: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 30  # a busy machine
     while not holds() and time.monotonic() < end:
         time.sleep(0.01)
     return holds()
@@ -196,17 +196,17 @@ def test_an_index_of_another_model_has_no_connection(where, index, connections, 
     before = connections()
     with pytest.raises(CheckpointError) as error:
         open_index(where, make_ranker("poly", seed=1))
-    assert within_a_second(lambda: connections() == before)
+    assert soon(lambda: connections() == before)
     assert error.traceback  # which holds the locals of `open`
 
 
 def test_a_search_by_address_leaves_no_connection(where, index, connections, ranker):
     before = connections()
     assert len(ranker.search(["hello"], where)) == 6
-    assert within_a_second(lambda: connections() == before)
+    assert soon(lambda: connections() == before)
     with open_index(where, ranker) as opened:
         assert len(opened) == 6
-    assert within_a_second(lambda: connections() == before)
+    assert soon(lambda: connections() == before)
 
 
 @pytest.mark.filterwarnings("ignore:.*was deleted while still open:ResourceWarning")
@@ -218,7 +218,7 @@ def test_an_index_that_is_forgotten_has_no_connection(where, index, connections,
         opened = open_index(where, ranker)
         assert connections() == before + 1
         del opened
-        assert within_a_second(lambda: connections() == before)
+        assert soon(lambda: connections() == before)
     finally:
         gc.enable()
 
