@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from polyencoder.errors import CheckpointError
@@ -16,7 +16,8 @@ SPACE = "\u2581"  # what sentencepiece writes for a space
 
 _FILLER = re.compile(r"madeupword\d{4}")  # up to a multiple of 8
 _STRAY = 0.01
-"""The share of symbols that the files of an encoding need not have: those that somebody added by hand."""
+"""The share of symbols that the files of an encoding need not have: those that somebody added by hand. Also the share
+of an encoding's pieces that a dictionary need not have."""
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,16 @@ class FairseqDictionary:
                 f"are not of {source}; its symbols look like {self._kind()}"
             )
 
+    def has(self, pieces: Collection[str]) -> bool:
+        """Whether it has nearly all of these pieces."""
+        return sum(piece in self.ids for piece in pieces) >= (1 - _STRAY) * len(pieces)
+
     def _kind(self) -> str:
         """The encoding that the symbols look like, and its files."""
         symbols = self.symbols
         if all(symbol.isdigit() for symbol in symbols):
             return "numbers of GPT-2's byte-level BPE: give its encoder.json and vocab.bpe"
-        if any(symbol.startswith(SPACE) for symbol in symbols):
+        if any(symbol.startswith(SPACE) and symbol != SPACE for symbol in symbols):
             return "pieces of sentencepiece: give its model"
         if any(symbol.endswith(CONTINUED) for symbol in symbols):
             return "pieces of fastBPE or subword-nmt: give its codes"

@@ -83,10 +83,20 @@ class Codes:
             piece = symbol.removesuffix(CONTINUED) if is_continued else symbol + END_OF_WORD
             return len(piece.removesuffix(END_OF_WORD)) == 1 or piece in made
 
-        dictionary.check(is_piece, marked=lambda symbol: symbol.endswith(CONTINUED), source=os.fspath(self.codes))
+        # The papers' vocabulary has symbols that its merges do not make, which no text has: as many symbols as merges,
+        # among them the pieces that are merged no further
+        longer = sum(len(symbol.removesuffix(CONTINUED)) > 1 for symbol in dictionary.symbols)
+        whole = [_symbol(piece) for piece in made.difference(*merges)]
+        if len(made) < longer or not dictionary.has(whole):
+            dictionary.check(is_piece, marked=lambda symbol: symbol.endswith(CONTINUED), source=os.fspath(self.codes))
         tokenizer = merge_tokenizer(dictionary.ids, merges, special=dictionary.special, origin=dictionary.path)
         tokenizer.pre_tokenizer = matches(r"[^\s]+")
         return tokenizer
+
+
+def _symbol(piece: str) -> str:
+    """hel -> hel@@, lo</w> -> lo."""
+    return piece.removesuffix(END_OF_WORD) if piece.endswith(END_OF_WORD) else piece + CONTINUED
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from types import SimpleNamespace
 
@@ -64,6 +65,25 @@ class TestCodes:
             CheckpointError, match=r"dict\.txt: \d+ of its \d+ symbols, such as '\w+@@', are not of .*few"
         ):
             Codes(tmp_path / "few").tokenizer(codes.dictionary)
+
+    def test_the_papers_vocabulary_has_symbols_that_its_merges_do_not_make(self, data_path, tmp_path):
+        from subword_nmt.apply_bpe import BPE
+
+        symbols = json.loads((data_path / "bpe_54940" / "vocab.json").read_text(encoding="utf-8"))
+        path, merges = tmp_path / "dict.txt", data_path / "bpe_54940" / "merges.txt"
+        path.write_text("".join(f"{symbol} 1\n" for symbol in symbols), encoding="utf-8")
+        dictionary = FairseqDictionary.read(path, n_tokens=len(symbols) + 5, origin="model.pt")
+        tokenizer = build_tokenizer(Codes(merges), dictionary)
+        bpe = BPE(io.StringIO(merges.read_text(encoding="utf-8")))
+        for text in ("hello ! how are you ?", "the 15th of unbelievably são paulo", "__newln__ i 'm in 1952 ."):
+            expected = [dictionary.ids.get(piece, 3) for piece in bpe.process_line(text).split()]
+            assert ids_of(tokenizer, text, size=len(dictionary.ids)) == expected
+        few = merges.read_text(encoding="utf-8").splitlines()[:28_000]
+        (tmp_path / "few").write_text("\n".join(few), encoding="utf-8")
+        with pytest.raises(
+            CheckpointError, match="are not of .*few; its symbols look like pieces of fastBPE or subword-nmt"
+        ):
+            Codes(tmp_path / "few").tokenizer(dictionary)
 
     def test_codes_of_subword_nmt_without_a_version_are_encoded_differently(self, codes, tmp_path):
         old = (codes.folder / "codes").read_text(encoding="utf-8").split("\n", 1)[1]
