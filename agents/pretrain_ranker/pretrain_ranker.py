@@ -31,6 +31,7 @@ from torch import Tensor
 
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.evaluation.names import in_one_line
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.callbacks import PretrainingCurve
@@ -243,7 +244,7 @@ class PretrainRankerAgent(RankerModelAgent):
         self._validation = main_measures(dict_report(metrics_dict))
 
     def summary(self, report: dict[str, Any]) -> str:
-        return "  ".join(f"{name} {value:.3g}" for name, value in main_measures(report).items())
+        return in_one_line(main_measures(report), form=".3g")
 
     def what_next(self) -> list[str]:
         path, options = f"{self.opt.get('model_file')}.encoder", ranker_options(self.pretrained)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 from polyencoder.cli.shared.loading import check_reads_candidates, load
@@ -26,7 +26,7 @@ from polyencoder.data.trec import (
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.evaluation import evaluate as evaluated
 from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
-from polyencoder.evaluation.names import main_measures, parse_hits_at
+from polyencoder.evaluation.names import in_one_line, main_measures, parse_hits_at
 from polyencoder.evaluation.retrieval import (
     RetrievalReport,
     cannot_compute,
@@ -93,9 +93,9 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
         more = {"without_earlier_turns": left_out, "tfidf": tfidf}
         say(json.dumps(of_it | {name: value for name, value in more.items() if value}))
         return
-    say(f"{len(examples):,} examples: {_measures(report)}")
+    say(f"{len(examples):,} examples: {in_one_line(main_measures(report), form='.4g')}")
     if tfidf:
-        say(f"TF-IDF, of the last turn: {_measures(tfidf)}")
+        say(f"TF-IDF, of the last turn: {in_one_line(main_measures(tfidf), form='.4g')}")
     if left_out:
         say(f"{left_out:,} others have no turn before the last one, which is all that extra reads: left out")
     if drawn:
@@ -103,10 +103,6 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
             f"{drawn:,} of the examples had no candidates: {settings.num_negatives} other responses of {pool} were "
             "drawn for each"
         )
-
-
-def _measures(report: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {value:.4g}" for name, value in main_measures(report).items())
 
 
 def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:

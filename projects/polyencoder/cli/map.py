@@ -19,7 +19,7 @@ from polyencoder.data.pairs import examples_to_rank, read_all_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.evaluation import evaluate
-from polyencoder.evaluation.names import main_measures
+from polyencoder.evaluation.names import in_one_line, main_measures
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.export.folder import check_no_model, export_folder
 from polyencoder.index.meta import separable
@@ -100,7 +100,7 @@ def map_candidates(settings: MapCommand) -> None:
         f"L2 {found.regularizer:g}, {found.epochs} epochs)"
     )
     for who, metrics in report.get("valid", {}).items():
-        say(f"{who:9}" + "  ".join(f"{name} {value:.3f}" for name, value in main_measures(metrics).items()))
+        say(f"{who:9}{in_one_line(main_measures(metrics))}")
     if out is not None:
         say(f"{out}: written. Next: polyencoder evaluate --model {shlex.quote(str(out))} --data FILE")
 

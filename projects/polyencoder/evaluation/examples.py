@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -38,16 +38,24 @@ def evaluate(
         InputError: there is no example, or one whose label is not among its candidates, or of fewer than `at_least`.
     """
     check_examples(examples, at_least=at_least)
+    return tally_of(examples, example_scores(ranker, examples), hits_at=hits_at, graded=graded)
+
+
+def tally_of(
+    examples: Sequence[Example],
+    scored: Iterable[tuple[int, Tensor]],
+    *,
+    hits_at: Sequence[int] = HITS_AT,
+    graded: bool | None = None,
+) -> Tally:
+    """The metrics of examples from the scores of their candidates, as `example_scores` yields them."""
     tally = Tally()
     graded = any(one.labels is not None for one in examples) if graded is None else graded
-    for i, scores in example_scores(ranker, examples):
-        tally.add([of_scores(scores, examples[i], hits_at=hits_at, graded=graded)])
+    tally.add(_of_scores(scores, examples[i], hits_at=hits_at, graded=graded) for i, scores in scored)
     return tally
 
 
-def of_scores(
-    scores: Tensor, example: Example, *, hits_at: Sequence[int] = HITS_AT, graded: bool = False
-) -> dict[str, float]:
+def _of_scores(scores: Tensor, example: Example, *, hits_at: Sequence[int], graded: bool) -> dict[str, float]:
     """The metrics of an example from its candidates' scores [candidates], deduplicated."""
     columns: dict[str, int] = {}
     for column, text in enumerate(example.choices):

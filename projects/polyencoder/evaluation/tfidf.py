@@ -12,8 +12,8 @@ import torch
 
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.evaluation.examples import check_examples, of_scores
-from polyencoder.evaluation.metrics import HITS_AT, Tally
+from polyencoder.evaluation.examples import check_examples, tally_of
+from polyencoder.evaluation.metrics import HITS_AT
 from polyencoder.storage.files import write_text
 from polyencoder.text.memory import TextMemory
 
@@ -118,11 +118,8 @@ def evaluate_tfidf(
     """
     check_examples(examples)
     tfidf = Tfidf.fit(responses)
-    tally = Tally()
-    graded = any(one.labels is not None for one in examples)
-    for example in examples:
-        scores = torch.from_numpy(tfidf.cosines([example.turns[-1]], list(example.choices)))[0]
-        tally.add([of_scores(scores, example, hits_at=hits_at, graded=graded)])
+    cosines = (tfidf.cosines([example.turns[-1]], list(example.choices))[0] for example in examples)
+    tally = tally_of(examples, enumerate(map(torch.from_numpy, cosines)), hits_at=hits_at)
     return {name: value for name, value in tally.report().items() if name != "loss"}
 
 

@@ -9,8 +9,8 @@ from polyencoder.calibration import CalibratedRanker
 from polyencoder.calibration.fitting import Reliability, reliability_of
 from polyencoder.calibration.observations import observations_of
 from polyencoder.data.example import Example
-from polyencoder.evaluation import Tally, example_scores
-from polyencoder.evaluation.examples import check_examples, of_scores
+from polyencoder.evaluation import example_scores
+from polyencoder.evaluation.examples import check_examples, tally_of
 from polyencoder.evaluation.worst import WorstError, worst_errors
 
 
@@ -37,11 +37,8 @@ def validate(ranker: CalibratedRanker, examples: Sequence[Example], *, data: str
     """
     check_examples(examples)
     scores = dict(example_scores(ranker, examples))
-    tally = Tally()
-    graded = any(one.labels is not None for one in examples)
-    tally.add(of_scores(own, examples[place], graded=graded) for place, own in scores.items())
-    calibration = ranker.calibration
+    report = tally_of(examples, scores.items()).report()
     reliability = None
-    if calibration is not None:
-        reliability = reliability_of(calibration, observations_of(examples, scores.items()))
-    return Validation(data, len(examples), tally.report(), worst_errors(examples, scores), reliability)
+    if ranker.calibration is not None:
+        reliability = reliability_of(ranker.calibration, observations_of(examples, scores.items()))
+    return Validation(data, len(examples), report, worst_errors(examples, scores), reliability)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
-from polyencoder.evaluation.names import main_measures
+from polyencoder.evaluation.names import in_one_line, main_measures
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
@@ -53,16 +53,13 @@ class Baselines(Callback):
         untrained = self._untrained()
         self.before = evaluate_together(untrained, self._examples, processes=run.processes)
         self.stands_in = untrained.model.config.architecture != run.model.config.architecture
-        _say("before training" + (", a bi-encoder of the backbone" if self.stands_in else ""), self.before)
+        stand_in = ", a bi-encoder of the backbone" if self.stands_in else ""
+        _log.info("before training%s: %s", stand_in, in_one_line(main_measures(self.before)))
         try:
             self.tfidf = evaluate_tfidf(self._responses(), self._examples)
-            _say("TF-IDF", self.tfidf)
+            _log.info("TF-IDF: %s", in_one_line(main_measures(self.tfidf)))
         except InputError as error:
             _log.info("no comparison with TF-IDF: %s", error)
         restore_random_state(random)
         if self._on_untrained is not None and not self.stands_in:
             self._on_untrained(run, self.before)
-
-
-def _say(who: str, metrics: Mapping[str, float]) -> None:
-    _log.info("%s: %s", who, "  ".join(f"{name} {value:.3f}" for name, value in main_measures(metrics).items()))

@@ -11,7 +11,7 @@ from typing import Any
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
-from polyencoder.evaluation.names import main_measures, shown_name
+from polyencoder.evaluation.names import in_one_line, main_measures, shown_name
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import Processes, gather_objects
@@ -132,5 +132,4 @@ class KeepBest(Callback):
     def on_end(self, run: Run) -> None:
         if self.report is not None and run.processes.is_first:
             which = f"after {self.updates} of {run.updates.count} updates" if self.updates else "as before training"
-            measures = "  ".join(f"{name} {value:.3f}" for name, value in main_measures(self.report).items())
-            _log.info("kept: the model %s: %s", which, measures)
+            _log.info("kept: the model %s: %s", which, in_one_line(main_measures(self.report)))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from polyencoder.data.collator import Batch
 from polyencoder.evaluation import Tally, first_right, ranks
-from polyencoder.evaluation.names import main_measures
+from polyencoder.evaluation.names import in_one_line, main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
 from polyencoder.training.schedule import MEASURED
@@ -94,7 +94,7 @@ class Log(Callback):
 
     def shown_report(self, report: Mapping[str, float]) -> str:
         """Formats an evaluation."""
-        return "  ".join(f"{name} {value:.3f}" for name, value in main_measures(report).items())
+        return in_one_line(main_measures(report))
 
     def shown_means(self, means: Mapping[str, float]) -> str:
         """Formats the means of `batch_measures`."""
