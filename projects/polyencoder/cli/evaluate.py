@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 from polyencoder.cli.shared.loading import check_reads_candidates, load
 from polyencoder.cli.shared.output import say
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import examples_to_rank, read_all_pairs
+from polyencoder.data.pairs import check_samples, examples_to_rank, read_all_pairs, responses_of
 from polyencoder.data.readers import BadExamples
 from polyencoder.data.trec import (
     Qrels,
@@ -23,7 +24,7 @@ from polyencoder.data.trec import (
     without_identical_ids,
     write_run,
 )
-from polyencoder.errors import ConfigError, InputError, UsageError
+from polyencoder.errors import InputError, UsageError
 from polyencoder.evaluation import evaluate as evaluated
 from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
 from polyencoder.evaluation.names import in_one_line, main_measures, parse_hits_at
@@ -63,16 +64,10 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     pairs = list(read_all_pairs(data, columns=columns))
     if not pairs:
         raise InputError(f"{data}: has no example to evaluate on")
-
-    def responses() -> Iterator[str]:
-        drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
-        return (text for pair in drawn_from for text in pair.right)
-
+    responses = partial(responses_of, pairs, negatives, columns=columns)
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
-    if all(pair.candidates is not None for pair in pairs):
-        for name in sorted(settings.given & {"num_negatives", *([] if baseline else ["negatives"])}):
-            raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
+    check_samples(pairs, sorted(settings.given & {"num_negatives", *([] if baseline else ["negatives"])}))
     loaded = load(settings.model)
     check_reads_candidates(
         loaded, instead="evaluate searches of that, with --qrels, --queries and --index", argument="data"

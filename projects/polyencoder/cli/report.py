@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import field
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +15,8 @@ from polyencoder.cli.shared.loading import check_reads_candidates, load_named
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import examples_to_rank, read_all_pairs
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.data.pairs import check_samples, examples_to_rank, read_all_pairs, responses_of
+from polyencoder.errors import InputError
 from polyencoder.report.page import report_page
 from polyencoder.report.record import RunRecord, read_run_record
 from polyencoder.report.validation import Validation, validate
@@ -87,19 +87,12 @@ def _examples(settings: ReportSettings, data: str, record: RunRecord) -> list[Ex
     pairs = list(read_all_pairs(data, columns=columns))
     if not pairs:
         raise InputError(f"{data}: has no example to rank")
-    if all(pair.candidates is not None for pair in pairs):
-        for name in sorted(settings.given & {"num_negatives", "negatives", "seed"}):
-            raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
-
-    def responses() -> Iterator[str]:
-        drawn_from = read_all_pairs(settings.negatives, columns=columns) if settings.negatives else pairs
-        return (pair.label for pair in drawn_from)
-
+    check_samples(pairs, sorted(settings.given & {"num_negatives", "negatives", "seed"}))
+    responses = partial(responses_of, pairs, settings.negatives, columns=columns)
     source, seed = settings.negatives or data, settings.seed
     seed = record.options["seed"] if seed is None else seed
     if settings.num_negatives is not None:
-        return examples_to_rank(
-            pairs, NegativeSampler(responses(), count=settings.num_negatives, seed=seed, source=source)
-        )
+        sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=seed, source=source)
+        return examples_to_rank(pairs, sampler)
     of_the_run = record.options["num_negatives"]
     return validation_examples(pairs, responses, num_negatives=of_the_run, seed=seed, source=source)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 
-from polyencoder.cli.shared.output import say
+from polyencoder.cli.shared.output import say, table
 from polyencoder.errors import UsageError
 from polyencoder.packages import require
 from polyencoder.settings.tune import TuneSettings
 from polyencoder.storage.files import check_writable_folder
 from polyencoder.training.console import logged
 from polyencoder.training.process_group import is_grouped
-from polyencoder.training.tuning import TrialReport, TuningReport, tune
+from polyencoder.training.tuning import TrialReport, TuningReport, shown_value, tune
 
 
 def tune_settings(settings: TuneSettings) -> None:
@@ -27,31 +26,22 @@ def tune_settings(settings: TuneSettings) -> None:
     log.set_verbosity(log.WARNING)
     with logged(show=True):
         report = tune(settings)
-    for line in _table(report):
-        say(line)
+    say(_trials(report))
     best, file = report.best, shlex.quote(str(report.settings))
     name, value = next(iter(best.measures.items()))
     say(f"best: trial {best.number}, {name} {value:.3f}, in {best.folder}")
     say(f"{report.settings}: written. Next: polyencoder train --config {file} --out FOLDER")
 
 
-def _table(report: TuningReport) -> Iterator[str]:
+def _trials(report: TuningReport) -> str:
     """The trials, best first, with their values and main measures."""
     measures = list(report.best.measures)
     rows = [["trial", *measures, *report.best.values]]
     for one in sorted(report.trials, key=lambda one: one.order, reverse=True):
-        rows.append([str(one.number), *_measured(one, measures), *(_short(value) for value in one.values.values())])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    for one in report.trials:
-        if one.failed:
-            yield f"trial {one.number} failed: {one.failed}"
+        rows.append([str(one.number), *_measured(one, measures), *map(shown_value, one.values.values())])
+    failed = [f"trial {one.number} failed: {one.failed}" for one in report.trials if one.failed]
+    return "\n".join([table(rows), *failed])
 
 
 def _measured(trial: TrialReport, names: list[str]) -> list[str]:
     return [f"{trial.measures[name]:.3f}" if name in trial.measures else "failed" for name in names]
-
-
-def _short(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

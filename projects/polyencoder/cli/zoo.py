@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from polyencoder.cli.shared.output import say
+from polyencoder.cli.shared.output import say, table
 from polyencoder.hub.zoo import PAPER, ZooModel, zoo_model, zoo_models
 
 
@@ -25,7 +24,7 @@ def zoo(name: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="
         facts = [_facts(model) for model in models]
         say(json.dumps(facts if name is None else facts[0], indent=2))
     elif name is None:
-        say(_table([("name", "what", "size", "licence"), *map(_row, models)]))
+        say(table([("name", "what", "size", "licence"), *map(_row, models)]))
     else:
         say(_details(models[0]))
 
@@ -36,12 +35,6 @@ def _facts(model: ZooModel) -> dict[str, Any]:
 
 def _row(model: ZooModel) -> tuple[str, ...]:
     return model.name, model.title, _size(model.source.size), model.source.licence
-
-
-def _table(rows: Sequence[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _details(model: ZooModel) -> str:
@@ -58,7 +51,7 @@ def _details(model: ZooModel) -> str:
     ]
     results = [f"  {result.value:.1f}  {result.measure} ({result.source})" for result in model.results]
     paper = ["", f"In percent, after fine-tuning, by {PAPER}:", *results] if results else []
-    return "\n".join([_table(fields), *paper])
+    return "\n".join([table(fields), *paper])
 
 
 def _size(size: int | None) -> str:

@@ -111,6 +111,21 @@ def examples_to_rank(pairs: Iterable[Example], sampler: NegativeSampler) -> list
     return [sampler.complete(pair, key=f"{pair.text}\n{pair.label}") for pair in pairs]
 
 
+def responses_of(
+    pairs: Iterable[Example], negatives: str | None = None, *, columns: Columns | None = None
+) -> Iterator[str]:
+    """Yields the right responses of the pairs, or of the files `negatives`: those that candidates are sampled from."""
+    drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
+    return (text for pair in drawn_from for text in pair.right)
+
+
+def check_samples(pairs: Iterable[Example], given: Iterable[str]) -> None:
+    """Raises ConfigError for a setting of sampled candidates that was given, if every pair has candidates."""
+    if all(pair.candidates is not None for pair in pairs):
+        for name in given:
+            raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
+
+
 def read_examples(
     source: str | Path,
     *,
@@ -140,13 +155,11 @@ def read_examples(
         raise InputError(f"{source}: has no examples")
     if not with_candidates:
         return [replace(pair, candidates=pair.right) for pair in pairs], 0
-    drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
-    responses = [text for pair in drawn_from for text in pair.right]
+    settings = {"num_negatives": num_negatives, "negatives": negatives, "seed": seed or None}
+    check_samples(pairs, (name for name, value in settings.items() if value is not None))
+    responses = list(responses_of(pairs, negatives, columns=columns))
     without = [pair for pair in pairs if pair.candidates is None]
     drawn = len(without)
-    for name, value in {"num_negatives": num_negatives, "negatives": negatives, "seed": seed or None}.items():
-        if value is not None and not drawn:
-            raise ConfigError(f"{name}: every example has candidates of its own; leave it out", argument=name)
     if num_negatives is None:
         own = max((len(set(map(normalized, pair.right))) for pair in without), default=1)
         num_negatives = min(19, len(set(map(normalized, responses))) - own)

@@ -23,6 +23,7 @@ from polyencoder.data.pairs import (
     pairs_of_rows,
     read_all_pairs,
     read_pairs,
+    responses_of,
 )
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
@@ -87,7 +88,7 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
             _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
             pairs, held = pairs[:-count], pairs[-count:]
         examples = list(_examples(pairs, settings, bad))
-        source, size, responses = examples, len(examples), partial(_labels, examples)
+        source, size, responses = examples, len(examples), partial(responses_of, examples)
     if bad.count:
         _log.warning(bad.summary())
     if size < 2:
@@ -171,7 +172,7 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
 
     def responses() -> Iterator[str]:
         pairs = (pair for file in files for pair in read_pairs(file, columns=_columns(settings), bad=bad))
-        return islice((text for pair in pairs for text in pair.right), SAMPLED_FROM)
+        return islice(responses_of(pairs), SAMPLED_FROM)
 
     for file in files:
         for _ in islice(examples(file), CHECKED):
@@ -197,7 +198,3 @@ def _examples(pairs: Iterable[Example], settings: TrainSettings, bad: BadExample
             bad(InputError(f"{pair.where}: {found}; {advice}", argument="objective"))
             continue
         yield pair if settings.training.candidates in OWN_CANDIDATES else replace(pair, candidates=None)
-
-
-def _labels(examples: Sequence[Example]) -> Iterator[str]:
-    return (text for example in examples for text in example.right)

@@ -147,7 +147,7 @@ class _Study:
 
     def _try(self, number: int, values: Mapping[str, Any]) -> None:
         """Runs or resumes a trial, unless an earlier one had the same values, and keeps its measures."""
-        shown = ", ".join(f"{name} {_shown(value)}" for name, value in values.items())
+        shown = ", ".join(f"{name} {shown_value(value)}" for name, value in values.items())
         measures = next((one.measures for one in self.finished() if one.measures and one.values == values), {})
         if not measures:
             _log.info("trial %d: %s", number, shown)
@@ -252,5 +252,5 @@ def _combinations(space: Mapping[str, Range | tuple[str, ...]], *, at_most: int)
     return [dict(zip(space, one, strict=True)) for one in product(*values)]
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)

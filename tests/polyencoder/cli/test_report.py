@@ -145,6 +145,15 @@ def test_probabilities_of_a_calibrated_model_are_shown(made):
     assert "give --data FILE" in " ".join(report().words)
 
 
+def test_candidates_are_drawn_from_all_right_responses(made):
+    """As in the run's evaluations: of two examples with two right responses each, two others can be drawn."""
+    records = [{"context": "hello !", "responses": ["my dogs .", "my cat ."]}]
+    records += [{"context": "do you like math ?", "responses": ["my math .", "my school ."]}]
+    (made / "several.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    table = report("--data", "several.jsonl", "--num-negatives", 2).tables[2]
+    assert "R4@1" in table[0]
+
+
 def test_what_is_missing_is_named(made):
     words = " ".join(report().words)
     assert "Missing: give --data FILE" in words

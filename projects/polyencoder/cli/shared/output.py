@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -32,6 +32,13 @@ def say(line: str, *, err: bool = False) -> None:
 def one_line(text: str) -> str:
     """The text with single spaces for all white space."""
     return " ".join(text.split())
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Formats rows of as many cells each, in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def shows_bars(progress: bool | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from polyencoder.cli.shared.output import say
+from polyencoder.cli.shared.output import say, table
 
 
 def test_control_characters_are_written_as_json_writes_them(capsys):
@@ -18,3 +18,7 @@ def test_json_stays_json(capsys):
     written = capsys.readouterr().out
     assert json.loads(written) == value
     assert written.rstrip("\n").isprintable()
+
+
+def test_columns_of_a_table_are_aligned_without_spaces_at_the_end():
+    assert table([("name", "size"), ("a", "10 MB"), ("longer", "")]) == "name    size\na       10 MB\nlonger"
