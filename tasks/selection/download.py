@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +10,7 @@ from typing import Any
 from parlai.core.opt import Opt
 
 from polyencoder.errors import InputError
+from polyencoder.storage.files import move_files
 
 
 def find(opt: Opt, folder: str, names: Sequence[str], *, build: Callable[[Opt], Any] | None = None) -> Path:
@@ -46,8 +46,4 @@ def _download(opt: Opt, folder: str, build: Callable[[Opt], Any]) -> None:
     root.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=root, prefix=f".{folder}-") as place:
         build(Opt(opt, datapath=place))
-        files = [path for path in Path(place, folder).rglob("*") if path.is_file()]
-        for path in sorted(files, key=lambda path: path.name == ".built"):  # ParlAI's mark of a complete folder: last
-            target = root / path.relative_to(place)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(path, target)
+        move_files(Path(place, folder), root / folder, last=".built")  # ParlAI's mark of a complete folder

@@ -17,7 +17,7 @@ from parlai.tasks.selection.teacher import SelectionTeacher
 from polyencoder.data.epochs import Source
 from polyencoder.data.example import Example
 from polyencoder.data.readers import DataFile, OnBad, json_array, lines
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 
 FOLDER = "dstc7"
 ANSWERS = "ubuntu_responses_subtask_1.tsv"
@@ -37,10 +37,7 @@ class Dstc7Teacher(SelectionTeacher):
         return [str(find(self.opt, FOLDER, [f"ubuntu_{name}_subtask_1.json"], build=build))]
 
     def open_source(self, split: str) -> Source[Episode]:
-        variant = self.opt["task"].split(":")[2:]
-        if variant not in ([], ["plain"]):
-            raise ConfigError(f"-t {self.opt['task']}: unknown variant; use selection:dstc7 or selection:dstc7:plain")
-        self._augments = split == "train" and not variant
+        self._augments = self.augments(split)
         self._answers = self._read_answers() if split == "test" else {}
         return super().open_source(split)
 

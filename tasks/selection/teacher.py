@@ -30,22 +30,10 @@ from polyencoder.data.example import Example
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
 from polyencoder.data.readers import BadExamples, DataFile, OnBad
 from polyencoder.data.seeded_random import SeededRandom
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 
 CHOICES = "choices"
 """The field of a message that holds its own candidates until it is sent."""
-
-
-def add_negatives_args(parser: ParlaiParser) -> None:
-    """Adds `--num-negatives`, for teachers whose files may lack candidates."""
-    group = parser.add_argument_group("Sampled candidates")
-    group.add_argument(
-        "--num-negatives",
-        type=int,
-        default=None,
-        help="With inline candidates, for data that has none: how many random training labels to sample as negatives. "
-        "They depend on --teacher_seed. Default: 19, for DSTC7 and Ubuntu the paper's 15.",
-    )
 
 
 class SelectionTeacher(FixedDialogTeacher):
@@ -82,7 +70,13 @@ class SelectionTeacher(FixedDialogTeacher):
             default=False,
             help="Skip and count records that cannot be read or used, instead of stopping at them.",
         )
-        add_negatives_args(parser)
+        parser.add_argument_group("Sampled candidates").add_argument(
+            "--num-negatives",
+            type=int,
+            default=None,
+            help="With inline candidates, for data that has none: how many random training labels to sample as "
+            "negatives. They depend on --teacher_seed. Default: 19, for DSTC7 and Ubuntu the paper's 15.",
+        )
         return parser
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
@@ -129,6 +123,17 @@ class SelectionTeacher(FixedDialogTeacher):
         return estimated_counts(lambda file: self.read(file, BadExamples(skip=True)), files)
 
     # ---- common to all tasks
+
+    def augments(self, split: str) -> bool:
+        """For tasks with a variant `plain`: whether each turn of a dialogue becomes a label, as in training without it.
+
+        Raises ConfigError for another variant.
+        """
+        _, task, *variant = self.opt["task"].split(":")
+        if variant not in ([], ["plain"]):
+            known = f"use selection:{task} or selection:{task}:plain"
+            raise ConfigError(f"-t {self.opt['task']}: unknown variant; {known}")
+        return split == "train" and not variant
 
     def _composed(self, episode: Episode, rng: SeededRandom) -> Messages:
         """The messages of an episode, of which mutators may have made several."""

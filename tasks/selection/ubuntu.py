@@ -19,7 +19,7 @@ from polyencoder.data.example import Example
 from polyencoder.data.readers import DataFile, OnBad, records
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.data.ubuntu import CONTEXT, ubuntu_turn, ubuntu_turns
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 
 WRONG = "Distractor_"
 
@@ -37,10 +37,7 @@ class UbuntuTeacher(SelectionTeacher):
         return [str(find(self.opt, "Ubuntu", [f"{split}.csv"], build=build))]
 
     def open_source(self, split: str) -> Source[Episode]:
-        variant = self.opt["task"].split(":")[2:]
-        if variant not in ([], ["plain"]):
-            raise ConfigError(f"-t {self.opt['task']}: unknown variant; use selection:ubuntu or selection:ubuntu:plain")
-        self._augments = split == "train" and not variant
+        self._augments = self.augments(split)
         return super().open_source(split)
 
     def read(self, file: str | DataFile, bad: OnBad) -> Iterator[Episode]:

@@ -6,7 +6,6 @@ a partial file has another name until it is complete, and the version of the fil
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,6 +20,7 @@ from urllib3.exceptions import HTTPError as BrokenTransfer
 
 from polyencoder.errors import CheckpointError
 from polyencoder.hub.resolve import SECONDS, unreachable_reason
+from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import write_text
 
 PAUSE = 2.0  # seconds before the second try; doubled before each further one
@@ -54,7 +54,7 @@ def fetch(url: str, path: Path, *, sha256: str | None = None, tries: int = 5) ->
             f"{url}: the download broke off {tries} times ({' '.join(str(problem).split())}); the same command resumes "
             f"from the partial download, {part}"
         ) from problem
-    if sha256 and (digest := _digest(part)) != sha256:
+    if sha256 and (digest := file_digest(part)) != sha256:
         part.unlink()
         _state_file(part).unlink(missing_ok=True)
         raise CheckpointError(
@@ -130,11 +130,3 @@ def _state_file(part: Path) -> Path:
 def _start(response: requests.Response) -> int | None:
     match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     return int(match[1]) if match else None
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-    return digest.hexdigest()

@@ -7,7 +7,6 @@ for `Ranker.from_pretrained`.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.hub.zoo import ModelSource, ZooModel
 from polyencoder.importing.options import check_options
 from polyencoder.storage.checkpoint import save_folder
+from polyencoder.storage.files import move_files
 
 THEIRS, THEIR_VERSION = "pretrained_transformers", "v3.0"  # ParlAI's folder and mark for the same archive
 MODEL = "model"
@@ -110,10 +110,6 @@ def _beside(folder: Path, *, last: str) -> Iterator[Path]:
     place.mkdir(parents=True)
     try:
         yield place
-        paths = [path for path in place.rglob("*") if path.is_file()]
-        for path in sorted(paths, key=lambda path: path.relative_to(place) == Path(last)):
-            target = folder / path.relative_to(place)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(path, target)
+        move_files(place, folder, last=last)
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -177,6 +177,14 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = Tru
         temporary.write_text(text, encoding="utf-8")
 
 
+def move_files(source: Path, target: Path, *, last: str) -> None:
+    """Moves the files below a folder to the same places below another; `last`, which says that it is complete, last."""
+    files = (path.relative_to(source) for path in source.rglob("*") if path.is_file())
+    for file in sorted(files, key=lambda file: file == Path(last)):
+        (target / file).parent.mkdir(parents=True, exist_ok=True)
+        os.replace(source / file, target / file)
+
+
 def fsync(path: str | os.PathLike[str]) -> None:
     """Flushes a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -12,6 +12,7 @@ from polyencoder.storage.files import (
     check_writable,
     check_writable_folder,
     discard_leftovers,
+    move_files,
     write_text,
 )
 
@@ -159,3 +160,29 @@ def test_what_a_kill_left_goes_with_a_later_file(tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted([path, fresh, *others])  # somebody may be writing the fresh one
     discard_leftovers(path)
     assert sorted(tmp_path.iterdir()) == sorted([path, *others])
+
+
+def files_below(folder) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_files_move_to_the_same_places_below_a_folder_that_holds_others(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    for path in (source / "last", source / "a", source / "deep" / "last", target / "other", target / "a"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.relative_to(tmp_path).as_posix())
+    move_files(source, target, last="last")
+    assert files_below(target) == {name: f"source/{name}" for name in ("last", "a", "deep/last")} | {
+        "other": "target/other"
+    }
+
+
+def test_the_file_that_says_it_is_complete_moves_last(tmp_path):
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    for name in ("a", "z"):
+        (source / name).write_text(name)
+    (target / "z").mkdir(parents=True)  # in the way
+    with pytest.raises(IsADirectoryError):
+        move_files(source, target, last="a")
+    assert files_below(target) == {}
