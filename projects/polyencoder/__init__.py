@@ -9,9 +9,10 @@ Names are imported on first use: `import polyencoder` alone does not import torc
 
 from __future__ import annotations
 
-from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+from polyencoder.lazy import lazy_names
 
 if TYPE_CHECKING:
     from polyencoder.config import RankerConfig, TextConfig
@@ -36,30 +37,23 @@ __all__ = [
 ]
 
 _MODULES = {
-    **dict.fromkeys(("RankerConfig", "TextConfig"), "polyencoder.config"),
-    **dict.fromkeys(("CheckpointError", "ConfigError", "InputError", "PolyencoderError"), "polyencoder.errors"),
-    "Ranked": "polyencoder.ranker.ranked",
-    "Ranker": "polyencoder.ranker.ranker",
-    "Selector": "polyencoder.ranker.selector",
+    **dict.fromkeys(("RankerConfig", "TextConfig"), "config"),
+    **dict.fromkeys(("CheckpointError", "ConfigError", "InputError", "PolyencoderError"), "errors"),
+    "Ranked": "ranker.ranked",
+    "Ranker": "ranker.ranker",
+    "Selector": "ranker.selector",
 }
+_get, __dir__ = lazy_names(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        version_of = import_module("polyencoder.packages").version_of
+        from polyencoder.packages import version_of
+
         return version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or "unknown"
-    if name not in _MODULES:
-        if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
-            return import_module(f"{__name__}.{name}")  # `polyencoder.index`, without an import of its own
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if find_spec(_MODULES[name]) is None:
+    if name in _MODULES and find_spec(f"{__name__}.{_MODULES[name]}") is None:
         raise ImportError(
             f"polyencoder-runtime has no polyencoder.{name}: take Ranker from polyencoder.runtime, or install "
             "parlai-polyencoder"
         )
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return _get(name)

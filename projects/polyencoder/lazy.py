@@ -24,6 +24,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
         return getattr(import_module(f"{package}.{modules[name]}"), name)
 
     def names() -> list[str]:
-        return sorted({*vars(import_module(package)), *modules})
+        module = import_module(package)
+        return sorted({*vars(module), *module.__all__})
 
     return get, names
