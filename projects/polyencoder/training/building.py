@@ -11,7 +11,7 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import POINTWISE, TrainingConfig
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
-from polyencoder.training.distillation import Distillation
+from polyencoder.training.distillation import Distillation, Teacher
 from polyencoder.training.distributed import Processes
 from polyencoder.training.losses import OF_LABELS
 from polyencoder.training.objective import CrossEntropy, LabelLoss, Loss, RankingObjective
@@ -20,7 +20,6 @@ from polyencoder.training.precision import Precision
 from polyencoder.training.progress import Goal
 from polyencoder.training.schedule import Schedule
 from polyencoder.training.score_cache import ScoreCache
-from polyencoder.training.teacher import Teacher
 from polyencoder.training.updates import OptimizerUpdates
 
 _log = logging.getLogger(__name__)

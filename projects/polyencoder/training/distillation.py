@@ -1,4 +1,8 @@
-"""Knowledge distillation: the labels' cross-entropy plus a loss against a teacher's scores."""
+"""Knowledge distillation: the labels' cross-entropy plus a loss against a teacher's scores.
+
+A cross-encoder's scores are expensive and therefore cached (`ScoreCache`): further epochs, seeds and students only look
+them up.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,79 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool
+from polyencoder.errors import InputError
+from polyencoder.ranker.protocol import Context, TextRanker
+from polyencoder.ranker.scorer import score_texts
 from polyencoder.settings.training import DistillationConfig
+from polyencoder.storage.digests import fingerprint
+from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums
-from polyencoder.training.teacher import Teacher, shortlist
+from polyencoder.training.score_cache import ScoreCache
+
+
+class Teacher:
+    """Scores pairs of texts with a ranker, each pair once, or looks up cached scores.
+
+    Args:
+        ranker: usually a cross-encoder.
+        cache: the cache. Keys include a fingerprint of the ranker, so that teachers can share it.
+        bf16: compute in bfloat16; cached separately.
+
+    Attributes:
+        asked: the number of pairs the ranker has scored.
+    """
+
+    def __init__(self, ranker: TextRanker, cache: ScoreCache, *, bf16: bool = False) -> None:
+        self.ranker = ranker
+        self.asked = 0
+        self._cache = cache
+        self._bf16 = bf16
+        self._name = f"{model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
+
+    def scores(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
+        """Scores [batch, n] of each context's candidates, in float32 on the CPU.
+
+        `index` [batch, n]: each context's candidates as positions in `candidates`; negative is padding, which scores
+        -inf.
+        """
+        if len(contexts) != len(index):
+            raise InputError(f"{len(contexts)} contexts, but candidates of {len(index)}")
+        index = index.cpu()
+        rows, columns = (index >= 0).nonzero(as_tuple=True)
+        context_keys = [_key(self._name, *([turns] if isinstance(turns, str) else turns)) for turns in contexts]
+        candidate_keys = [_key(text) for text in candidates]
+        pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)
+        keys = [context_keys[row] + candidate_keys[place] for row, place in pairs]
+        known = self._cache.get(keys)
+        missing: dict[bytes, int] = {}  # key -> first occurrence
+        for place, key in enumerate(keys):
+            if key not in known:
+                missing.setdefault(key, place)
+        if missing:
+            places = torch.tensor(list(missing.values()))
+            new = self._ask(contexts, candidates, index, rows[places], columns[places])
+            fresh = dict(zip(missing, new.tolist(), strict=True))
+            self._cache.put(fresh)
+            known |= fresh
+        scores = torch.full(index.shape, -torch.inf)
+        scores[rows, columns] = torch.tensor([known[key] for key in keys])
+        return scores
+
+    def _ask(
+        self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor
+    ) -> Tensor:
+        """Scores these positions of `index`."""
+        self.asked += len(rows)
+        some, row_of = rows.unique(return_inverse=True)
+        texts, place_of = index[rows, columns].unique(return_inverse=True)
+        asked = torch.full((len(some), index.size(1)), -1)
+        asked[row_of, columns] = place_of
+        with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
+            scores = score_texts(
+                self.ranker, [contexts[i] for i in some.tolist()], [candidates[i] for i in texts.tolist()], asked
+            )
+        return scores[row_of, columns]
 
 
 class Distillation:
@@ -54,3 +127,19 @@ def rows_of(columns: Tensor, pool: CandidatePool) -> Tensor:
     if pool.index is None:
         return columns
     return pool.index.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -1)
+
+
+def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
+    """Columns of `scores` [batch, n]: each example's label, then its best other candidates; -1 is padding.
+
+    At most `n`. A score of -inf is padding.
+    """
+    places = labels.unsqueeze(-1)
+    others = scores.detach().scatter(-1, places, -torch.inf)
+    best, columns = others.topk(min(n, scores.size(-1)) - 1)
+    return torch.cat([places, columns.masked_fill(best == -torch.inf, -1)], dim=-1)
+
+
+def _key(*texts: str) -> bytes:
+    """An 8-byte digest of these texts; the key of a pair has 16."""
+    return bytes.fromhex(fingerprint((text.encode(errors="surrogatepass") for text in texts), size=8))

@@ -14,11 +14,10 @@ from polyencoder.settings.train import TrainSettings
 from polyencoder.settings.training import DistillationConfig, HardNegatives, TrainingConfig
 from polyencoder.training.building import build_objective
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
-from polyencoder.training.distillation import Distillation
+from polyencoder.training.distillation import Distillation, Teacher
 from polyencoder.training.losses import OF_LABELS, softmax_loss
 from polyencoder.training.objective import RankingObjective
 from polyencoder.training.score_cache import ScoreCache
-from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, WORDS, Losses
 

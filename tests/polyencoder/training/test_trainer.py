@@ -16,10 +16,9 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import HardNegatives, OptimizerConfig, ScheduleConfig
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.distillation import Distillation, DistillationConfig
+from polyencoder.training.distillation import Distillation, DistillationConfig, Teacher
 from polyencoder.training.objective import RankingObjective
 from polyencoder.training.score_cache import ScoreCache
-from polyencoder.training.teacher import Teacher
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import (
     ARCHITECTURES,

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder import CheckpointError, ConfigError, Ranker
+from polyencoder.training.distillation import Teacher
 from polyencoder.training.losses import distillation_kl, margin_mse
-from polyencoder.training.teacher import Teacher
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder import InputError
+from polyencoder.training.distillation import Teacher, shortlist
 from polyencoder.training.score_cache import ScoreCache
-from polyencoder.training.teacher import Teacher, shortlist
 
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], "do you ski ?", ["do you have pets ?"]]
 CANDIDATES = ["i have two dogs .", "i am fine .", "yes , in the mountains .", "i teach ."]
