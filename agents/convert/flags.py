@@ -1,19 +1,27 @@
-"""Checks of `-m convert`'s flags, with and without a checkpoint; see `agents/ranker/flags.py`."""
+"""The flags of `-m convert`: those of `polyencoder train`, with the paper's defaults, and their checks."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from parlai.agents.ranker import flags
+from parlai.agents.ranker.args import add_ranker_args, set_training_defaults
 from parlai.agents.ranker.dialogue.choice import is_training_script
 from parlai.agents.ranker.model.source import LoadedModel
+from parlai.agents.ranker.settings import add_settings, option_names
 from parlai.core.opt import Opt
+from parlai.core.params import ParlaiParser
+from parlai.core.torch_ranker_agent import TorchRankerAgent
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import shown_sizes
-from polyencoder.modeling.families import CONVERT_SIZES
+from polyencoder.modeling.families import CONVERT_SIZES, family
+from polyencoder.settings.evaluate import EvaluateSettings
+from polyencoder.settings.train import TrainSettings
+
+OF_TRAINING = ("batchsize", "max_train_steps")  # only in ParlAI's training scripts
 
 OF_THE_MODEL = CONVERT_SIZES
 """Fields that must match a loaded model, also with `--init-model`."""
@@ -53,6 +61,21 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
 """The values that mean "not used", and why others are not supported."""
 
 
+def add_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
+    """Adds the flags, with the defaults of a new model or, with `--init-model`, of fine-tuning."""
+    TorchRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
+    add_ranker_args(parser, "convert", without=["backbone"])
+    add_settings(parser, EvaluateSettings, without=["hits_at"], panel="ConveRT")
+    parser.add_argument_group("ConveRT").add_argument(
+        "--adadelta-eps", type=float, default=1e-8, help="Of --optimizer adadelta: TensorFlow's, not torch's 1e-6."
+    )
+    names = option_names(TrainSettings)
+    preset = family("convert").preset(fine_tuning=bool((partial_opt or {}).get("init_model")))
+    defaults = {names[name]: value for name, value in preset.items()}
+    set_training_defaults(parser, partial_opt, **{name: defaults.pop(name) for name in OF_TRAINING if name in defaults})
+    parser.set_defaults(**defaults)
+
+
 def check_flags(opt: Opt) -> None:
     """Raises ConfigError for a flag that ConveRT does not support, before anything is built."""
     flags.check_unsupported(flags.given_flags(opt), UNSUPPORTED)
@@ -79,6 +102,4 @@ def check_start(opt: Opt, start: LoadedModel) -> None:
         kept |= {"quantization_aware": own.quantized, "quantization_update": own.quantization_update}
     if not own.multi_context:
         kept["extra_contexts"] = 0
-    for name, value in kept.items():
-        if given.get(name, value) != value:
-            raise flags.contradiction(name, given[name], str(start.origin), value)
+    flags.check_kept(given, kept, origin=str(start.origin))

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from parlai.agents.convert.args import add_convert_args
-from parlai.agents.convert.flags import LEARNING, check_flags, check_start, sizes_of
+from parlai.agents.convert.flags import LEARNING, add_args, check_flags, check_start, sizes_of
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.flags import check_origin
 from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
@@ -40,7 +39,7 @@ class ConvertFamily(ModelFamily):
     trained_fields: Fields = dataclasses.asdict(convert_text())
 
     def add_args(self, parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None) -> None:
-        add_convert_args(parser, partial_opt)
+        add_args(parser, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
         check_flags(opt)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from parlai.agents.pretrain_ranker.args import add_pretraining_args
-from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, check_flags, check_start, encoder_settings
+from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, add_args, check_flags, check_start, encoder_settings
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.flags import check_encoder, check_origin, given_flags
 from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
@@ -40,7 +39,7 @@ class PretrainingFamily(ModelFamily):
     """
 
     def add_args(self, parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None) -> None:
-        add_pretraining_args(parser, partial_opt)
+        add_args(parser, partial_opt)
 
     def check_flags(self, opt: Opt, architecture: Architecture) -> None:
         check_flags(opt)

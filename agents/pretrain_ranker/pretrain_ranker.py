@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.pretrain_ranker.args import settle_schedule
 from parlai.agents.pretrain_ranker.examples import EpisodeExample, ResponseBuffer, ResponseSource, beginning_of
-from parlai.agents.pretrain_ranker.flags import UNSUPPORTED
+from parlai.agents.pretrain_ranker.flags import UNSUPPORTED, settle_schedule
 from parlai.agents.pretrain_ranker.model import PretrainingDictionary, PretrainingFamily
 from parlai.agents.pretrain_ranker.report import TrainedWordsReport, example_metrics, main_measures, render_prediction
 from parlai.agents.ranker.args import flag_defaults

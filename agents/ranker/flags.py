@@ -163,7 +163,7 @@ def check_origin(
     if named and origin.is_finetune:
         raise CheckpointError(f"{flag(source)} {named} contradicts {origin}: both name the source of the encoder")
     if source in given and stored is not None and given[source] != stored.get(source):
-        raise contradiction(source, given[source], str(origin), stored.get(source) or "none")
+        raise _contradiction(source, given[source], str(origin), stored.get(source) or "none")
     _check_vocabulary(given, stored, origin=str(origin), learning=learning)
     _check_dictionary(given, origin.path, str(origin))
 
@@ -190,7 +190,7 @@ def check_encoder(
         own = next((backbone[key] for key in keys if key in backbone), None)
         own = max_length(backbone) if name == "n_positions" else own  # some architectures have more rows than positions
         if value is not None and value != own and not (name == "n_encoder_layers" and value <= 0):
-            raise contradiction(name, value, origin, own)
+            raise _contradiction(name, value, origin, own)
 
 
 def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
@@ -200,9 +200,7 @@ def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
         del given["output_scaling"]  # measured when this file's training began
     values = {name: getattr(stored, field) for field, name in RANKER_FIELDS.items()}
     prompts = {name: getattr(stored.text, name) for name in PROMPTS}
-    for name, value in {**values, **prompts, "turn_separator": turn_separator(stored.text)}.items():
-        if given.get(name, value) != value:
-            raise contradiction(name, given[name], origin, value)
+    check_kept(given, {**values, **prompts, "turn_separator": turn_separator(stored.text)}, origin=origin)
 
 
 def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
@@ -226,7 +224,7 @@ def _check_vocabulary(
         if name not in given:
             continue
         if stored is not None and name in stored and given[name] != stored[name]:
-            raise contradiction(name, given[name], str(origin), stored[name])
+            raise _contradiction(name, given[name], str(origin), stored[name])
         if origin and not origin.startswith(("--init-model", "--model-file")):
             raise CheckpointError(f"{flag(name)} {given[name]}: the tokenizer is that of {origin}; leave the flag out")
         if origin is None and name == "dict_tokenizer" and given[name] not in TRAINED_TOKENIZERS:
@@ -246,7 +244,14 @@ def _check_dictionary(given: Mapping[str, Any], path: str, origin: str) -> None:
         )
 
 
-def contradiction(name: str, value: Any, origin: str, own: Any) -> CheckpointError:
+def check_kept(given: Mapping[str, Any], kept: Mapping[str, Any], *, origin: str) -> None:
+    """Raises CheckpointError for a flag that differs from what the model at `origin` keeps."""
+    for name, value in kept.items():
+        if given.get(name, value) != value:
+            raise _contradiction(name, given[name], origin, value)
+
+
+def _contradiction(name: str, value: Any, origin: str, own: Any) -> CheckpointError:
     what = "whose encoder has" if origin.startswith("--backbone") else "which was trained with"
     return CheckpointError(
         f"{flag(name)} {value} contradicts {origin}, {what} {own}: leave the flag out, or train another model file"

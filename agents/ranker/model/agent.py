@@ -16,17 +16,15 @@ from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.flags import check_special_tokens, given_flags
-from parlai.agents.ranker.model.adapters import adapters_state, restore_adapters
 from parlai.agents.ranker.model.build_trainer import build_trainer, goal_of, training_config
-from parlai.agents.ranker.model.checkpoints import Saving
+from parlai.agents.ranker.model.checkpoints import Saving, adapters_state, restore_adapters
 from parlai.agents.ranker.model.family import (
     ModelFamily,
     describe_parlai_model,
     fine_tuned_part,
 )
 from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint
-from parlai.agents.ranker.model.optimization import build_schedule, parameter_groups
-from parlai.agents.ranker.model.precision import check_precision, precision_of
+from parlai.agents.ranker.model.optimization import build_schedule, check_precision, parameter_groups, precision_of
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.settings import check_read

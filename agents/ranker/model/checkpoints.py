@@ -20,10 +20,15 @@ from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.core.opt import Opt
 
 from polyencoder.errors import CheckpointError
+from polyencoder.modeling import RankerModel
+from polyencoder.modeling.lora import adapted_tensors
+from polyencoder.settings.training import LoraConfig
 from polyencoder.storage.files import atomic_write, discard_leftovers, write_text
 
 COUNTERS = ".trainstats"
 NOT_BEGUN = "{}"  # counters of a run that has not begun, for ParlAI
+_TENSORS = "adapted"  # the adapters, and the weights beside them
+_SCALE = "lora_scale"  # what a product of the matrices is multiplied by
 
 
 def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = False) -> None:
@@ -65,6 +70,26 @@ def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int, miss
         if math.isclose(exact, epochs, rel_tol=1e-9):  # not with batches of many sizes
             counters = {**counters, "total_epochs": exact}
     write_text(path + COUNTERS, json.dumps(counters, indent=4))
+
+
+def adapters_state(model: RankerModel, lora: LoraConfig) -> dict[str, Any]:
+    """LoRA's adapters, as a part of a run's state: its model file has them merged, so that anything can read it."""
+    return {_TENSORS: adapted_tensors(model), _SCALE: lora.scale}
+
+
+def restore_adapters(model: RankerModel, lora: LoraConfig, state: Mapping[str, Any], *, path: str) -> None:
+    """Restores the adapters of a resumed run, if it has any. CheckpointError if it began with others, or without."""
+    kept = state.get(_TENSORS, {})
+    own = adapted_tensors(model) if model.is_adapted else {}
+    if not (own or kept):
+        return
+    shapes, begun = ({name: one.shape for name, one in tensors.items()} for tensors in (own, kept))
+    if shapes != begun or state.get(_SCALE, lora.scale) != lora.scale:
+        raise CheckpointError(
+            f"--model-file {path}: this run began with another --lora, --lora-alpha or --lora-targets: give the same, "
+            "or train another model file"
+        )
+    model.load_state_dict(kept, strict=False)
 
 
 class Saving:

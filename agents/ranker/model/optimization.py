@@ -1,4 +1,4 @@
-"""Builds parameter groups and the library's `Schedule` from ParlAI's flags."""
+"""Precision, parameter groups and the library's `Schedule` from ParlAI's flags."""
 
 from __future__ import annotations
 
@@ -6,16 +6,38 @@ import math
 from typing import Any
 
 import parlai.utils.logging as logging
+import torch
 from parlai.core.opt import Opt
 from parlai.utils.misc import warn_once
 from torch import nn
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.training import ScheduleConfig, ScheduleName
+from polyencoder.modeling.bf16 import why_bf16_gains_nothing
+from polyencoder.settings.training import PrecisionName, ScheduleConfig, ScheduleName
 from polyencoder.training.optimizer import FUSED
 from polyencoder.training.optimizer import parameter_groups as matrices_and_others
+from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
+
+
+def precision_of(opt: Opt, *, use_cuda: bool) -> Precision:
+    """The precision of `--bf16` or, on a GPU, `--fp16`."""
+    name: PrecisionName = "bfloat16" if opt.get("bf16") else "float32"
+    if opt.get("fp16") and use_cuda:
+        name = "float16"
+    return Precision(name, torch.device("cuda" if use_cuda else "cpu"))
+
+
+def check_precision(opt: Opt, *, use_cuda: bool) -> None:
+    """Warns about a precision that this machine does not support; a model trained with it still runs."""
+    if opt.get("fp16") and opt.get("bf16"):
+        raise ConfigError("--fp16 true and --bf16 true exclude each other: choose one")
+    if opt.get("fp16") and not use_cuda:
+        logging.warning("--fp16 true needs a GPU: computing in float32. On a CPU --bf16 true may be faster")
+    if opt.get("bf16") and (reason := why_bf16_gains_nothing("cuda" if use_cuda else "cpu")):
+        logging.warning(f"--bf16 true gains nothing here: {reason}")
+
 
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
 

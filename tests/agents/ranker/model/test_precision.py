@@ -10,7 +10,7 @@ import parlai.utils.logging as logging
 import pytest
 import torch
 from parlai.agents.ranker.model import agent as model_agent
-from parlai.agents.ranker.model import precision
+from parlai.agents.ranker.model import optimization
 from parlai.agents.ranker.model.build_trainer import Report
 
 from polyencoder.errors import ConfigError
@@ -71,7 +71,7 @@ def test_two_precisions_are_refused(make_agent):
 
 @pytest.mark.parametrize("reason", [None, "this processor is too old"])
 def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, reason):
-    monkeypatch.setattr(precision, "why_bf16_gains_nothing", lambda device: reason)
+    monkeypatch.setattr(optimization, "why_bf16_gains_nothing", lambda device: reason)
     make_agent("biencoder", bf16=True)
     said = [text for text in warnings if "bf16" in text]
     assert said == ([] if reason is None else ["--bf16 true gains nothing here: this processor is too old"])
