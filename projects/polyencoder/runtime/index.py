@@ -10,13 +10,13 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.export.onnx.graph import Array
 from polyencoder.index.filters import Exactness, Filter, checked_filter
 from polyencoder.index.folder.catalogue import Catalogue, File, check_size
 from polyencoder.index.folder.database import Database
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.vector_files import ON_DISK, beside, first_row, map_array
+from polyencoder.text.batches import Array
 
 __all__ = ["FolderIndex"]
 

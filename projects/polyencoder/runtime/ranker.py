@@ -16,7 +16,6 @@ from polyencoder.checks import checked_candidates, checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx.exported import Exported, graphs_folder
 from polyencoder.export.onnx.files import Precision
-from polyencoder.export.onnx.graph import Array
 from polyencoder.index.filters import Filter
 from polyencoder.index.grouping import grown
 from polyencoder.index.hits import TOP_K, Hit
@@ -26,6 +25,7 @@ from polyencoder.ranker.ranked import Ranked, best_first, with_probabilities
 from polyencoder.runtime.index import FolderIndex
 from polyencoder.runtime.scoring import Contexts, score
 from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
+from polyencoder.text.batches import Array
 from polyencoder.text.context import join_pair, lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from polyencoder.config import Attention
-from polyencoder.export.onnx.graph import Array, stacked
+from polyencoder.export.onnx.graph import stacked
+from polyencoder.text.batches import Array
 
 _LOGITS = 1 << 21  # of contexts that are scored at once; a few arrays of this size are in memory
 

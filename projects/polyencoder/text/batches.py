@@ -1,12 +1,25 @@
-"""Batches of token sequences by their lengths: by token budget, or groups of similar length."""
+"""Batches of token sequences: padded arrays, and which sequences go together, by token budget or similar length."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
+Array = np.ndarray[Any, Any]
+
 PASS_COST = 256  # fixed cost of one pass through a model, in tokens
+
+
+def padded(sequences: Sequence[Sequence[int]], *, pad_id: int, width: int = 1) -> tuple[Array, Array]:
+    """Stacks sequences as int64 [n, length], `width` or the longest of them, with their mask, False at padding."""
+    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+    mask = np.arange(max(int(lengths.max(initial=0)), width, 1)) < lengths[:, None]
+    ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    ids[mask] = np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=int(lengths.sum()))
+    return ids, mask
 
 
 def token_batches(lengths: Sequence[int], *, max_tokens: int, batch_size: int | None = None) -> list[list[int]]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
-import numpy as np
 import torch
 from torch import Tensor
+
+from polyencoder.text.batches import padded
 
 
 @dataclass(frozen=True)
@@ -47,17 +47,6 @@ def pad(
     sequences: Sequence[Sequence[int]], *, pad_id: int, segments: Sequence[Sequence[int]] | None = None
 ) -> TokenBatch:
     """Stacks sequences of token ids into a `TokenBatch` as long as the longest of them."""
-    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
-    width = max(int(lengths.max(initial=0)), 1)
-    mask = np.arange(width) < lengths[:, None]
-
-    def stack(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-        out = np.full(mask.shape, fill, dtype=np.int64)
-        out[mask] = np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=int(lengths.sum()))
-        return torch.from_numpy(out)
-
-    return TokenBatch(
-        ids=stack(sequences, pad_id),
-        mask=torch.from_numpy(mask),
-        segments=None if segments is None else stack(segments, 0),
-    )
+    ids, mask = padded(sequences, pad_id=pad_id)
+    kinds = None if segments is None else torch.from_numpy(padded(segments, pad_id=0)[0])
+    return TokenBatch(torch.from_numpy(ids), torch.from_numpy(mask), kinds)

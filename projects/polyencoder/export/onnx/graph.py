@@ -11,9 +11,7 @@ import numpy as np
 
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.packages import require
-from polyencoder.text.batches import token_batches
-
-Array = np.ndarray[Any, Any]
+from polyencoder.text.batches import Array, padded, token_batches
 
 CPU = "CPUExecutionProvider"
 BATCH_TOKENS = 1 << 14  # maximum tokens of a call on a CPU, with padding
@@ -106,15 +104,6 @@ class Graph:
             given["segments"], _ = padded(segments, pad_id=0)
         feed = {name: array for name, array in given.items() if name in self._inputs}
         return dict(zip(self.outputs, self._session.run(None, feed), strict=True))
-
-
-def padded(sequences: Sequence[Sequence[int]], *, pad_id: int, width: int = 1) -> tuple[Array, Array]:
-    """Stacks sequences as int64 [n, length], `width` or the longest of them, with their mask, False at padding."""
-    lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
-    mask = np.arange(max(int(lengths.max(initial=0)), width, 1)) < lengths[:, None]
-    ids = np.full(mask.shape, pad_id, dtype=np.int64)
-    ids[mask] = np.fromiter(chain.from_iterable(sequences), dtype=np.int64, count=int(lengths.sum()))
-    return ids, mask
 
 
 def _both_texts(sequences: Sequence[Sequence[int]], separator: int) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
