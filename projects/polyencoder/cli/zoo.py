@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -21,20 +21,13 @@ def zoo(name: str | None = None, /, *, as_json: Annotated[bool, Parameter(name="
     """
     models = list(zoo_models().values()) if name is None else [zoo_model(name)]
     if as_json:
-        facts = [_facts(model) for model in models]
+        facts = [{**dataclasses.asdict(one), "path": one.path, "paper": PAPER} for one in models]
         say(json.dumps(facts if name is None else facts[0], indent=2))
     elif name is None:
-        say(table([("name", "what", "size", "licence"), *map(_row, models)]))
+        rows = [(one.name, one.title, _size(one.source.size), one.source.licence) for one in models]
+        say(table([("name", "what", "size", "licence"), *rows]))
     else:
         say(_details(models[0]))
-
-
-def _facts(model: ZooModel) -> dict[str, Any]:
-    return {**dataclasses.asdict(model), "path": model.path, "paper": PAPER}
-
-
-def _row(model: ZooModel) -> tuple[str, ...]:
-    return model.name, model.title, _size(model.source.size), model.source.licence
 
 
 def _details(model: ZooModel) -> str:

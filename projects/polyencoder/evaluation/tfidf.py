@@ -73,17 +73,14 @@ class Tfidf:
 
     def cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Cosines [contexts, candidates], in float32; 0 where no term is shared."""
+        if self._last is None or self._last[0] != candidates:
+            self._last = list(candidates), self._vectors(candidates)
         # this way round, the large matrix need not be transposed
-        product = self._candidates(candidates) @ self._vectorizer.transform(contexts).T.tocsr()
+        product = self._last[1] @ self._vectorizer.transform(contexts).T.tocsr()
         return product.toarray().T.astype(np.float32)
 
-    def _candidates(self, texts: Sequence[str]) -> Any:
+    def _vectors(self, texts: Sequence[str]) -> Any:
         """Vectors [texts, terms], a sparse array of scipy."""
-        if self._last is None or self._last[0] != texts:
-            self._last = list(texts), self._assemble(texts)
-        return self._last[1]
-
-    def _assemble(self, texts: Sequence[str]) -> Any:
         from scipy.sparse import csr_array  # comes with scikit-learn
 
         found = {text: self._rows.get(text) for text in texts}

@@ -17,8 +17,6 @@ from polyencoder.modeling.pooling import reduce
 from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.text import TokenBatch
 
-"""Whether a response follows; or which response of a batch does."""
-
 
 class MaskedWords(nn.Module):
     """BERT's head: a layer, its activation and normalization, then products with the embeddings of all words."""
