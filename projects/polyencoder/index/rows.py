@@ -35,13 +35,13 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row to write."""
+    """A row of an index, or one to write: its vector is given, the stored one, or to be encoded."""
 
     entry: Entry
-    vector: Array | None
-    """float32 [dim], if the candidate brought it."""
-    keeps: bool = True
-    """Whether the vector that is stored remains, if the text does. Not where the stored row is deleted or replaced."""
+    vector: Array | None = None
+    """float32 [dim], if the candidate brought it in this change."""
+    is_stored: bool = False
+    """Whether the vector is the one that is stored."""
 
 
 class RowIndex(Index):
@@ -64,7 +64,8 @@ class RowIndex(Index):
         def step(some: list[Candidate]) -> int:
             new = [(record, self._entry(record)) for record in some]
             there = self._there(entry.id for _, entry in new)
-            stored = self._stored(key_of(entry.id) for record, entry in new if record.vector is not None)
+            given = {entry.id for record, entry in new if record.vector is not None}
+            stored = self._stored_of(there[id_] for id_ in given & there.keys())
             rows = list(to_write(new, there, stored, dim=self.meta.dim, how=how, where=self.address))
             self._write({key_of(row.entry.id): row for row in rows})
             return len(rows)
@@ -83,6 +84,22 @@ class RowIndex(Index):
 
         return self._in_steps(ids, step)
 
+    def _stored_of(self, rows: Iterable[Row]) -> dict[str, Array]:
+        """The stored vectors of those of these rows that have theirs, unless another process has changed the text."""
+        texts = {key_of(row.entry.id): row.entry.text for row in rows if row.is_stored}
+        stored = self._stored(texts) if texts else {}
+        return {key: vector for key, (text, vector) in stored.items() if text == texts[key]}
+
+    def _vectors_of(self, rows: Mapping[str, Row]) -> dict[str, Array]:
+        """The vectors of rows to write: given, stored, or encoded here, each text once. Errors as in `encoded`."""
+        vectors = self._stored_of(rows.values())
+        vectors |= {key: row.vector for key, row in rows.items() if row.vector is not None}
+        if others := {key: row.entry.text for key, row in rows.items() if key not in vectors}:
+            texts = [*dict.fromkeys(others.values())]
+            of_texts = dict(zip(texts, encoded(texts, self._ranker, where=self.address), strict=True))
+            vectors |= {key: of_texts[text] for key, text in others.items()}
+        return vectors
+
     @abstractmethod
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         """Calls `step` with `ROWS_AT_ONCE` items at a time, as changes; returns the sum of its results."""
@@ -92,12 +109,12 @@ class RowIndex(Index):
         """Converts a candidate. Raises InputError if an index, or the engine, cannot hold it."""
 
     @abstractmethod
-    def _there(self, ids: Iterable[str]) -> dict[str, Entry]:
+    def _there(self, ids: Iterable[str]) -> dict[str, Row]:
         """The existing candidates of these ids, by id, including the changes of the block of `changing`."""
 
     @abstractmethod
-    def _stored(self, keys: Iterable[str]) -> dict[str, Array]:
-        """The existing vectors of these rows, float32 [dim]."""
+    def _stored(self, keys: Iterable[str]) -> dict[str, tuple[str, Array]]:
+        """The stored texts and vectors, float32 [dim], of these rows, by key."""
 
     @abstractmethod
     def _write(self, rows: Mapping[str, Row]) -> None:
@@ -127,7 +144,7 @@ def key_of(id_: str) -> str:
 
 def to_write(
     new: Iterable[tuple[Candidate, Entry]],
-    there: MutableMapping[str, Entry],
+    there: MutableMapping[str, Row],
     stored: Mapping[str, Array],
     *,
     dim: int,
@@ -138,58 +155,40 @@ def to_write(
 
     Args:
         new: the candidates with their entries.
-        there: the existing entries by their ids; updated here.
-        stored: the existing vectors, float32 [dim], of candidates with a given one, by row key.
+        there: the existing rows by their ids; updated here.
+        stored: the stored vectors, float32 [dim], of candidates with a given one, by row key.
         dim: the vectors' dimension.
 
     Raises:
         InputError: the id of a new candidate is taken, one to update does not exist, or a vector is invalid.
     """
-    vectors = dict(stored)
     for record, entry in new:
-        key = key_of(entry.id)
         vector = None if record.vector is None else checked_vector(record, dim=dim).vector
+        row = Row(entry, vector)
         if (old := there.get(entry.id)) is None:
             if how == "update":
                 raise missing(entry.id, where=where)
         else:
-            has_vector = vector is None or (key in vectors and same_vector(vectors[key], vector))
-            if old.text != entry.text:
+            known = stored.get(key_of(entry.id)) if old.is_stored else old.vector
+            if old.entry.text != entry.text:
                 other = "text"
-            elif canonical(old.metadata) != canonical(entry.metadata):
+            elif canonical(old.entry.metadata) != canonical(entry.metadata):
                 other = "metadata"
-            elif not has_vector:
+            elif vector is not None and (known is None or not same_vector(known, vector)):
                 other = "values in its vector"
             else:
                 continue
             if how == "add":
-                raise InputError(taken(record, entry.id, old.text, whose="another candidate", other=other))
-        there[entry.id] = entry
-        if vector is not None:
-            vectors[key] = vector
-        yield Row(entry, vector)
+                raise InputError(taken(record, entry.id, old.entry.text, whose="another candidate", other=other))
+            if vector is None and other != "text":
+                row = old._replace(entry=entry)
+        there[entry.id] = row
+        yield row
 
 
 def missing(id_: str, *, where: str) -> InputError:
     """The error for an unknown id."""
     return InputError(f"{where}: no candidate has the id {id_!r}")
-
-
-def vectors_to_write(
-    rows: Mapping[str, Row], old: Mapping[str, tuple[str, Array]], ranker: TextRanker | None, *, where: str
-) -> dict[str, Array]:
-    """The vector of each row, by key: given, kept with an unchanged text, of an equal old text, or encoded here.
-
-    `old` has the texts and vectors of the existing ones of these rows. Errors are those of `encoded`.
-    """
-    # a row with an unchanged text keeps its vector, which may be a given one
-    known = {key: vector for key, (text, vector) in old.items() if text == rows[key].entry.text}
-    known |= {key: row.vector for key, row in rows.items() if row.vector is not None}
-    of_texts = dict(old.values())
-    wanted = dict.fromkeys(row.entry.text for key, row in rows.items() if key not in known)
-    if texts := [text for text in wanted if text not in of_texts]:
-        of_texts |= zip(texts, encoded(texts, ranker, where=where), strict=True)
-    return {key: known[key] if key in known else of_texts[row.entry.text] for key, row in rows.items()}
 
 
 def encoded(texts: list[str], ranker: TextRanker | None, *, where: str) -> Array:

@@ -7,21 +7,22 @@ import pytest
 
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.rows import Entry, encoded, key_of, to_write
+from polyencoder.index.rows import Entry, Row, encoded, key_of, to_write
 
 OLD = Entry("a", "one", {"n": 1})
+THERE = {"a": Row(OLD, is_stored=True)}
 STORED = {key_of("a"): np.array([3, 4], dtype=np.float32)}
 
 
 def written(*entries: Entry, how: str = "add") -> list[Entry]:
     new = [(Candidate(entry.id, entry.text, entry.metadata, f"line {i}"), entry) for i, entry in enumerate(entries)]
-    return [row.entry for row in to_write(new, {"a": OLD}, STORED, dim=2, how=how, where="here")]
+    return [row.entry for row in to_write(new, dict(THERE), STORED, dim=2, how=how, where="here")]
 
 
 def with_vectors(*vectors: list[float] | None, how: str) -> list[Any]:
     """The vectors that are written for candidates that are otherwise the one that exists."""
     new = [(Candidate("a", "one", {"n": 1}, vector=vector), OLD) for vector in vectors]
-    rows = to_write(new, {"a": OLD}, STORED, dim=2, how=how, where="here")
+    rows = to_write(new, dict(THERE), STORED, dim=2, how=how, where="here")
     return [None if row.vector is None else row.vector.tolist() for row in rows]
 
 
@@ -31,6 +32,21 @@ def test_another_vector_is_a_change(how):
     assert with_vectors([4, 3], [4, 3], [3, 4], how=how) == [[4, 3], [3, 4]]
     with pytest.raises(InputError, match="its vector has 3 numbers, not 2"):
         with_vectors([3, 4, 0], how=how)
+
+
+def test_a_vector_goes_with_its_text():
+    """Of one candidate in one change: another text forgets the vector, other metadata keep it."""
+    (vector,) = STORED.values()
+    steps = [("two", {}, None), ("two", {}, vector), ("two", {"n": 1}, None), ("one", {"n": 1}, None)]
+    new = [(Candidate("a", text, data, vector=own), Entry("a", text, data)) for text, data, own in steps]
+    rows = list(to_write(new, dict(THERE), STORED, dim=2, how="put", where="here"))
+    assert [(row.vector is None, row.is_stored) for row in rows] == [
+        (True, False),
+        *[(False, False)] * 2,
+        (True, False),
+    ]
+    (kept,) = to_write([(new[3][0], OLD._replace(metadata={}))], dict(THERE), STORED, dim=2, how="put", where="here")
+    assert kept == Row(OLD._replace(metadata={}), None, is_stored=True)
 
 
 def test_another_vector_cannot_be_added():

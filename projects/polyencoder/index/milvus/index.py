@@ -32,7 +32,7 @@ from polyencoder.index.milvus.collection import IndexKind, MilvusCollection
 from polyencoder.index.milvus.rows import condition, has_field, milvus_entry
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of, vectors_to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
@@ -236,30 +236,18 @@ class MilvusIndex(RowIndex):
         """Metadata fields that are null are dropped, which is the same to a filter."""
         return milvus_entry(candidate)
 
-    def _there(self, ids: Iterable[str]) -> dict[str, Entry]:
-        keys = {key_of(id_) for id_ in ids}
-        found = self._entries({key for key in keys if key not in self._pending}, strong=True)
-        found |= {key: row.entry for key in keys if (row := self._pending.get(key)) is not None}
-        return {entry.id: entry for entry in found.values()}
+    def _there(self, ids: Iterable[str]) -> dict[str, Row]:
+        keys, pending = {key_of(id_) for id_ in ids}, self._pending
+        found = self._entries({key for key in keys if key not in pending}, strong=True)
+        rows = [Row(entry, is_stored=True) for entry in found.values()]
+        return {row.entry.id: row for row in [*rows, *(pending.get(key) for key in keys)] if row is not None}
 
-    def _stored(self, keys: Iterable[str]) -> dict[str, Array]:
-        wanted, pending = [*keys], self._pending
-        found = {
-            key: vector
-            for key, (text, vector) in self._texts_and_vectors(wanted).items()
-            if key not in pending or ((row := pending[key]) and row.keeps and row.entry.text == text)
-        }
-        return found | {key: row.vector for key in wanted if (row := pending.get(key)) and row.vector is not None}
+    def _stored(self, keys: Iterable[str]) -> dict[str, tuple[str, Array]]:
+        rows = self.collection.rows([*keys], ["text", "vector"], strong=True)
+        return {key: (row["text"], _vector(row)) for key, row in rows.items()}
 
     def _write(self, rows: Mapping[str, Row]) -> None:
-        for key, row in rows.items():
-            if key in self._pending:
-                before = self._pending[key]
-                if before is None or before.entry.text != row.entry.text:
-                    row = row._replace(keeps=False)
-                elif row.vector is None:
-                    row = row._replace(vector=before.vector, keeps=before.keeps)
-            self._pending[key] = row
+        self._pending.update(rows)
 
     def _delete(self, keys: list[str]) -> None:
         self._pending.update(dict.fromkeys(keys))
@@ -273,9 +261,7 @@ class MilvusIndex(RowIndex):
     def _apply(self, changes: Mapping[str, Row | None]) -> None:
         """Writes and deletes rows. Each new text is encoded once."""
         for some in in_batches(((key, row) for key, row in changes.items() if row), ROWS_AT_ONCE):
-            rows = dict(some)
-            old = self._texts_and_vectors(key for key, row in some if row.vector is None and row.keeps)
-            vectors = vectors_to_write(rows, old, self._ranker, where=self.address)
+            vectors = self._vectors_of(dict(some))
             self.collection.write(
                 {"key": key, **row.entry._asdict(), "vector": vectors[key], "norm": float(np.linalg.norm(vectors[key]))}
                 for key, row in some
@@ -284,11 +270,6 @@ class MilvusIndex(RowIndex):
             self.collection.delete(gone)
         if changes:
             self.collection.flush()
-
-    def _texts_and_vectors(self, keys: Iterable[str]) -> dict[str, tuple[str, Array]]:
-        """What the server has of these rows."""
-        rows = self.collection.rows([*keys], ["text", "vector"], strong=True)
-        return {key: (row["text"], _vector(row)) for key, row in rows.items()}
 
 
 def _vector(row: Mapping[str, Any]) -> Array:

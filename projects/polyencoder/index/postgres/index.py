@@ -29,7 +29,7 @@ from polyencoder.index.postgres.meta import MOST_LISTS, PostgresMeta, parse_kind
 from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.search import by_vectors, by_words
 from polyencoder.index.postgres.table import Table
-from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of, vectors_to_write
+from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 
@@ -243,15 +243,15 @@ class PostgresIndex(RowIndex):
     def _entry(self, candidate: Candidate) -> Entry:
         return postgres_entry(candidate)
 
-    def _there(self, ids: Iterable[str]) -> dict[str, Entry]:
-        return self._changed.entries(map(key_of, ids))
+    def _there(self, ids: Iterable[str]) -> dict[str, Row]:
+        found = self._changed.entries(map(key_of, ids))
+        return {id_: Row(entry, is_stored=True) for id_, entry in found.items()}
 
-    def _stored(self, keys: Iterable[str]) -> dict[str, Array]:
-        return {key: vector for key, (_, vector) in self._changed.vectors(keys).items()}
+    def _stored(self, keys: Iterable[str]) -> dict[str, tuple[str, Array]]:
+        return self._changed.vectors(keys)
 
     def _write(self, rows: Mapping[str, Row]) -> None:
-        table = self._changed
-        vectors = vectors_to_write(rows, table.vectors(rows), self._ranker, where=self.address)
+        table, vectors = self._changed, self._vectors_of(rows)
         table.delete(rows)
         table.write((row.entry, vectors[key]) for key, row in rows.items())
 

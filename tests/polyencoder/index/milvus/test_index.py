@@ -38,7 +38,7 @@ class TestChanging:
         )
         assert index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})]) == 3
         assert index.add(few) == 0
-        changed = [Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "new")]
+        changed = [Candidate("x", "new", {"other": 1}), Candidate("y", "newer"), Candidate("id 1", "newer")]
         assert (index.update(changed), index.update(changed)) == (3, 0)
         (vector,) = index.vectors_of(["y", "gone"]).values()
         torch.testing.assert_close(torch.from_numpy(vector), index._ranker.encode_candidates(["newer"])[0])
@@ -69,6 +69,16 @@ class TestChanging:
         vectors = index.vectors_of(["y", "z"])
         encoded = index._ranker.encode_candidates(["text"])[0].numpy()
         np.testing.assert_allclose([vectors["y"], vectors["z"]], [encoded, encoded], atol=1e-5)
+
+    def test_a_given_vector_is_not_that_of_an_equal_text(self, index):
+        """Not even where its candidate gets another text in the same change."""
+        given = np.arange(16, dtype=np.float32)
+        index.put([Candidate("x", "text", vector=given), Candidate("y", "other")])
+        index.put([Candidate("x", "other"), Candidate("y", "text"), Candidate("z", "text", vector=given)])
+        vectors = index.vectors_of(["x", "y", "z"])
+        encoded = index._ranker.encode_candidates(["other", "text"]).numpy()
+        np.testing.assert_allclose([vectors["x"], vectors["y"]], encoded, atol=1e-5)
+        np.testing.assert_array_equal(vectors["z"], given)
 
     def test_killed_while_adding(self, monkeypatch, where, ranker, contexts, many, assert_best):
         """What was written stays and is not encoded again; the same call goes on."""
