@@ -256,15 +256,16 @@ class Catalogue:
         if self.words is not None:
             return False
         words = Words(self._ask)
-        try:
-            words.create()
-            self._fill(words)
-        except BaseException:
-            with suppress(sqlite3.Error):  # a full disk has undone everything
-                words.drop()  # after a rollback to a savepoint before it, SQLite would fail in the next one
-            raise
+        words.create()
+        self._fill(words)
         self.words = words
         return True
+
+    def drop_words(self) -> None:
+        """Removes the full-text table, if any: if a rollback did it, SQLite would fail in the next savepoint."""
+        self.words = None
+        with suppress(sqlite3.Error):  # a full disk has undone everything
+            Words(self._ask).drop()
 
     def keep_words(self) -> None:
         """Prepares the words, if any, of an earlier version for changes: adds them again, and keeps what was added."""

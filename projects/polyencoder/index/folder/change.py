@@ -69,13 +69,15 @@ class Change:
         """Adds the operations of the block to the change, or undoes them after an error."""
         if not self._connection.in_transaction:
             raise InputError(f"{self.folder}: this change has failed and was undone; begin another one")
-        before = self.meta
         with explained(self.folder):
+            before, words = self.meta, self.catalogue.words
             self._connection.execute("SAVEPOINT step")
         try:
             yield
         except BaseException:
             self.meta = before
+            if words is None:
+                self.catalogue.drop_words()
             if self._connection.in_transaction:  # a full disk may have rolled back everything
                 self._connection.execute("ROLLBACK TO step")
                 self._connection.execute("RELEASE step")

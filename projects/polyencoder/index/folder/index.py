@@ -221,7 +221,8 @@ class FolderIndex(Index):
         """As in `Index.changing`; waits for another process's change, half a minute at most."""
         with self._mutex:
             if self._change is not None and not self._change.closed:
-                yield
+                with self._change.step():
+                    yield
                 return
             check_there(self.folder)
             keep = False
@@ -314,8 +315,7 @@ class FolderIndex(Index):
         """An atomic part of a change."""
         with self.changing():
             assert self._change is not None
-            with self._change.step():
-                yield self._change
+            yield self._change
 
     def _each(self, items: Iterable[T], enter: Callable[[Catalogue, T], int]) -> int:
         with self._step() as change:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import pairwise
 
 import pytest
@@ -243,6 +243,22 @@ def test_other_changes_go_on_after_words_could_not_be_added(tmp_path, ranker, ca
         index.add([Candidate("new", "order 4711")])
         assert index.add_words()
         index.remove(["0"])
+    assert [*found_in(index, ranker, "4711")] == ["order 4711"]
+    verify(tmp_path / "plain")
+
+
+def test_a_block_that_fails_takes_its_words_with_it(tmp_path, ranker, candidates):
+    build_index(tmp_path / "plain", candidates, ranker)
+    index = FolderIndex.open(tmp_path / "plain", ranker)
+    with index.changing():
+        with suppress(LookupError), index.changing():
+            index.add_words()
+            index.remove([one.id for one in candidates])
+            raise LookupError
+        index.add([Candidate("new", "order 4711")])
+    assert not index.has_words
+    assert len(index) == len(candidates) + 1
+    assert index.add_words()
     assert [*found_in(index, ranker, "4711")] == ["order 4711"]
     verify(tmp_path / "plain")
 

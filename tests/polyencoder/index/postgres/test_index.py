@@ -28,7 +28,7 @@ from polyencoder.index.postgres import PostgresIndex
 from polyencoder.index.postgres.connection import Address, Server
 from polyencoder.index.postgres.meta import parse_kind
 from polyencoder.index.postgres.table import Table
-from tests.polyencoder.index.postgres.tables import drawn, stored
+from tests.polyencoder.index.postgres.tables import drawn, names, stored
 
 FEW = [Candidate(f"id {i}", f"text {i}", {"n": i} if i % 2 else None) for i in range(6)]
 
@@ -363,3 +363,14 @@ def test_parameters_of_the_one_that_is_there_are_not_others(where, ranker):
         PostgresIndex.make(where, FEW, ranker, kind="hnsw,m=12")
     with PostgresIndex.make(where, [Candidate("new", "new")], ranker, kind="hnsw") as index:
         assert len(index) == 7
+
+
+def test_any_sequence_of_changes(postgres, ranker, check_any_changes):
+    def make(first: Candidate, variant: int) -> PostgresIndex:
+        return PostgresIndex.make(f"{postgres.address}#{next(names)}", iter([first]), ranker)
+
+    def reopen(index: PostgresIndex) -> PostgresIndex:
+        index.close()
+        return PostgresIndex.open(index.address, ranker)
+
+    check_any_changes(make, reopen, examples=10, steps=10)
