@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from polyencoder.checks import check_fields, checked_count
+from polyencoder.config import Attention
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.stored_tokens import StoredTokens
@@ -61,13 +62,6 @@ class Fingerprints(NamedTuple):
         )
 
 
-def encoder_of(ranker: TextRanker | Fingerprints | None, *, attention: str) -> tuple[TextRanker | None, str]:
-    """The model that encodes added texts, None if only its fingerprints are known; and its `poly_attention`."""
-    if ranker is None or isinstance(ranker, Fingerprints):
-        return None, attention
-    return ranker, ranker.model.config.poly_attention
-
-
 @dataclass(frozen=True, kw_only=True)
 class Maker:
     """The model that made an index, stored by every engine beside the vectors."""
@@ -80,6 +74,8 @@ class Maker:
     fingerprints: Fingerprints
     model_name: str
     """Where the model was loaded from, for messages; empty if unknown."""
+    attention: Attention = "basic"
+    """The model's `poly_attention`; "basic" if unknown."""
 
     @classmethod
     def of(
@@ -90,12 +86,15 @@ class Maker:
         Raises InputError for a cross-encoder.
         """
         if isinstance(ranker, Fingerprints):
-            architecture, dim = "", checked_count("dim", dim)
+            fields |= {"architecture": "", "dim": checked_count("dim", dim)}
         else:
-            architecture, dim = separable(ranker).config.architecture, ranker.model.dim
-        return cls(
-            architecture=architecture, dim=dim, fingerprints=Fingerprints.of(ranker), model_name=model_name, **fields
-        )
+            config = separable(ranker).config
+            fields |= {
+                "architecture": config.architecture,
+                "dim": ranker.model.dim,
+                "attention": config.poly_attention,
+            }
+        return cls(fingerprints=Fingerprints.of(ranker), model_name=model_name, **fields)
 
     def to_json(self) -> str:
         values = dataclasses.asdict(self)

@@ -48,7 +48,7 @@ def open_index(
     where: Place | Sequence[Place],
     ranker: TextRanker | Fingerprints | None = None,
     *,
-    attention: str = "basic",
+    attention: str | None = None,
     partial: bool = False,
 ) -> Index:
     """Opens the index at `where` (a folder, `milvus:...` or `postgres://...`) for the model that made it.
@@ -59,9 +59,10 @@ def open_index(
 
     Args:
         where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`; several are a `FederatedIndex`.
-        ranker: the model; its fingerprints and its `attention` are enough if no texts are added; None, for any model,
-            if searches are by vectors.
-        attention: a poly-encoder's `poly_attention`; a ranker knows its own.
+        ranker: the model; its fingerprints are enough if no texts are added; None, for any model, if searches are by
+            vectors.
+        attention: a poly-encoder's `poly_attention`; a ranker knows its own. None for that of the model that made the
+            index, or "basic" where the index does not say it.
         partial: search several indexes without one whose server does not answer, which results then say.
 
     Raises:

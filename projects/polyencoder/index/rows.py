@@ -13,11 +13,11 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
 from polyencoder.index.given import checked_vector, same_vector
-from polyencoder.index.meta import Fingerprints, Maker, encoder_of, separable
+from polyencoder.index.meta import Fingerprints, Maker, separable
+from polyencoder.index.model import IndexModel
 from polyencoder.index.vectors import quantize
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.scoring.exact import attention_scale
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
@@ -49,10 +49,11 @@ class RowIndex(Index):
 
     takes_vectors = True
 
-    def __init__(self, meta: Maker, ranker: TextRanker | Fingerprints | None, *, attention: str) -> None:
+    def __init__(self, meta: Maker, ranker: TextRanker | Fingerprints | None, *, attention: str | None) -> None:
+        """Opens an index that this model, if any, has made: `meta` was checked."""
         self.meta = meta
-        self._ranker, self.attention = encoder_of(ranker, attention=attention)
-        attention_scale(self.attention, dim=meta.dim)  # raises for an unknown one
+        self._model = IndexModel(ranker, attention=attention, known=meta.fingerprints)
+        self._ranker = self._model.ranker
 
     @property
     def fingerprints(self) -> Fingerprints:

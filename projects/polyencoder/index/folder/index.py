@@ -31,7 +31,8 @@ from polyencoder.index.folder.database import Database, check_there
 from polyencoder.index.folder.files import explained, locked
 from polyencoder.index.folder.state import State
 from polyencoder.index.hits import TOP_K, Hit
-from polyencoder.index.meta import Fingerprints, IndexMeta, encoder_of
+from polyencoder.index.meta import Fingerprints, IndexMeta
+from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.modeling import RankerModel
@@ -54,19 +55,16 @@ class FolderIndex(Index):
 
     rolls_back = True
 
-    def __init__(self, folder: Path, ranker: TextRanker | Fingerprints | None, *, attention: str = "basic") -> None:
+    def __init__(self, folder: Path, ranker: TextRanker | Fingerprints | None, *, attention: str | None = None) -> None:
         self.folder = folder.absolute()  # independent of later changes of directory
-        self._ranker, self.attention = encoder_of(ranker, attention=attention)
-        self._fingerprints: Fingerprints | None = None
+        self._model = IndexModel(ranker, attention=attention)
+        self._ranker = self._model.ranker
         self._database = Database(self.folder)
         self._state: State | None = None
         self._mutex = threading.RLock()
         self._change: Change | None = None
         with ExitStack() as failed:
             failed.callback(self.close)
-            if ranker is not None:
-                meta = self._database.read(lambda catalogue: IndexMeta.parsed(catalogue.description(), self.folder))
-                self._fingerprints = Fingerprints.of(ranker, known=meta.fingerprints)
             self._read(lambda state, _: state)
             failed.pop_all()
 
@@ -76,7 +74,7 @@ class FolderIndex(Index):
         path: str | os.PathLike[str],
         ranker: TextRanker | Fingerprints | None = None,
         *,
-        attention: str = "basic",
+        attention: str | None = None,
     ) -> FolderIndex:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`.
 
@@ -175,7 +173,7 @@ class FolderIndex(Index):
         def of_newest(catalogue: Catalogue) -> T:
             state = self._state
             if state is None or state.text != catalogue.description():
-                state = self._state = State(self.folder, catalogue, self._fingerprints, before=state)
+                state = self._state = State(self.folder, catalogue, self._model, before=state)
             return ask(state, catalogue)
 
         return self._database.read(of_newest)
@@ -185,20 +183,21 @@ class FolderIndex(Index):
     def _search(
         self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
     ) -> list[list[Hit]]:
-        return self._read(
-            lambda state, catalogue: state.by_vectors(
-                catalogue, contexts, options, attention=self.attention, floors=floors
-            )
-        )
+        def find(state: State, catalogue: Catalogue) -> list[list[Hit]]:
+            attention = self._model.attention(state.meta, contexts)
+            return state.by_vectors(catalogue, contexts, options, attention=attention, floors=floors)
+
+        return self._read(find)
 
     def _search_both(
         self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         def find(state: State, catalogue: Catalogue) -> tuple[list[list[Hit]], list[list[Hit]]]:
+            attention = self._model.attention(state.meta, contexts)
             by_vectors: list[list[Hit]] = [[] for _ in turns]
             if not options.words_only:
-                by_vectors = state.by_vectors(catalogue, contexts, options, attention=self.attention)
-            return by_vectors, state.by_words(catalogue, contexts, turns, options, attention=self.attention)
+                by_vectors = state.by_vectors(catalogue, contexts, options, attention=attention)
+            return by_vectors, state.by_words(catalogue, contexts, turns, options, attention=attention)
 
         return self._read(find)
 
@@ -303,7 +302,12 @@ class FolderIndex(Index):
             texts = change.some_texts(SAMPLE) if said is None else sample(said, SAMPLE)
             some = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
             parts = [replace(self._ranker.encode_contexts(one), tokens=None) for one in some]  # FAISS reads vectors
-            settings = {"recall": recall, "top_k": top_k, "attention": self.attention, "source": source}
+            settings = {
+                "recall": recall,
+                "top_k": top_k,
+                "attention": self._ranker.model.config.poly_attention,
+                "source": source,
+            }
             with explained(self.folder):
                 tuned = change.tune_faiss(parts, **settings)
         if not tuned.reached:

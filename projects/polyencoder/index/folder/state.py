@@ -18,7 +18,8 @@ from polyencoder.index.faiss.search import FaissSearch, scan_vectors
 from polyencoder.index.filters import Filter, checked_filter
 from polyencoder.index.folder.catalogue import Catalogue, check_size
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints, IndexMeta
+from polyencoder.index.meta import IndexMeta
+from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.index.words import query_words
@@ -41,20 +42,18 @@ class State:
     Texts and entries stay in the database: methods that need them take the `Catalogue` of a snapshot of this state.
 
     Args:
-        fingerprints: of the model; None for any.
+        model: it must have made the index.
         before: an earlier state; shared files are not opened again.
 
     Raises:
         CheckpointError: a file is missing or damaged, or another model made the index.
     """
 
-    def __init__(
-        self, folder: Path, catalogue: Catalogue, fingerprints: Fingerprints | None, *, before: State | None = None
-    ) -> None:
+    def __init__(self, folder: Path, catalogue: Catalogue, model: IndexModel, *, before: State | None = None) -> None:
         self.folder = folder
         self.text = catalogue.description()
         self.meta = meta = IndexMeta.parsed(self.text, folder)
-        meta.check_model(fingerprints, where=folder)
+        model.check(meta, where=folder)
         if before is not None and before.meta.build != meta.build:
             before = None
         self.files = catalogue.files()

@@ -16,6 +16,7 @@ from polyencoder.index.folder.change import checksum
 from polyencoder.index.folder.database import Database
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.state import State
+from polyencoder.index.model import IndexModel
 
 
 def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
@@ -32,7 +33,7 @@ def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
     path = Path(folder).absolute()
 
     def whole(catalogue: Catalogue) -> list[File]:
-        State(path, catalogue, None)
+        State(path, catalogue, IndexModel(None))
         if damage := catalogue.check():
             raise CheckpointError(f"{path / DATABASE}: damaged ({damage}); build the index again")
         return catalogue.files()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -53,6 +53,15 @@ _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _WRITE_PAUSES = (0.5, 1.0, 2.0, 4.0)
 _ROWS_A_REQUEST = 256  # a request may have 64 MB: 256 of the longest texts with the longest metadata fit
 _BYTES_A_PAGE = 32 << 20
+
+
+class Description(NamedTuple):
+    """What a collection says of itself."""
+
+    number: int
+    """Another one if a collection of this name was created anew; always 0 in Milvus Lite."""
+    text: str
+    """As it was given to `create`."""
 
 
 class MilvusCollection:
@@ -101,7 +110,7 @@ class MilvusCollection:
 
     # What it is
 
-    def description(self) -> str | None:
+    def description(self) -> Description | None:
         """The description from `create`; None if there is no such collection.
 
         Raises CheckpointError if it was not made by `create`.
@@ -109,10 +118,10 @@ class MilvusCollection:
         with self._explained():
             if not self._client.has_collection(self.name, timeout=self._timeout):
                 return None
-            properties = self._client.describe_collection(self.name, timeout=self._timeout)["properties"]
-        if (description := properties.get(_PROPERTY)) is None:
+            found = self._client.describe_collection(self.name, timeout=self._timeout)
+        if (text := found["properties"].get(_PROPERTY)) is None:
             raise CheckpointError(f"{self.where}: the collection {self.name} exists, but was not made by polyencoder")
-        return str(description)
+        return Description(found["collection_id"], str(text))
 
     def create(self, *, dim: int, kind: IndexKind, description: str) -> None:
         """Creates the collection."""

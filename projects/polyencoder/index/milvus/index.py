@@ -28,7 +28,7 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
-from polyencoder.index.milvus.collection import IndexKind, MilvusCollection
+from polyencoder.index.milvus.collection import Description, IndexKind, MilvusCollection
 from polyencoder.index.milvus.rows import condition, has_field, milvus_entry
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import SearchOptions
@@ -49,12 +49,13 @@ class MilvusIndex(RowIndex):
         maker: Maker,
         ranker: TextRanker | Fingerprints | None,
         *,
-        attention: str = "basic",
+        attention: str | None = None,
     ) -> None:
         super().__init__(maker, ranker, attention=attention)
         self.collection = collection
         self.has_exact_lists = collection.load()
         """Whether results can be certified."""
+        self._description: Description | None = None
         self._changes: ChainMap[str, Row | None] | None = None
         """In a block of `changing`: the new rows, by key; None if removed."""
         self._lock = threading.RLock()
@@ -92,7 +93,7 @@ class MilvusIndex(RowIndex):
             if (there := collection.description()) is None:
                 collection.create(dim=maker.dim, kind=kind or "auto", description=maker.to_json())
             else:
-                maker = Maker.parsed(there, collection.where)
+                maker = Maker.parsed(there.text, collection.where)
                 maker.check_model(ranker, where=collection.where)
             index = cls(collection, maker, ranker)
             if kind is not None and index.has_exact_lists != (kind == "flat"):
@@ -106,7 +107,7 @@ class MilvusIndex(RowIndex):
 
     @classmethod
     def open(
-        cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
+        cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str | None = None
     ) -> MilvusIndex:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `create`."""
         with ExitStack() as failed:
@@ -146,6 +147,17 @@ class MilvusIndex(RowIndex):
         rows = self.collection.rows(map(key_of, ids), ["id", "vector"])
         return {row["id"]: _vector(row) for row in rows.values()}
 
+    def _check_newest(self) -> None:
+        """Raises CheckpointError if the collection is gone, or was replaced by one of another model."""
+        if (newest := self.collection.description()) == self._description:
+            return
+        if newest is None:
+            raise CheckpointError(self.collection.how_to_make)
+        maker = Maker.parsed(newest.text, self.address)
+        self._model.check(maker, where=self.address)
+        self.meta, self.has_exact_lists = maker, self.collection.load()
+        self._description = newest
+
     def check_searchable(self) -> None:
         self.collection.any("")  # Milvus Lite counts unloaded data, too
 
@@ -159,6 +171,7 @@ class MilvusIndex(RowIndex):
 
         Equal scores have a fixed order. `list_length` is max(2 k, 32) unless given.
         """
+        self._check_newest()
         check_contexts(contexts, dim=self.meta.dim)
         total = len(self)
         available = self.count(options.filter) if options.filter else total
@@ -169,7 +182,7 @@ class MilvusIndex(RowIndex):
             k=min(top_k, available),
             available=available,
             condition=condition(options.filter),
-            attention=self.attention,
+            attention=self._model.attention(self.meta, contexts),
             exact_lists=self.has_exact_lists,
         )
         length = options.list_length or max(2 * top_k, 32)
@@ -210,6 +223,8 @@ class MilvusIndex(RowIndex):
         """
         with self._lock:
             outer = self._changes
+            if outer is None:
+                self._check_newest()
             self._changes = inner = ChainMap() if outer is None else outer.new_child()
             try:
                 yield
@@ -281,7 +296,7 @@ def _opened(where: str, stack: ExitStack) -> tuple[MilvusCollection, Maker]:
     collection = stack.enter_context(closing(MilvusCollection(where, create=False)))
     if (description := collection.description()) is None:
         raise CheckpointError(collection.how_to_make)
-    return collection, Maker.parsed(description, collection.where)
+    return collection, Maker.parsed(description.text, collection.where)
 
 
 def described_milvus(where: str) -> list[str]:

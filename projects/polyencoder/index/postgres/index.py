@@ -48,7 +48,7 @@ class PostgresIndex(RowIndex):
         meta: PostgresMeta,
         ranker: TextRanker | Fingerprints | None,
         *,
-        attention: str = "basic",
+        attention: str | None = None,
     ) -> None:
         super().__init__(meta, ranker, attention=attention)
         self._server = server
@@ -108,7 +108,7 @@ class PostgresIndex(RowIndex):
 
     @classmethod
     def open(
-        cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str = "basic"
+        cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str | None = None
     ) -> PostgresIndex:
         """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `make`."""
         with ExitStack() as failed:
@@ -174,7 +174,7 @@ class PostgresIndex(RowIndex):
     def _table(self, session: PostgresSession) -> Table:
         """The table. CheckpointError if it is gone, or was replaced by one of another model."""
         table = Table.opened(session, self._server)
-        table.meta.check_model(self.meta.fingerprints, where=self.address)
+        self._model.check(table.meta, where=self.address)
         self.meta = table.meta
         return table
 
@@ -185,7 +185,12 @@ class PostgresIndex(RowIndex):
         self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
     ) -> list[list[Hit]]:
         """Searches in one transaction, with a statement per context; of equal scores the lowest key comes first."""
-        return self._read(lambda table: by_vectors(table, contexts, options, attention=self.attention, floors=floors))
+
+        def find(table: Table) -> list[list[Hit]]:
+            attention = self._model.attention(table.meta, contexts)
+            return by_vectors(table, contexts, options, attention=attention, floors=floors)
+
+        return self._read(find)
 
     @torch.no_grad()
     def _search_both(
@@ -195,13 +200,14 @@ class PostgresIndex(RowIndex):
             if not table.meta.words:
                 raise CheckpointError(f"{self.address}: has no words any more; open it again")
             check_contexts(contexts, dim=table.meta.dim)
+            attention = self._model.attention(table.meta, contexts)
             hits = [
-                by_words(table, contexts.select(place), some, options, attention=self.attention)
+                by_words(table, contexts.select(place), some, options, attention=attention)
                 for place, some in enumerate(turns)
             ]
             if options.words_only:
                 return [[] for _ in turns], hits
-            return by_vectors(table, contexts, options, attention=self.attention), hits
+            return by_vectors(table, contexts, options, attention=attention), hits
 
         return self._read(find)
 

@@ -1,0 +1,55 @@
+"""`IndexModel`: the model that an index is opened for."""
+
+from __future__ import annotations
+
+from polyencoder.index.meta import Fingerprints, Maker
+from polyencoder.ranker.protocol import TextRanker
+from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.exact import attention_scale
+
+
+class IndexModel:
+    """The model that searches an index, and must have made every state of it.
+
+    Without one, that is the model of the index as it was opened.
+
+    Args:
+        ranker: the model, or its fingerprints; None for any.
+        attention: its `poly_attention`; a ranker knows its own. None for that of the index's maker.
+        known: fingerprints that are known to be of this model.
+
+    Attributes:
+        ranker: encodes added texts; None if only fingerprints are known, if any.
+
+    Raises:
+        InputError: the attention is unknown.
+    """
+
+    def __init__(
+        self,
+        ranker: TextRanker | Fingerprints | None,
+        *,
+        attention: str | None = None,
+        known: Fingerprints | None = None,
+    ) -> None:
+        self._model = known if ranker is None else ranker
+        self._known = known
+        self.ranker = None if ranker is None or isinstance(ranker, Fingerprints) else ranker
+        self._attention = attention if self.ranker is None else self.ranker.model.config.poly_attention
+        if self._attention is not None:
+            attention_scale(self._attention, dim=1)
+
+    def check(self, maker: Maker, *, where: object) -> None:
+        """Raises CheckpointError unless the model is the maker. Reads its weights only for other fingerprints."""
+        if maker.fingerprints != self._known:
+            maker.check_model(self._model, where=where)
+            self._known = maker.fingerprints
+            self._model = maker.fingerprints if self._model is None else self._model
+
+    def attention(self, maker: Maker, contexts: ContextEncoding) -> str:
+        """The `poly_attention` of a search; without a model, that of the index's maker, if the contexts need any."""
+        if self._attention is not None:
+            return self._attention
+        if contexts.keys is not None:
+            return "multihead"
+        return maker.attention if contexts.vectors.shape[1] > 1 else "basic"

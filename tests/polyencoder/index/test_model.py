@@ -1,0 +1,195 @@
+"""The model of an open index, of every engine: what replaces the index must be of the same one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+
+from polyencoder.errors import CheckpointError, InputError
+from polyencoder.index import Candidate
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.catalogue import Catalogue
+from polyencoder.index.folder.database import connect
+from polyencoder.index.folder.files import DATABASE
+from polyencoder.index.meta import Fingerprints, Maker
+from polyencoder.index.milvus.collection import MilvusCollection
+from polyencoder.index.model import IndexModel
+from polyencoder.index.open import is_postgres, make_index, open_index
+from polyencoder.index.postgres.connection import Server
+from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.scoring import ContextEncoding, score
+
+TEXTS = ["hello", "do you ski ?", "i have two dogs ."]
+names = (f"model_{i}" for i in count())
+
+
+@pytest.fixture(
+    params=[
+        "folder",
+        "faiss",
+        pytest.param("milvus", marks=pytest.mark.slow),
+        pytest.param("postgres", marks=pytest.mark.slow),
+    ]
+)
+def engine(request) -> str:
+    if request.param != "folder":
+        pytest.importorskip({"faiss": "faiss", "milvus": "milvus_lite", "postgres": "psycopg"}[request.param])
+    return request.param
+
+
+@pytest.fixture
+def where(engine, request, tmp_path):
+    if engine == "postgres":
+        return f"{request.getfixturevalue('postgres').address}#{next(names)}"
+    return f"milvus:{tmp_path}/index.db" if engine == "milvus" else tmp_path / "index"
+
+
+@pytest.fixture
+def build(engine, where):
+    """(ranker, before=False): an index of this model in place of what is there; `before`: as it was made earlier."""
+
+    def build(ranker, *, before: bool = False) -> None:
+        if is_postgres(where):
+            with closing(Server(where)) as server, server.changing() as session:
+                session.ask(f"DROP TABLE IF EXISTS {server.name}")
+        elif engine == "milvus":
+            with closing(MilvusCollection(where)) as collection:
+                collection._client.drop_collection(collection.name)
+        else:
+            shutil.rmtree(where, ignore_errors=True)
+        records = [Candidate(text, text) for text in TEXTS]
+        if before:
+            vectors = ranker.encode_candidates(TEXTS).numpy()
+            records = [one._replace(vector=vector) for one, vector in zip(records, vectors, strict=True)]
+        kind = {"faiss": "flat", "milvus": "flat"}.get(engine)
+        settings = {engine: kind} if kind else {}
+        make_index(records, where, earlier(ranker) if before else ranker, **settings).close()
+
+    return build
+
+
+def earlier(ranker) -> Fingerprints:
+    """Those of an index that was made until November 2026."""
+    model, text = ranker.model, ranker.text
+    return Fingerprints(candidate_fingerprint(model, text, contexts=True), text.fingerprint(contexts=True))
+
+
+def scores(index, contexts) -> dict[str, float]:
+    return {hit.text: hit.score for hit in index.search(contexts, top_k=3)[0]}
+
+
+def test_an_index_that_another_model_has_replaced(build, where, ranker, make_ranker):
+    build(ranker)
+    contexts, other = ranker.encode_contexts(["hello"]), make_ranker("poly", seed=1)
+    opened = [open_index(where, who) for who in (ranker, Fingerprints.of(ranker), None)]
+    opened += [open_index([where], ranker)]
+    for index in opened:
+        assert len(scores(index, contexts)) == 3
+    build(other)
+    for index in opened:
+        with pytest.raises(CheckpointError, match="made by another model"):
+            index.search(contexts)
+    for index in opened[:3]:
+        with pytest.raises(CheckpointError, match="made by another model"):
+            index.remove(["hello"])
+        index.close()
+    with open_index(where, other) as index:
+        assert len(index) == 3
+
+
+def test_an_index_that_the_same_model_has_replaced_under_another_fingerprint(build, where, ranker, make_ranker):
+    build(ranker, before=True)
+    contexts = ranker.encode_contexts(["hello"])
+    with open_index(where, ranker) as index:
+        expected = scores(index, contexts)
+        for before in (False, True, False):
+            build(ranker, before=before)
+            assert scores(index, contexts) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+            index.add([Candidate("new", "guten tag !")])
+            assert index.fingerprints == (earlier(ranker) if before else Fingerprints.of(ranker))
+            assert len(index) == 4
+        build(make_ranker("poly", seed=1))
+        with pytest.raises(CheckpointError, match="made by another model"):
+            index.search(contexts)
+
+
+def test_several_indexes_of_which_one_was_replaced(tmp_path, ranker, make_ranker):
+    for name in ("a", "b"):
+        make_index(TEXTS, tmp_path / name, ranker).close()
+    contexts = ranker.encode_contexts(["hello"])
+    for name in ("a", "b"):
+        with open_index([tmp_path / "a", tmp_path / "b"]) as index:
+            shutil.move(tmp_path / name, tmp_path / "before")
+            make_index(TEXTS, tmp_path / name, make_ranker("poly", seed=1)).close()
+            with pytest.raises(CheckpointError, match=f"{name}: made by another model"):
+                index.search(contexts)
+            shutil.rmtree(tmp_path / name)
+            shutil.move(tmp_path / "before", tmp_path / name)
+
+
+def test_weights_are_read_for_new_fingerprints_alone(ranker, monkeypatch):
+    maker, read = Maker.of(ranker, model_name=""), []
+    original = Fingerprints.of
+    monkeypatch.setattr(Fingerprints, "of", lambda *given, **more: read.append(1) or original(*given, **more))
+    model = IndexModel(ranker)
+    for _ in range(3):
+        model.check(maker, where="index")
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("attention", ["basic", "sqrt"])
+def test_without_a_model_the_attention_is_that_of_the_maker(build, where, make_ranker, attention):
+    ranker = make_ranker("poly", poly_attention=attention)
+    build(ranker)
+    contexts = ranker.encode_contexts(["hello", "do you have dogs ?"])
+    vectors = ranker.encode_candidates(TEXTS)
+    expected = score(contexts, vectors, attention=attention)[0].tolist()
+    for who in (None, Fingerprints.of(ranker), ranker):
+        with open_index(where, who) as index:
+            assert scores(index, contexts) == pytest.approx(dict(zip(TEXTS, expected, strict=True)), rel=1e-4)
+    with open_index(where, attention="sqrt") as index:  # what is given takes precedence
+        other = score(contexts, vectors, attention="sqrt")[0].tolist()
+        assert scores(index, contexts) == pytest.approx(dict(zip(TEXTS, other, strict=True)), rel=1e-4)
+        single = contexts.vectors[:, 0]
+        assert scores(index, single) == pytest.approx(
+            dict(zip(TEXTS, (vectors @ single[0]).tolist(), strict=True)), rel=1e-4, abs=1e-5
+        )
+    with pytest.raises(InputError, match="attention must be one of"):
+        open_index(where, attention="none")
+
+
+def test_multihead_attention_without_a_model(tmp_path, make_ranker):
+    ranker = make_ranker("poly", poly_attention="multihead", poly_attention_heads=2)
+    make_index(TEXTS, tmp_path / "index", ranker).close()
+    contexts, vectors = ranker.encode_contexts(["hello"]), ranker.encode_candidates(TEXTS)
+    with open_index(tmp_path / "index", ranker) as index:
+        expected = scores(index, contexts)
+    with open_index(tmp_path / "index") as index:
+        assert scores(index, contexts) == expected
+        single = contexts.vectors[:, 0]
+        assert scores(index, single) == pytest.approx(
+            dict(zip(TEXTS, (vectors @ single[0]).tolist(), strict=True)), rel=1e-4, abs=1e-5
+        )
+        with pytest.raises(InputError, match="attention is 'multihead', but the contexts have no keys"):
+            index.search(contexts.vectors)
+
+
+def test_an_index_that_does_not_say_its_attention(tmp_path, ranker):
+    """It was made until November 2026: "basic", as then, for contexts without keys."""
+    make_index(TEXTS, tmp_path / "index", ranker).close()
+    with closing(connect(tmp_path / "index" / DATABASE)) as connection:
+        catalogue = Catalogue(connection, tmp_path / "index")
+        values = json.loads(catalogue.description())
+        del values["attention"]
+        catalogue.describe(json.dumps(values))
+    contexts = ContextEncoding(torch.from_numpy(np.eye(2, 16, dtype=np.float32)[None]))
+    with FolderIndex.open(tmp_path / "index") as index:
+        assert index.meta.attention == "basic"
+        expected = score(contexts, ranker.encode_candidates(TEXTS), attention="basic")[0].tolist()
+        assert scores(index, contexts) == pytest.approx(dict(zip(TEXTS, expected, strict=True)), rel=1e-4, abs=1e-5)
