@@ -44,7 +44,7 @@ class CandidateReader:
 
     def fits(self, model: RankerModel, ids: Sequence[Sequence[int]]) -> bool:
         """Whether the cache can hold all of these candidates."""
-        numbers = sum(model.dim + len(row) * (model.token_dim or 0) for row in ids)
+        numbers = model.dim * len(ids) + (model.token_dim or 0) * sum(map(len, ids))
         return 4 * numbers + _OF_OBJECTS * len(ids) <= self._max_bytes
 
     def __call__(
