@@ -95,6 +95,13 @@ def interleaved_ms(
     return {name: statistics.median(values) for name, values in times.items()}
 
 
+def processor_ms(work: Work) -> float:
+    """Milliseconds of processor time of one call."""
+    start = time.process_time()
+    work()
+    return 1e3 * (time.process_time() - start)
+
+
 def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     """Peak resident memory of one call of `work` above the memory before it, in MB (2**20 bytes).
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 import itertools
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
+from benchmarks.common import argument_parser, machine, minilm_folder, print_report, processor_ms, use_threads
 from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
 from polyencoder import Ranker
 from polyencoder.index.rerank import OWN_K
@@ -96,19 +96,13 @@ def _measured(
         stored = Searcher(late, index, top_k=TOP_K, rerank_k=n, keep_turns=True)
         works: dict[str, Work] = {kind: _rank(ranker, candidates) for kind, ranker in rankers.items()}
         works |= {"late, read before": works["late"], "late, stored": lambda turns: stored([turns])}
-        times = {name: _processor_ms(works[name], turns) for name in names}
+        times = {name: processor_ms(partial(works[name], turns)) for name in names}
         index.close()
     return times
 
 
 def _rank(ranker: Ranker, candidates: list[str]) -> Work:
     return lambda turns: ranker.rank(turns, candidates, top_k=TOP_K)
-
-
-def _processor_ms(work: Work, turns: list[str]) -> float:
-    start = time.process_time()
-    work(turns)
-    return 1e3 * (time.process_time() - start)
 
 
 def _stored(ranker: Ranker, contexts: list[list[str]], texts: list[str]) -> dict[str, float]:

@@ -1,11 +1,12 @@
-"""Trains sentence-transformers' bi- or cross-encoder on ConvAI2, with the backbone, data and updates of ours.
+"""Trains sentence-transformers' bi-, late-interaction or cross-encoder on ConvAI2, as ours: backbone, data, updates.
 
     python -m benchmarks.reproduce.peers bi --backbone FOLDER --datapath DATA --examples 20000 --out FOLDER
 
 prints one JSON object with R@1 and MRR on the validation set. Trainers and losses are sentence-transformers', with
-their defaults: `MultipleNegativesRankingLoss` with the other labels of a batch; for a cross-encoder
-`BinaryCrossEntropyLoss` with sampled negatives. As ours, the cross-encoder is trained without dropout, and each update
-has whole examples. After a kill the same command resumes from the last checkpoint.
+their defaults: `MultipleNegativesRankingLoss` with the other labels of a batch, for a late-interaction encoder
+(`MultiVectorEncoder`) that of its MaxSim; for a cross-encoder `BinaryCrossEntropyLoss` with sampled negatives. As ours,
+these two are trained without dropout, and each update has whole examples. After a kill the same command resumes from
+the last checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 import os
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -27,23 +28,30 @@ import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from benchmarks.agents import CONVAI2, quiet_parlai
+from benchmarks.ranking_peer import multi_vector_encoder
 from polyencoder.evaluation.metrics import Tally, of_example, ranks
 
 SCALE = 20.0  # of cosines, its default
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+CACHED = 16
+"""Texts with activations in memory at once when a late-interaction encoder is trained; no result depends on it."""
+ENCODED = 512
+"""Contexts whose token vectors are in memory at once."""
 TOKENS = 360
 """Length limit of a bi-encoder's texts and of a cross-encoder's pairs, which are cut at the end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=("bi", "cross"))
+    parser.add_argument("kind", choices=MAKERS)
     parser.add_argument("--backbone", required=True)
     parser.add_argument("--datapath", required=True)
     parser.add_argument("--examples", type=int, default=20_000)
     parser.add_argument("--batch-size", type=int, default=64, help="examples per update")
     parser.add_argument("--learning-rate", type=float, default=1e-4)
     parser.add_argument("--num-negatives", type=int, default=9, help="negatives of an example, for a cross-encoder")
-    parser.add_argument("--bf16", action="store_true", help="train under autocast to bfloat16")
+    parser.add_argument("--no-projection", action="store_true", help="compare tokens by the encoder's own outputs")
+    parser.add_argument("--bf16", action="store_true", help="train under autocast to bfloat16 (late: evaluate, too)")
     parser.add_argument("--evaluated", type=int, help="evaluate only this many examples")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="folder of checkpoints")
@@ -60,8 +68,7 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
     torch.manual_seed(flags.seed)
     examples = list(islice(_examples(flags.datapath, "train", seed=flags.seed), flags.examples))
     updates = math.ceil(len(examples) / flags.batch_size)
-    make = _bi if flags.kind == "bi" else _cross
-    model, train, score = make(peer, flags, examples)
+    model, train, score = MAKERS[flags.kind](peer, flags, examples)
     args: dict[str, Any] = {
         "output_dir": str(flags.out),
         "max_steps": updates,
@@ -131,11 +138,39 @@ def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Pa
     return model, train, score
 
 
+def _late(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
+    """A ColBERT. It has a new projection of tokens to 128 dimensions, unless `--no-projection`."""
+    package, datasets = import_module("sentence_transformers.multi_vector_encoder"), import_module("datasets")
+    losses = import_module("sentence_transformers.multi_vector_encoder.losses")
+    model = multi_vector_encoder(flags.backbone, projected=not flags.no_projection, config=NO_DROPOUT)
+    pairs = datasets.Dataset.from_list([{"query": text, "positive": label} for text, label, _ in examples])
+
+    def train(args: dict[str, Any]) -> Any:
+        return package.MultiVectorEncoderTrainer(
+            model=model,
+            args=package.MultiVectorEncoderTrainingArguments(per_device_train_batch_size=flags.batch_size, **args),
+            train_dataset=pairs,
+            loss=losses.CachedMultiVectorMultipleNegativesRankingLoss(model, mini_batch_size=CACHED),
+        )
+
+    def score(evaluated: Sequence[Example]) -> Iterator[torch.Tensor]:
+        texts = list(dict.fromkeys(candidate for _, _, candidates in evaluated for candidate in candidates))
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=flags.bf16):
+            tokens = dict(zip(texts, model.encode_document(texts, show_progress_bar=True), strict=True))
+        for start in range(0, len(evaluated), ENCODED):  # contexts of about the same length are encoded together
+            some = evaluated[start : start + ENCODED]
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=flags.bf16):
+                contexts = model.encode_query([text for text, _, _ in some], show_progress_bar=False)
+            for context, (_, _, candidates) in zip(contexts, some, strict=True):
+                yield model.similarity([context.float()], [tokens[one].float() for one in candidates])[0]
+
+    return model, train, score
+
+
 def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
     cross, datasets = import_module("sentence_transformers.cross_encoder"), import_module("datasets")
     losses = import_module("sentence_transformers.cross_encoder.losses")
-    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = cross.CrossEncoder(flags.backbone, num_labels=1, max_length=TOKENS, config_kwargs=dropout)
+    model = cross.CrossEncoder(flags.backbone, num_labels=1, max_length=TOKENS, config_kwargs=NO_DROPOUT)
     labels = sorted({label for _, label, _ in examples})
     draw = random.Random(flags.seed)
     rows = []
@@ -166,6 +201,13 @@ def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) ->
         return scores.split([len(candidates) for _, _, candidates in evaluated])
 
     return model, train, score
+
+
+MAKERS: Mapping[str, Callable[[Any, argparse.Namespace, Sequence[Example]], Parts]] = {
+    "bi": _bi,
+    "late": _late,
+    "cross": _cross,
+}
 
 
 def _processes() -> list[str] | None:

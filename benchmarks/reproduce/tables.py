@@ -17,7 +17,7 @@ from benchmarks.reproduce.yaml_schema import non_empty_list, parse_fields, read_
 from polyencoder.errors import ConfigError, did_you_mean
 
 TABLES = Path(__file__).parent / "tables"
-UNITS = {"percent": 100.0, "ms": 1.0, "hours": 1.0, "examples": 1.0, "MB": 1.0, "M": 1.0}
+UNITS = {"percent": 100.0, "ms": 1.0, "hours": 1.0, "examples": 1.0, "MB": 1.0, "kB": 1e-3, "M": 1.0}
 PICTURES = ("line", "lines", "latency", "accuracy")
 _NOTHING = "-"
 

@@ -1,0 +1,152 @@
+"""Ranks lists of candidates by late interaction: ours beside sentence-transformers' `MultiVectorEncoder`, a ColBERT.
+
+Milliseconds of processor time, medians, from a context and texts to the ten best, the context included. Both take turns
+in one process, around one encoder; added layers are untrained, since times do not depend on them.
+- `unseen_ms`: candidates that were never seen before, by `Ranker.rank`; by `encode_query`, `encode_document` and
+  `similarity`;
+- `kept_ms`: the same candidates once more: our ranker remembers their token vectors, theirs are a list of tensors;
+- `stored_ms`: ours in an index with `store_tokens="int8"`, of which all candidates are scored.
+
+Their model is measured as it is made by default, with a new projection of tokens to 128 dimensions, and without.
+`.._bytes` of a candidate: its token vectors, for ours in an index, with the vector by which it is searched.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.common import argument_parser, machine, minilm_folder, print_report, processor_ms, use_threads
+from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
+from polyencoder import Ranker
+from polyencoder.index.searcher import Searcher
+
+COUNTS = (20, 100, 1_000)
+OURS, THEIRS, PROJECTED = "late-interaction", "MultiVectorEncoder", "MultiVectorEncoder-128"
+TOP_K = 10
+TOKENS = 360  # of a text
+WARM_UP = 20  # candidates of an uncounted list
+
+Times = dict[tuple[str, str], float]
+"""Milliseconds of a system in a case."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argument_parser(__doc__)
+    parser.add_argument("--backbone", type=Path, help="folder of the encoder (default: MiniLM)")
+    parser.add_argument("--datapath", type=Path, help="ParlAI's data folder, for real texts")
+    parser.add_argument("--repeats", type=int, default=5, help="contexts of each measurement")
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="candidates of a list")
+    flags = parser.parse_args(arguments)
+    use_threads(flags.threads)
+    counts, repeats = (COUNTS[:1], 2) if flags.quick else (flags.counts, flags.repeats)
+    n_texts = WARM_UP + repeats * sum(counts)
+    if flags.datapath is None:
+        contexts, texts = made_contexts(repeats), made_candidates(n_texts)
+    else:
+        contexts, texts = read_contexts(flags.datapath, repeats), read_candidates(flags.datapath, n_texts)
+    backbone = flags.backbone or minilm_folder()
+    late = Ranker.from_backbone(backbone, "late", device="cpu", text={"text_truncate": TOKENS})
+    with torch.no_grad():
+        late.model.get_parameter("exits").fill_(1e-3)
+    peers = {name: multi_vector_encoder(backbone, projected=name == PROJECTED) for name in (THEIRS, PROJECTED)}
+    rows = [*_times(late, peers, contexts, texts, counts=counts), *_bytes(late, peers, texts[-max(counts) :])]
+    found = {(row["system"], row["candidates"], name): row[name] for row in rows for name in row}
+    summary = {
+        f"ours / {theirs}, {n}, {case}": found[OURS, n, case] / found[theirs, n, case]
+        for n, case, theirs in itertools.product(counts, ("unseen_ms", "kept_ms"), peers)
+    }
+    settings = {"repeats": repeats, "candidates": list(counts), "tokens": TOKENS}
+    report = {"benchmark": "ranking_peer", "machine": machine(), "settings": settings, "rows": rows, "summary": summary}
+    print_report(report, as_json=flags.json)
+
+
+def multi_vector_encoder(backbone: str | Path, *, projected: bool, config: Mapping[str, Any] | None = None) -> Any:
+    """Makes their model of an encoder: with a new projection to 128 dimensions, or by the encoder's own outputs."""
+    try:
+        package = importlib.import_module("sentence_transformers")
+        dense = importlib.import_module("sentence_transformers.base.modules.dense").Dense
+        model = package.MultiVectorEncoder(str(backbone), device="cpu", config_kwargs=dict(config or {}))
+    except (ImportError, AttributeError) as error:
+        raise SystemExit(
+            f"this compares with sentence-transformers' MultiVectorEncoder ({error}): "
+            "pip install 'sentence-transformers>=6.2'"
+        ) from None
+    if not projected:
+        kept = [module for module in model.children() if not isinstance(module, dense)]
+        model = package.MultiVectorEncoder(modules=kept, device="cpu")
+    model.max_seq_length = TOKENS
+    return model
+
+
+def _times(
+    late: Ranker, peers: Mapping[str, Any], contexts: list[list[str]], texts: list[str], *, counts: Sequence[int]
+) -> list[dict[str, Any]]:
+    """A row for each system and number of candidates."""
+    unseen = iter(texts)
+    _measured(late, peers, list(itertools.islice(unseen, WARM_UP)), contexts[0])
+    rows = []
+    for n in counts:
+        found = [_measured(late, peers, list(itertools.islice(unseen, n)), turns) for turns in contexts]
+        for system in (OURS, *peers):
+            cases = [case for name, case in found[0] if name == system]
+            medians = {case: statistics.median(one[system, case] for one in found) for case in cases}
+            rows.append({"system": system, "candidates": n, **medians})
+    return rows
+
+
+def _measured(late: Ranker, peers: Mapping[str, Any], candidates: list[str], turns: list[str]) -> Times:
+    """Milliseconds of each system in each case, for one list."""
+    kept = {name: peer.encode_document(candidates, show_progress_bar=False) for name, peer in peers.items()}
+
+    def ours() -> object:
+        return late.rank(turns, candidates, top_k=TOP_K)
+
+    def theirs(name: str, tokens: list[Tensor] | None) -> Callable[[], object]:
+        return lambda: _best(peers[name], turns, candidates, tokens)
+
+    times = {(OURS, "unseen_ms"): processor_ms(ours)}
+    times |= {(name, "unseen_ms"): processor_ms(theirs(name, None)) for name in peers}
+    times[OURS, "kept_ms"] = processor_ms(ours)
+    times |= {(name, "kept_ms"): processor_ms(theirs(name, kept[name])) for name in peers}
+    with tempfile.TemporaryDirectory() as folder, late.index(candidates, folder, store_tokens="int8") as index:
+        stored = Searcher(late, index, top_k=TOP_K, rerank_k=len(candidates), keep_turns=True)
+        times[OURS, "stored_ms"] = processor_ms(lambda: stored([turns]))
+    return times
+
+
+@torch.inference_mode()
+def _best(peer: Any, turns: list[str], candidates: list[str], tokens: list[Tensor] | None) -> list[str]:
+    """The ten best by their MaxSim; `tokens` are the candidates', None to encode them now."""
+    context = peer.encode_query(["\n".join(turns)], show_progress_bar=False)
+    if tokens is None:
+        tokens = peer.encode_document(candidates, show_progress_bar=False)
+    scores = peer.similarity(context, tokens)[0]
+    return [candidates[row] for row in scores.topk(min(TOP_K, len(candidates))).indices.tolist()]
+
+
+def _bytes(late: Ranker, peers: Mapping[str, Any], texts: list[str]) -> list[dict[str, Any]]:
+    """A row for each system: bytes of a candidate."""
+    ours: dict[str, float] = {}
+    for dtype in ("int8", "float16"):
+        with tempfile.TemporaryDirectory() as folder:
+            late.index(texts, folder, store_tokens=dtype).close()
+            ours[f"{dtype}_bytes"] = sum(path.stat().st_size for path in Path(folder).glob("*.npy")) / len(texts)
+    rows: list[dict[str, Any]] = [{"system": OURS, "candidates": len(texts), **ours}]
+    for name, peer in peers.items():
+        numbers = sum(one.numel() for one in peer.encode_document(texts, show_progress_bar=False)) / len(texts)
+        sizes = {"float32_bytes": 4 * numbers, "float16_bytes": 2 * numbers}
+        rows.append({"system": name, "candidates": len(texts), **sizes})
+    return rows
+
+
+if __name__ == "__main__":
+    main()

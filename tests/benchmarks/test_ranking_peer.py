@@ -1,0 +1,45 @@
+"""The benchmark of late interaction beside sentence-transformers in miniature."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import ranking_peer
+
+pytestmark = pytest.mark.slow
+
+
+def test_both_sides_rank_the_same_lists(bert, capsys):
+    pytest.importorskip("sentence_transformers.multi_vector_encoder")
+    ranking_peer.main(["--json", "--quick", "--backbone", str(bert)])
+    report = json.loads(capsys.readouterr().out)
+    times = {row["system"]: row for row in report["rows"] if "unseen_ms" in row}
+    assert times.keys() == {"late-interaction", "MultiVectorEncoder", "MultiVectorEncoder-128"}
+    assert all(row["candidates"] == 20 and row["kept_ms"] > 0 for row in times.values())
+    ours, theirs = times["late-interaction"], times["MultiVectorEncoder"]
+    assert ours["stored_ms"] > 0
+    ratio = report["summary"]["ours / MultiVectorEncoder, 20, kept_ms"]
+    assert ratio == pytest.approx(ours["kept_ms"] / theirs["kept_ms"])
+    sizes = {row["system"]: row for row in report["rows"] if "float16_bytes" in row}
+    tokens = sizes["MultiVectorEncoder"]["float32_bytes"] / (4 * 16)  # of the tiny encoder's 16 numbers
+    assert tokens > 3
+    assert sizes["MultiVectorEncoder-128"]["float16_bytes"] == pytest.approx(2 * 128 * tokens)
+    int8, float16 = (sizes["late-interaction"][f"{dtype}_bytes"] for dtype in ("int8", "float16"))
+    assert 16 * tokens < int8 < float16 < 2 * 16 * tokens + 4 * 16 + 200  # a vector, and the heads of small files
+
+
+def test_their_best_candidates_are_those_of_maxsim(bert):
+    pytest.importorskip("sentence_transformers.multi_vector_encoder")
+    peer = ranking_peer.multi_vector_encoder(bert, projected=False)
+    texts = ["hello there", "how are you", "i am fine", "what is your name", "good morning"]
+    context = peer.encode_query("hello , how are you ?", show_progress_bar=False)
+    assert context.size(1) == 16
+    torch.testing.assert_close(context.norm(dim=-1), torch.ones(len(context)))
+    tokens = peer.encode_document(texts, show_progress_bar=False)
+    expected = [float((context @ one.T).max(1).values.sum()) for one in tokens]
+    order = sorted(texts, key=lambda text: -expected[texts.index(text)])
+    assert ranking_peer._best(peer, ["hello , how are you ?"], texts, None) == order
+    assert ranking_peer._best(peer, ["hello , how are you ?"], texts, tokens) == order
