@@ -25,9 +25,9 @@ from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.importing import is_parlai_model
 from polyencoder.storage.checkpoint import read_states
 from polyencoder.training.distributed import gather_objects
-from polyencoder.training.finite import DIVERGED
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
+from polyencoder.training.skipped import DIVERGED
 
 
 def trains(opt: Opt) -> bool:

@@ -21,11 +21,10 @@ from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.distributed import Processes, broadcast_weights, gather_objects
-from polyencoder.training.finite import DIVERGED
 from polyencoder.training.objective import Objective, Outcome
 from polyencoder.training.progress import Goal, Progress
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything
-from polyencoder.training.skipped import SkippedBatches
+from polyencoder.training.skipped import DIVERGED, SkippedBatches
 from polyencoder.training.updates import OptimizerUpdates
 
 _log = logging.getLogger(__name__)

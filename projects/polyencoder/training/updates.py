@@ -10,10 +10,10 @@ from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import sum_gradients
-from polyencoder.training.finite import FiniteUpdates
 from polyencoder.training.optimizer import clip_embeddings
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
+from polyencoder.training.skipped import FiniteUpdates
 
 
 class OptimizerUpdates:

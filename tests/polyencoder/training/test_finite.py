@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyencoder.errors import TrainingError
-from polyencoder.training.finite import OVERFLOWS, FiniteUpdates
+from polyencoder.training.skipped import OVERFLOWS, FiniteUpdates
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import EXAMPLES, PLAIN, weights
 

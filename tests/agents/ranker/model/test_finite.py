@@ -13,7 +13,7 @@ from polyencoder.errors import CheckpointError, ConfigError, TrainingError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage.checkpoint import read_model_file
 from polyencoder.storage.names import CONFIG, TOKENIZER
-from polyencoder.training.finite import FiniteUpdates
+from polyencoder.training.skipped import FiniteUpdates
 
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 NAN, INF = float("nan"), float("inf")
