@@ -12,7 +12,14 @@ import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
@@ -147,6 +154,7 @@ class AgainstADict(RuleBasedStateMachine):
     def begin(self, first, variant):
         first = first._replace(text="hello", vector=None)
         self.index = self.make(first, variant)
+        self.others: list[Index] = []
         self.oracle = Oracle({first.id: (first.text, first.metadata, None)})
 
     @rule(step=BLOCKS)
@@ -160,6 +168,7 @@ class AgainstADict(RuleBasedStateMachine):
                 with self.index.changing():
                     for step in items:
                         self._play(*step, inside)
+                    assert len(self.index) == len(self.oracle)  # nobody sees it yet
                     if how == "fail":
                         raise LookupError
             except LookupError:
@@ -192,7 +201,19 @@ class AgainstADict(RuleBasedStateMachine):
 
     @rule()
     def open_again(self):
+        self.others.append(self.index)
         self.index = self.reopen(self.index)
+
+    @precondition(lambda self: self.others)
+    @rule()
+    def use_another(self):
+        """One that was opened before, which sees the changes of the others."""
+        self.others.append(self.index)
+        self.index = self.others.pop(0)
+
+    def teardown(self):
+        for index in self.others:
+            index.close()
 
     @invariant()
     def faiss_has_the_vectors_of_its_rows(self):

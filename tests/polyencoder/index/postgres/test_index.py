@@ -365,12 +365,11 @@ def test_parameters_of_the_one_that_is_there_are_not_others(where, ranker):
         assert len(index) == 7
 
 
-def test_any_sequence_of_changes(postgres, ranker, check_any_changes):
+def test_any_sequence_of_changes(postgres, ranker, check_any_changes, monkeypatch):
+    monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
+
     def make(first: Candidate, variant: int) -> PostgresIndex:
-        return PostgresIndex.make(f"{postgres.address}#{next(names)}", iter([first]), ranker)
+        kind, words = ("flat", "hnsw", "ivf-flat")[variant % 3], variant % 2 == 1
+        return PostgresIndex.make(f"{postgres.address}#{next(names)}", iter([first]), ranker, kind=kind, words=words)
 
-    def reopen(index: PostgresIndex) -> PostgresIndex:
-        index.close()
-        return PostgresIndex.open(index.address, ranker)
-
-    check_any_changes(make, reopen, examples=10, steps=10)
+    check_any_changes(make, lambda index: PostgresIndex.open(index.address, ranker), examples=10, steps=10)
