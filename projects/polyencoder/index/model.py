@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polyencoder.errors import CheckpointError
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
@@ -32,7 +33,7 @@ class IndexModel:
         attention: str | None = None,
         known: Fingerprints | None = None,
     ) -> None:
-        self._model = known if ranker is None else ranker
+        self._model = ranker
         self._known = known
         self.ranker = None if ranker is None or isinstance(ranker, Fingerprints) else ranker
         self._attention = attention if self.ranker is None else self.ranker.model.config.poly_attention
@@ -41,10 +42,16 @@ class IndexModel:
 
     def check(self, maker: Maker, *, where: object) -> None:
         """Raises CheckpointError unless the model is the maker. Reads its weights only for other fingerprints."""
-        if maker.fingerprints != self._known:
-            maker.check_model(self._model, where=where)
-            self._known = maker.fingerprints
-            self._model = maker.fingerprints if self._model is None else self._model
+        newest, known = maker.fingerprints, self._known
+        if newest == known:
+            return
+        if self._model is None and known is not None and not newest.fits(known):
+            raise CheckpointError(
+                f"{where}: was replaced by an index that was made by another model (fingerprint {newest.model}) than "
+                f"when it was opened ({known.model}): open it again"
+            )
+        maker.check_model(self._model, where=where)
+        self._known = newest
 
     def attention(self, maker: Maker, contexts: ContextEncoding) -> str:
         """The `poly_attention` of a search; without a model, that of the index's maker, if the contexts need any."""
