@@ -15,7 +15,6 @@ from polyencoder.modeling import RankerModel
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.modeling.encoder_config import DROPOUT
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.context import stacked
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.digests import fingerprint, weight_parts
 from polyencoder.text import TextEncoder, TokenBatch, token_batches
@@ -79,11 +78,16 @@ def encode_contexts(
     if not contexts:
         raise InputError("no context to encode: the list of contexts is empty")
     ids = [array("i", text.context_ids(turns)) for turns in contexts]
-    places, parts = list[int](), list[ContextEncoding]()
+    out: ContextEncoding | None = None
     for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
-        places += batch
-        parts.append(model.encode_context(tokens))
-    return stacked(parts).select(torch.tensor(places, device=parts[0].vectors.device).argsort())
+        part = model.encode_context(tokens)
+        if out is None:
+            out = part.empty(len(ids))
+        elif part.n_codes > out.n_codes:  # a shorter context may have more turns
+            out = out.padded(part.n_codes)
+        out.put(torch.tensor(batch, device=part.vectors.device), part)
+    assert out is not None
+    return out
 
 
 @torch.no_grad()

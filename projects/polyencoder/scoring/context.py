@@ -93,11 +93,22 @@ class ContextEncoding:
         places = range(self.batch_size)[rows] if isinstance(rows, slice) else torch.arange(self.batch_size)[rows.cpu()]
         return replace(some, tokens=[tokens[int(place)] for place in places])
 
-    def _padded(self, codes: int) -> ContextEncoding:
+    def empty(self, batch_size: int) -> ContextEncoding:
+        """Zeros for `batch_size` contexts of the same shape; a mask is False everywhere."""
+        zeros = self._mapped(lambda tensor: tensor.new_zeros(batch_size, *tensor.shape[1:]))
+        return replace(zeros, tokens=None if self.tokens is None else self.tokens[:1] * batch_size)
+
+    def padded(self, codes: int) -> ContextEncoding:
         """Pads to this number of vectors; the mask, if any, is False at padding."""
-        if self.n_codes == codes:
-            return self
         return self._mapped(lambda t: pad(t, (*(0, 0) * (t.dim() - 2), 0, codes - t.size(1))))
+
+    def put(self, rows: Tensor, part: ContextEncoding) -> None:
+        """Writes the contexts of `part`, with at most as many codes, into rows: int64 [batch of the part]."""
+        for whole, some in zip(self._tensors(), part._tensors(), strict=True):
+            whole[rows, : some.size(1)] = some
+        if self.tokens is not None and part.tokens is not None:
+            for row, text in zip(rows.tolist(), part.tokens, strict=True):
+                self.tokens[row] = text
 
     def _tensors(self) -> list[Tensor]:
         keys = () if self.keys is None else (self.keys.vectors, self.keys.biases)
@@ -120,7 +131,7 @@ def stacked(parts: Sequence[ContextEncoding]) -> ContextEncoding:
     if any(part.mask is not None or part.n_codes < codes for part in parts):
         real = [part.vectors.new_ones(part.vectors.shape[:2], dtype=torch.bool) for part in parts]
         parts = [replace(part, mask=own) if part.mask is None else part for part, own in zip(parts, real, strict=True)]
-    parts = [part._padded(codes) for part in parts]
+    parts = [part.padded(codes) for part in parts]
     tensors = iter([torch.cat(some) for some in zip(*(part._tensors() for part in parts), strict=True)])
     texts = [text for part in parts for text in part.tokens or ()]
     return replace(parts[0]._mapped(lambda _: next(tensors)), tokens=texts or None)
