@@ -20,7 +20,14 @@ from polyencoder.scoring import ContextEncoding
 names = (f"test_{i}" for i in count())
 
 
-def stored(where: str, vectors: np.ndarray, metadata: list[dict] | None = None, *, kind: str = "flat") -> PostgresIndex:
+def stored(
+    where: str,
+    vectors: np.ndarray,
+    metadata: list[dict] | None = None,
+    *,
+    kind: str = "flat",
+    attention: str | None = None,
+) -> PostgresIndex:
     """An index of these vectors, whose ids are "0", "1", ...; without a model."""
     name, parameters = parse_kind(kind)
     if "nlist" in parameters:
@@ -43,7 +50,7 @@ def stored(where: str, vectors: np.ndarray, metadata: list[dict] | None = None, 
         ]
         table.write(zip(entries, vectors, strict=True))
         table.build()
-    return PostgresIndex(server, meta, None)
+    return PostgresIndex(server, meta, None, attention=attention)
 
 
 def scanned(contexts: ContextEncoding, vectors: np.ndarray, *, k: int, attention: str = "basic") -> list[list[str]]:

@@ -19,8 +19,7 @@ from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, 
 @pytest.mark.parametrize("attention", ["basic", "sqrt"])
 def test_exact_and_certified_are_the_scan(where, exactness, attention):
     vectors, contexts = drawn(400, 8, 24)
-    index = stored(where, vectors)
-    index.attention = attention
+    index = stored(where, vectors, attention=attention)
     hits = index.search(contexts, top_k=7, exactness=exactness, list_length=50 if exactness == "certified" else None)
     assert ids(hits) == scanned(contexts, vectors, k=7, attention=attention)
     assert {hit.found for some in hits for hit in some} <= {"exact", "certified"}
@@ -91,8 +90,7 @@ def test_multihead_scans(where):
     vectors, contexts = drawn(80, 6, 8, contexts=2)
     keys = Keys(torch.randn(2, 6, 8), torch.randn(2, 6), heads=2)
     contexts = ContextEncoding(contexts.vectors, keys=keys)
-    index = stored(where, vectors)
-    index.attention = "multihead"
+    index = stored(where, vectors, attention="multihead")
     hits = index.search(contexts, top_k=6, exactness="certified")
     best = score(contexts, torch.from_numpy(vectors), attention="multihead").topk(6)
     assert ids(hits) == [[str(row) for row in rows] for rows in best.indices.tolist()]
