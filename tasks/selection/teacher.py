@@ -129,10 +129,10 @@ class SelectionTeacher(FixedDialogTeacher):
 
         Raises ConfigError for another variant.
         """
-        _, task, *variant = self.opt["task"].split(":")
+        parts = self.opt["task"].split(":")  # a user's own task may have one part
+        task, variant = ":".join(parts[:2]), parts[2:]
         if variant not in ([], ["plain"]):
-            known = f"use selection:{task} or selection:{task}:plain"
-            raise ConfigError(f"-t {self.opt['task']}: unknown variant; {known}")
+            raise ConfigError(f"-t {self.opt['task']}: unknown variant; use {task} or {task}:plain")
         return split == "train" and not variant
 
     def _composed(self, episode: Episode, rng: SeededRandom) -> Messages:

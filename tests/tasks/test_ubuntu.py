@@ -108,6 +108,14 @@ def test_unknown_variant(make):
         make("train", ":big")
 
 
+def test_a_users_own_task_with_these_files(save, make, messages):
+    """ParlAI gives `-t mine` the teacher of a folder of that name, whose class may be a subclass."""
+    save("train", [[CONTEXT, "yes __eou__", "1.0"], ["other __eou__", "maybe __eou__", "1.0"]])
+    ours = make("train:evalmode")
+    mine = ubuntu.UbuntuTeacher(Opt(ours.opt, task="mine"))
+    assert [m["text"] for m in messages(mine)] == [m["text"] for m in messages(ours)]
+
+
 @pytest.mark.parametrize("variant", ["", ":plain"])
 @pytest.mark.parametrize(("given", "negatives"), [({}, 15), ({"num_negatives": 7}, 7)])
 def test_sampled_candidates_in_training(save, make, variant, given, negatives):
