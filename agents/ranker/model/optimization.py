@@ -20,6 +20,8 @@ from polyencoder.training.optimizer import parameter_groups as matrices_and_othe
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
 
+ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
+
 
 def precision_of(opt: Opt, *, use_cuda: bool) -> Precision:
     """The precision of `--bf16` or, on a GPU, `--fp16`."""
@@ -37,9 +39,6 @@ def check_precision(opt: Opt, *, use_cuda: bool) -> None:
         logging.warning("--fp16 true needs a GPU: computing in float32. On a CPU --bf16 true may be faster")
     if opt.get("bf16") and (reason := why_bf16_gains_nothing("cuda" if use_cuda else "cpu")):
         logging.warning(f"--bf16 true gains nothing here: {reason}")
-
-
-ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
 
 
 # Optimizers of torch.optim that cannot train a ranker

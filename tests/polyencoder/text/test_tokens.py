@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.text import pad, token_batches
-from polyencoder.text.batches import length_groups
+from polyencoder.text.batches import length_groups, padded
 
 sequences = st.lists(st.lists(st.integers(0, 1000), max_size=7), min_size=1, max_size=6)
 
@@ -31,6 +31,13 @@ def test_padding_is_on_the_right():
     assert batch.mask.tolist() == [[True, True, True], [True, False, False]]
     assert batch.segments is not None
     assert batch.segments.tolist() == [[0, 1, 1], [1, 0, 0]]
+
+
+def test_padding_to_a_width():
+    ids, mask = padded([[1, 2], [], [3]], pad_id=9, width=3)
+    assert ids.tolist() == [[1, 2, 9], [9, 9, 9], [3, 9, 9]]
+    assert mask.tolist() == [[True, True, False], [False, False, False], [True, False, False]]
+    assert padded([[]], pad_id=9)[0].tolist() == [[9]]
 
 
 def test_some_rows_are_no_wider_than_they_need():

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from polyencoder.export.onnx.graph import GROUP, Graph, padded
+from polyencoder.export.onnx.graph import GROUP, Graph
 
 
 @pytest.fixture
@@ -50,10 +50,3 @@ def test_both_texts_of_a_context(graph_of):
     graph.separator = 50
     found = graph([[1, 2, 50, 3, 4], [5], [50, 6]])
     assert (found["sum ids"].tolist(), found["sum extra_ids"].tolist()) == ([3, 5, 0], [7, 0, 6])
-
-
-def test_padding():
-    ids, mask = padded([[1, 2], [], [3]], pad_id=9, width=3)
-    assert ids.tolist() == [[1, 2, 9], [9, 9, 9], [3, 9, 9]]
-    assert mask.tolist() == [[True, True, False], [False, False, False], [True, False, False]]
-    assert padded([[]], pad_id=9)[0].tolist() == [[9]]
