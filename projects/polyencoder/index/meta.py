@@ -101,6 +101,8 @@ class Maker:
         model, tokenizer = values.pop("fingerprints")
         values |= {"model_fingerprint": model, "tokenizer_fingerprint": tokenizer}
         values["format_version"] = self.FORMAT_VERSION
+        if self.attention == "basic":  # earlier versions, which always took it for that, read the index, too
+            del values["attention"]
         return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -123,11 +125,16 @@ class Maker:
                 values["faiss"] = FaissFile.parsed(values["faiss"])
             if values.get("tokens") is not None:
                 values["tokens"] = StoredTokens.parsed(values["tokens"])
+            if unknown := sorted(values.keys() - {field.name for field in dataclasses.fields(cls)}):
+                raise CheckpointError(
+                    f"{where}: its description has {', '.join(unknown)}, which this version of polyencoder does not "
+                    "know; install the version that wrote it, or build the index again"
+                )
             parsed = cls(fingerprints=fingerprints, **values)
             parsed._check()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
-                f"{where}: damaged, a key of its description is missing, unknown or wrong ({error}); build it again"
+                f"{where}: damaged, a key of its description is missing or wrong ({error}); build it again"
             ) from None
         return parsed
 

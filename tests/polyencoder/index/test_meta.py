@@ -36,6 +36,16 @@ def test_a_description_is_read_as_it_was_written(rows, version, candidates, fais
     assert IndexMeta.parsed(meta.to_json(), "index") == meta
 
 
+def test_earlier_versions_read_the_description_unless_it_has_what_they_would_not_obey(make_ranker):
+    """They refuse a key that they do not know."""
+    for attention in ("basic", "sqrt"):
+        maker = Maker.of(make_ranker("poly", poly_attention=attention), model_name="")
+        values = json.loads(maker.to_json())
+        known = {"architecture", "dim", "format_version", "model_fingerprint", "model_name", "tokenizer_fingerprint"}
+        assert values.keys() - known == ({"attention"} if attention == "sqrt" else set())
+        assert Maker.parsed(maker.to_json(), "index") == maker
+
+
 def test_the_maker_is_the_ranker(make_ranker):
     ranker = make_ranker("poly")
     maker = Maker.of(ranker, model_name="")
@@ -60,7 +70,7 @@ def test_vectors_that_exist_need_their_size():
     [
         ({"format_version": 3}, "format version 3, but this version of polyencoder reads 4"),
         ({"format_version": None}, "format version None"),
-        ({"dim": 0}, "damaged, a key of its description is missing, unknown or wrong .*dim"),
+        ({"dim": 0}, "damaged, a key of its description is missing or wrong .*dim"),
         ({"dim": "8"}, "damaged, .*dim"),
         ({"shard_size": 0}, "damaged, .*shard_size"),
         ({"rows": -1}, "damaged, .*rows"),
@@ -69,7 +79,7 @@ def test_vectors_that_exist_need_their_size():
         ({"dtype": "float8"}, "damaged, .*dtype"),
         ({"model_fingerprint": 3}, "damaged, .*a fingerprint is not a text"),
         ({"tokenizer_fingerprint": None}, "damaged, .*a fingerprint is not a text"),
-        ({"odd": 1}, "damaged, .*odd"),
+        ({"odd": 1, "new": 2}, "its description has new, odd, which this version of polyencoder does not know"),
         ({"faiss": {"file": "x"}}, "damaged, "),
         ({"faiss": "x"}, "damaged, "),
     ],
