@@ -7,7 +7,7 @@ in one process, around one encoder; added layers are untrained, since times do n
 - `kept_ms`: the same candidates once more: our ranker remembers their token vectors, theirs are a list of tensors;
 - `stored_ms`: ours in an index with `store_tokens="int8"`, of which all candidates are scored.
 
-Their model is measured as it is made by default, with a new projection of tokens to 128 dimensions, and without.
+Their model is measured with its default, a new projection of tokens to 128 dimensions, and without.
 `.._bytes` of a candidate: its token vectors, for ours in an index, with the vector by which it is searched.
 """
 

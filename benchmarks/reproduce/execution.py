@@ -129,8 +129,13 @@ def _result(run: ReproductionRun, *, scale: str, seed: int, places: Places, dead
         pieces=progress.pieces,
         machine=machine,
         versions=versions,
-        places={name: places.named[name] for name in run.models},
+        places={name: _published(places.named[name]) for name in run.models},
     )
+
+
+def _published(place: str) -> str:
+    """A place as results name it: of a path on this machine its last part."""
+    return Path(place).name if os.path.isabs(os.path.expanduser(place)) else place
 
 
 def _progress(folder: Path, run: ReproductionRun) -> _SeedProgress:

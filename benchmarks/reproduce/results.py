@@ -55,7 +55,7 @@ class Result:
     versions: Mapping[str, str]
     format: int = FORMAT
     places: Mapping[str, str] = field(default_factory=dict)
-    """The encoders that it started from, as named by the scale or `--set`."""
+    """The encoders that it started from, as named by the scale or `--set`; of an absolute path its last part."""
 
 
 def result_path(folder: Path, scale: str, run: str, seed: int) -> Path:
