@@ -27,10 +27,8 @@ class RunRecord:
     """Its settings by their flat names, with all defaults."""
     starts: list[dict[str, Any]]
     """Each start: time, command, versions, machine, and `end` with the largest memory."""
-    has_checkpoint: bool = False
-    """Whether there is a checkpoint, which has all of the rest."""
     points: Points = field(default_factory=dict)
-    """Of the curve: `training` and `validation`."""
+    """This and what follows are the checkpoint's. Of the curve: `training` and `validation`."""
     measures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The main measures of the kept model and of the baselines, by their names."""
     progress: Mapping[str, float] = field(default_factory=dict)
@@ -95,7 +93,6 @@ def read_run_record(folder: Path) -> RunRecord:
             folder,
             options,
             starts,
-            has_checkpoint=True,
             points=states["curve"]["points"],
             measures=measures,
             progress=run["progress"],

@@ -108,9 +108,9 @@ class FolderIndex(Index):
         """The vectors of the newest state."""
         return self.state.vectors
 
-    def texts(self, start: int = 0, stop: int | None = None) -> list[str]:
-        """The texts of the rows from `start` up to `stop`, or to the end, including removed ones."""
-        return self._read(lambda state, catalogue: catalogue.texts(start, state.meta.rows if stop is None else stop))
+    def texts(self) -> list[str]:
+        """The texts of all rows, including removed ones."""
+        return self._read(lambda state, catalogue: catalogue.texts(0, state.meta.rows))
 
     def removed_rows(self) -> set[int]:
         """The rows whose entries were all removed."""
