@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
 from polyencoder.scoring import ContextEncoding, exact, score, search
+from polyencoder.scoring.rows import TensorSource
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -163,6 +164,22 @@ def test_low_precision_on_both_sides_is_rescored_too():
     found = search(context, candidates, k=25)
     assert torch.equal(found.indices, exact.indices)
     torch.testing.assert_close(found.scores, exact.scores)
+
+
+@pytest.mark.parametrize(("contexts", "at_once"), [(3, 2), (300, 100)])
+def test_what_is_scored_again_is_read_within_the_budget(contexts, at_once):
+    """256 candidates of each context, whether those are few or many."""
+    taken = []
+
+    class Watched(TensorSource):
+        def take(self, indices):
+            taken.append(len(indices))
+            return super().take(indices)
+
+    context, candidates = ContextEncoding(torch.randn(contexts, 1, 8)), torch.randn(2000, 8)
+    budget = at_once * 256 * 8
+    search(context, Watched(candidates), k=5, compute_dtype=torch.bfloat16, max_elements=budget)
+    assert taken == [256 * at_once] * (contexts // at_once) + [256 * (contexts % at_once)] * (contexts % at_once > 0)
 
 
 def test_memory_mapped_candidates(tmp_path):
