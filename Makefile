@@ -32,20 +32,17 @@ test: venv  ## run the tests (PYTEST_ARGS="-x -k poly" to choose)
 check: lint  ## check style and types and run the fast tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-# cosmic-ray writes each mutant to disk: into a copy of the working tree.
+# Each mutant is written to disk: into a copy of the working tree.
 MUTANTS := build/mutants
-MODULE ?= $(error MODULE: give a module of the library, such as scoring/topk)
-TESTS ?= tests/polyencoder/$(dir $(MODULE))test_$(notdir $(MODULE)).py
+MODULE ?= $(error MODULE: give a module or package of the library, such as scoring/topk or scoring)
 SAMPLE ?= 20
+SEED ?= 0
 
-mutants: venv  ## show defects that a module's tests do not notice (MODULE=scoring/topk, SAMPLE=20, TESTS= to choose)
+mutants: venv  ## show defects that a module's tests do not notice (MODULE=scoring, SAMPLE=20, SEED=0, TESTS= to choose)
 	rm -rf $(MUTANTS) && mkdir -p $(MUTANTS)
 	git ls-files -z --cached --others --exclude-standard | tar -c --null -T - | tar -x -C $(MUTANTS)
-	sed 's|MODULE|$(MODULE)|; s|TESTS|$(TESTS)|; s|PYTHON|$(CURDIR)/$(BIN)/python|' tests/mutation/template.toml > $(MUTANTS)/mutants.toml
-	cd $(MUTANTS) && export PATH="$(CURDIR)/$(BIN):$$PATH" PYTHONPATH="projects:$$PWD" && \
-	cosmic-ray init mutants.toml mutants.sqlite && cr-filter-operators mutants.sqlite mutants.toml && \
-	python tests/mutation/sample.py mutants.sqlite $(SAMPLE) && python tests/mutation/run.py baseline mutants.toml && \
-	python tests/mutation/run.py exec mutants.toml mutants.sqlite && cr-report --surviving-only --show-diff mutants.sqlite
+	cd $(MUTANTS) && PYTHONPATH="projects:$$PWD" "$(CURDIR)/$(BIN)/python" -m tests.mutation.run $(MODULE) \
+		--sample $(SAMPLE) --seed $(SEED) $(if $(TESTS),--tests $(TESTS))
 
 parlai-tests: venv  ## run ParlAI's own tests with our agents (PARLAI_TESTS=the folder tests/ of a checkout of ParlAI)
 	$(BIN)/python tests/parlai/run.py "$(or $(PARLAI_TESTS),$(error PARLAI_TESTS: give the folder tests/ of a checkout of ParlAI))"

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck
+from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
@@ -51,6 +51,10 @@ hypothesis_settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
 hypothesis_settings.load_profile("untimed")
+# Mutants are judged by this one: it is enough to know that a test fails.
+hypothesis_settings.register_profile(
+    "unshrunk", hypothesis_settings.get_profile("untimed"), derandomize=True, phases=[Phase.explicit, Phase.generate]
+)
 
 
 @pytest.hookimpl(wrapper=True)
