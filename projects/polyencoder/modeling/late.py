@@ -109,8 +109,8 @@ class LateEncoder(BiEncoder):
         return torch.cat([one.vectors for one in contexts.tokens])
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
-        vectors, found, mask = self._candidate_outputs(tokens)
-        lengths = mask.sum(1).clamp(min=1).tolist()
+        vectors, found = self._compared_vectors(self.candidate_tower(tokens), tokens.mask)
+        lengths = tokens.mask.sum(1).clamp(min=1).tolist()
         return [TokenVectors(vectors[row], found[row, :length]) for row, length in enumerate(lengths)]
 
     @torch.no_grad()
@@ -215,17 +215,24 @@ class LateEncoder(BiEncoder):
     # ---- vectors to compare
 
     def _read_context(self, tokens: TokenBatch) -> Texts:
-        outputs, mask = self.context_tower(tokens), tokens.mask
+        return self.context_texts(tokens, self.context_tower(tokens))
+
+    def context_texts(self, tokens: TokenBatch, outputs: Tensor) -> Texts:
+        """The vectors of contexts from the outputs of their tokens, [batch, length, dim]."""
+        mask = tokens.mask
         weights = mask.to(at_least_fp32(outputs.dtype)) / mask.sum(1, keepdim=True).clamp(min=1)
         vectors = self._scaled(self._pooled_context(outputs, mask))
         return Texts(vectors, self._tokens(outputs, mask), weights, self._turns(tokens, outputs))
 
     def _read_candidate(self, tokens: TokenBatch) -> Texts:
-        return self._candidate_texts(*self._candidate_outputs(tokens))
+        return self.candidate_texts(self.candidate_tower(tokens), tokens.mask)
 
-    def _candidate_outputs(self, tokens: TokenBatch) -> tuple[Tensor, Tensor, Tensor]:
-        outputs, mask = self.candidate_tower(tokens), tokens.mask
-        return self._candidate_vectors(self._pooled_candidate(outputs, mask)), self._tokens(outputs, mask), mask
+    def candidate_texts(self, outputs: Tensor, mask: Tensor) -> Texts:
+        """The vectors of candidates from the outputs of their tokens, [n, length, dim]."""
+        return self._candidate_texts(*self._compared_vectors(outputs, mask), mask)
+
+    def _compared_vectors(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        return self._candidate_vectors(self._pooled_candidate(outputs, mask)), self._tokens(outputs, mask)
 
     def _candidate_texts(self, vectors: Tensor, tokens: Tensor, mask: Tensor) -> Texts:
         with torch.autocast(tokens.device.type, enabled=False):
