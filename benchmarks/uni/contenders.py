@@ -1,0 +1,249 @@
+"""What is trained from one late-interaction encoder: itself, `uni`, and a residual cross-encoder."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from benchmarks.uni.tower import Packed, Prefix, Tower
+from polyencoder.modeling.late import LateEncoder
+from polyencoder.modeling.pooling import reduce
+from polyencoder.scoring.tokens import Texts
+from polyencoder.text import TokenBatch
+from polyencoder.text.batches import token_batches
+
+NEAR = 0.95
+"""Candidates whose vectors have a larger cosine with the label's are no negatives of it."""
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """A padded batch of contexts, with its lengths where the processor needs no GPU to know them."""
+
+    tokens: TokenBatch
+    lengths: list[int]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+class Late(nn.Module):
+    """The late-interaction encoder, run by `Tower`s, so that no contender has another implementation's speed.
+
+    Without dropout, and without training the embeddings, as in `benchmarks.reproduce`.
+    """
+
+    def __init__(self, late: LateEncoder) -> None:
+        super().__init__()
+        self.late = late.eval()
+        self._context_tower, self._candidate_tower = Tower(late.context_tower), Tower(late.candidate_tower)
+        for tower in late.towers:
+            tower.embeddings().requires_grad_(False)
+
+    def forward(self, contexts: Contexts, packed: Packed, index: Tensor | None = None) -> Tensor:
+        """Scores of all candidates for every context, [batch, n]; or, with row b of `packed` those of context b and
+        their numbers in `index` [batch, k], below 0 at padding, [batch, k]."""
+        return self.compared(self.read_contexts(contexts)[0], packed, index)[0]
+
+    def compared(self, contexts: Texts, packed: Packed, index: Tensor | None = None) -> tuple[Tensor, Texts]:
+        """The late-interaction encoder's scores, and the candidates as it reads them."""
+        outputs, _ = self._candidate_tower.read(packed.ids, packed.attends, positions=packed.positions)
+        candidates = self.late.candidate_texts(packed.each(outputs), packed.mask)
+        return self.late.compare(contexts, candidates, index), candidates
+
+    def read_contexts(self, contexts: Contexts) -> tuple[Texts, Prefix]:
+        tokens = contexts.tokens
+        outputs, kept = self._context_tower.read(tokens.ids, tokens.mask.unsqueeze(1))
+        read = self.late.context_texts(tokens, outputs)
+        return read, Prefix(kept, tokens.mask, read.vectors)
+
+    def loss(self, contexts: Contexts, packed: Packed, labels: Tensor) -> Tensor:
+        """Cross-entropy of each context's label among the candidates of the batch, near-duplicates left out."""
+        read, prefix = self.read_contexts(contexts)
+        scores, candidates = self.compared(read, packed)
+        scores = self.completed(scores, prefix, packed)
+        return F.cross_entropy(scores.masked_fill(near(candidates, labels), -torch.inf), labels)
+
+    def completed(self, scores: Tensor, prefix: Prefix, packed: Packed) -> Tensor:
+        """What is added to the scores of all candidates."""
+        return scores
+
+    def after_update(self) -> None:
+        self.late.after_batch()
+
+    def learnt(self) -> dict[str, list[float]]:
+        """Weights that show what was learnt: those of the exits."""
+        return {"exits": self.late.exit_weights.tolist()}
+
+    def groups(self, *, encoder: float, head: float, bias: float) -> list[dict[str, Any]]:
+        """The optimizer's groups, with their learning rates: weights of the encoder, new ones, and biases of `uni`."""
+        rates: dict[tuple[float, bool], list[nn.Parameter]] = {}
+        for name, parameter in self.named_parameters():
+            if parameter.requires_grad:
+                rate = bias if name == "bias" else head if name.startswith("head") else encoder
+                rates.setdefault((rate, parameter.dim() > 1 and name != "bias"), []).append(parameter)
+        return [{"params": some, "lr": rate, "weight_decay": 0.01 * decays} for (rate, decays), some in rates.items()]
+
+
+class Uni(Late):
+    """A cross-encoder whose contexts are read once: score = late(x, c) + head(x, u), u the mean output of c behind x.
+
+    Prefix mask: a context's tokens see the context, a candidate's tokens the context's keys and values and
+    themselves. A bias for each layer and head is added to their logits of the context. At -inf u is the candidate
+    encoder's own output: a candidate keeps its start token and its positions from 0.
+
+    late(x, c) are the exits of the same encoder, trained on: a context's outputs are the same with and without a
+    candidate behind it, so that they cost one more pass of the candidates alone, and no second encoder stands still.
+    The last layer of the head begins at zero, so that before training the score is late(x, c), whatever the bias.
+
+    At most `max_tokens` of candidates behind contexts are in memory; of more they are read block by block, and again
+    for the gradients.
+    """
+
+    def __init__(self, late: LateEncoder, *, bias: float, max_tokens: int) -> None:
+        super().__init__(late)
+        tower, dim = self._candidate_tower, late.context_tower.dim
+        self.bias = nn.Parameter(torch.full(tower.bias_shape, bias))
+        last = nn.Linear(dim, 1)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+        self.head = nn.Sequential(nn.LayerNorm(3 * dim), nn.Linear(3 * dim, dim), nn.GELU(), last)
+        self._max_tokens = max_tokens
+
+    def forward(self, contexts: Contexts, packed: Packed, index: Tensor | None = None) -> Tensor:
+        read, prefix = self.read_contexts(contexts)
+        scores, _ = self.compared(read, packed, index)
+        return self.completed(scores, prefix, packed) if index is None else scores + self._added(prefix, packed)
+
+    def completed(self, scores: Tensor, prefix: Prefix, packed: Packed) -> Tensor:
+        rows = [packed.row(number) for number in range(len(packed.counts))]
+        return scores + torch.cat([self._in_blocks(prefix, row) for row in rows], dim=1)
+
+    def learnt(self) -> dict[str, list[float]]:
+        return {**super().learnt(), **{f"bias of layer {i}": row for i, row in enumerate(self.bias.tolist())}}
+
+    def _in_blocks(self, prefix: Prefix, row: Packed) -> Tensor:
+        most = max(1, self._max_tokens // row.ids.size(1))
+        if len(prefix.mask) <= most:
+            return self._added(prefix, row)
+        blocks = torch.arange(len(prefix.mask), device=row.ids.device).split(most)
+        return torch.cat([checkpoint(self._added, prefix.select(block), row, use_reentrant=False) for block in blocks])
+
+    def _added(self, prefix: Prefix, packed: Packed) -> Tensor:
+        """head(x, u) of a row's candidates behind every context, or of row b's behind context b: [batch, most]."""
+        outputs, _ = self._candidate_tower.read(
+            packed.ids, packed.attends, positions=packed.positions, prefix=prefix, bias=self.bias
+        )
+        with torch.autocast(outputs.device.type, enabled=False):  # scores stay in float32
+            means = packed.means(outputs.float())
+            contexts = prefix.vectors.float().unsqueeze(1).expand_as(means)
+            added: Tensor = self.head(torch.cat([means, contexts, means * contexts], dim=-1)).squeeze(-1)
+        return added
+
+
+class Cross(Late):
+    """A residual cross-encoder of pairs: score = late(x, c), frozen, + head of a BERT of [x, c], which begins at zero.
+
+    As the library's `CrossEncoder` with a base, on the device. In training a context's candidates are its label,
+    `hard` others that late ranks highest in the batch, and `sampled` of the rest.
+    """
+
+    def __init__(self, late: LateEncoder, *, hard: int, sampled: int, max_tokens: int) -> None:
+        super().__init__(late.requires_grad_(False))
+        self.encoder = copy.deepcopy(late.context_tower).requires_grad_(True)
+        self.encoder.embeddings().requires_grad_(False)
+        self._tower, text = Tower(self.encoder), late.config.text
+        if (longest := text.longest_context + text.label_truncate - 1) > self._tower.longest:
+            raise SystemExit(f"a pair has up to {longest} tokens, the encoder reads {self._tower.longest}")
+        self.head = nn.Linear(self.encoder.dim, 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        self._hard, self._sampled, self._max_tokens = hard, sampled, max_tokens
+
+    @torch.no_grad()
+    def _base(self, contexts: Contexts, packed: Packed, index: Tensor | None = None) -> tuple[Tensor, Texts]:
+        return self.compared(self.read_contexts(contexts)[0], packed, index)
+
+    def forward(self, contexts: Contexts, packed: Packed, index: Tensor | None = None) -> Tensor:
+        scores, _ = self._base(contexts, packed, index)
+        if index is None:
+            index = torch.arange(len(packed.place), device=scores.device).expand(len(scores), -1)
+        return scores + self._of_pairs(contexts, packed, index.clamp(min=0))
+
+    def loss(self, contexts: Contexts, packed: Packed, labels: Tensor) -> Tensor:
+        base, candidates = self._base(contexts, packed)
+        index, allowed = self._chosen(base, near(candidates, labels), labels)
+        scores = base.gather(1, index) + self._of_pairs(contexts, packed, index)
+        return F.cross_entropy(scores.masked_fill(~allowed, -torch.inf), torch.zeros_like(labels))
+
+    def _chosen(self, base: Tensor, left_out: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Each context's candidates, its label first, and which of them there are: [batch, 1 + hard + sampled]."""
+        label = labels.unsqueeze(1)
+        wrong = ~left_out.scatter(1, label, True)
+        hard = base.masked_fill(~wrong, -torch.inf).topk(min(self._hard, base.size(1) - 1), dim=1).indices
+        others = wrong.scatter(1, hard, False)
+        drawn = torch.rand_like(base).masked_fill(~others, -1.0)
+        sampled = drawn.topk(min(self._sampled, base.size(1) - 1 - hard.size(1)), dim=1).indices
+        is_label = torch.ones_like(label, dtype=torch.bool)
+        allowed = torch.cat([is_label, wrong.gather(1, hard), others.gather(1, sampled)], dim=1)
+        return torch.cat([label, hard, sampled], dim=1), allowed
+
+    def _of_pairs(self, contexts: Contexts, packed: Packed, index: Tensor) -> Tensor:
+        """The head's scores of pairs, [batch, n]; contexts of like length are joined and read together."""
+        batches = token_batches(
+            [(length + packed.place.size(1)) * index.size(1) for length in contexts.lengths],
+            max_tokens=self._max_tokens,
+        )
+        parts, order = [], []
+        for batch in batches:
+            width = max(contexts.lengths[row] for row in batch)
+            rows = torch.tensor(batch, device=index.device)
+            ids, mask = contexts.tokens.ids[rows, :width], contexts.tokens.mask[rows, :width]
+            parts.append(self._of_joined(ids, mask, packed, index[rows]))
+            order += batch
+        return torch.cat(parts)[torch.tensor(order, device=index.device).argsort()]
+
+    def _of_joined(self, ids: Tensor, mask: Tensor, packed: Packed, index: Tensor) -> Tensor:
+        candidates, lengths = packed.ids.flatten()[packed.place], packed.mask.sum(1)
+        joined, real, segments = join(ids, mask.sum(1), candidates, lengths, index)
+        outputs, _ = self._tower.read(joined, real.unsqueeze(1), segments=segments)
+        config = self.late.config
+        vectors = reduce(outputs, real, reduction=config.reduction, first_m=config.reduction_outputs)
+        with torch.autocast(ids.device.type, enabled=False):
+            scores: Tensor = self.head(vectors.float() * config.output_scaling).view(index.shape)
+        return scores
+
+
+def join(
+    contexts: Tensor, context_lengths: Tensor, candidates: Tensor, lengths: Tensor, index: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Pairs of a context and each of its candidates, without the start token of the latter.
+
+    Args:
+        contexts: ids [batch, width], of which `context_lengths` [batch] are real.
+        candidates: ids [n, longest], of which `lengths` [n] are real.
+        index: [batch, k].
+
+    Returns:
+        Ids, mask and segments, [batch * k, width + longest - 1].
+    """
+    shape = (*index.shape, contexts.size(1) + candidates.size(1) - 1)
+    place = torch.arange(shape[-1], device=index.device).expand(shape)
+    behind = place - context_lengths.view(-1, 1, 1) + 1  # place in the candidate
+    own = candidates[index].gather(2, behind.clamp(0, candidates.size(1) - 1))
+    first = contexts.unsqueeze(1).expand(*index.shape, -1).gather(2, place.clamp(max=contexts.size(1) - 1))
+    is_context, real = behind < 1, behind < lengths[index].unsqueeze(-1)
+    ids = torch.where(is_context, first, own.masked_fill(~real, 0))
+    return ids.flatten(0, 1), (is_context | real).flatten(0, 1), (real & ~is_context).long().flatten(0, 1)
+
+
+def near(candidates: Texts, labels: Tensor) -> Tensor:
+    """Which candidates are near-duplicates of each label, [batch, n]; the label itself is none."""
+    directions = candidates.turns[:, 0].detach()
+    return (directions[labels] @ directions.T > NEAR).scatter(1, labels.unsqueeze(1), False)
