@@ -86,7 +86,9 @@ def hub_dataset(name: Any) -> str | None:
 
 
 def without_folder(value: Any) -> Any:
-    """Cuts absolute paths, separated by commas, to their last parts: cards are published."""
+    """Cuts absolute paths, in a list or separated by commas, to their last parts: cards are published."""
+    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
+        value = ",".join(value)
     if not isinstance(value, str):
         return value
     return ",".join(Path(one).name if Path(one).is_absolute() else one for one in value.split(","))

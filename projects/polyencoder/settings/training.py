@@ -121,10 +121,16 @@ class ScheduleConfig(Settings):
 
 @settings(panel="Distillation and hard negatives", in_parlai=True)
 class DistillationConfig(Settings):
-    """The teacher of a run, and how its scores are used; see `polyencoder.training.distillation.Distillation`."""
+    """The teachers of a run, and how their scores are used; see `polyencoder.training.distillation.Distillation`."""
 
-    teacher: Annotated[str | None, Parlai("teacher_model")] = None
-    """Also learn the scores of this ranker, usually a cross-encoder: folder, model file or hub id."""
+    teacher: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(commas),
+        Parameter(consume_multiple=True, negative="", allow_leading_hyphen=False),
+        Parlai("teacher_model"),
+    ] = None
+    """Also learn the scores of this ranker, usually a cross-encoder: folder, model file or hub id. Of several, with
+    commas between them, the mean of their margins, each teacher's divided by their root mean square."""
     weight: Annotated[float, Parameter(name="--distillation-weight"), Needs("teacher"), Field(ge=0, le=1)] = 0.5
     """Weight of the teacher's loss, from 0 to 1; the labels' loss has the rest."""
     kind: Annotated[DistillationKind, Parameter(name="--distillation-loss"), Needs("teacher")] = "kl"
@@ -154,7 +160,7 @@ class DistillationConfig(Settings):
     @property
     def has_teacher(self) -> bool:
         """Whether a teacher's scores are used."""
-        return self.teacher is not None and self.weight > 0
+        return bool(self.teacher) and self.weight > 0
 
 
 def parse_ranks(text: Any) -> Any:

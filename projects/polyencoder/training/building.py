@@ -9,6 +9,7 @@ from polyencoder.modeling import RankerModel, freeze
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import POINTWISE, TrainingConfig
+from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation, Teacher
@@ -26,19 +27,16 @@ _log = logging.getLogger(__name__)
 
 
 def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjective:
-    """Builds the objective: the loss of the labels and, with a teacher, the distillation loss.
+    """Builds the objective: the loss of the labels and, with teachers, the distillation loss.
 
     Raises:
-        CheckpointError, ConfigError: the teacher cannot be loaded.
+        CheckpointError, ConfigError: a teacher cannot be loaded, or cannot teach.
     """
     loss: Loss = CrossEntropy(config.label_smoothing)
     if config.objective != "softmax":
         loss = LabelLoss(OF_LABELS[config.objective], pointwise=config.objective in POINTWISE)
-    distillation = config.distillation
-    if distillation.has_teacher:
-        ranker = Ranker.from_pretrained(distillation.teacher or "", device=learner.device)
-        teacher = Teacher(ranker, ScoreCache(distillation.scores), bf16=config.precision == "bfloat16")
-        loss = Distillation(teacher, distillation, labels=loss)
+    if config.distillation.has_teacher:
+        loss = Distillation(_teachers(learner, config), config.distillation, labels=loss)
     return RankingObjective(
         learner.model,
         learner.text,
@@ -48,6 +46,25 @@ def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjectiv
         pair_tokens=config.pair_tokens,
         dims=_matryoshka(learner.model, config),
     )
+
+
+def _teachers(learner: Learner, config: TrainingConfig) -> list[Teacher]:
+    """The teachers, which share a cache; its file is not made for those that cannot teach."""
+    rankers: dict[str, tuple[str, Ranker]] = {}  # name and ranker by fingerprint
+    for name in config.distillation.teacher or ():
+        ranker = Ranker.from_pretrained(name, device=learner.device)
+        if ranker.model.has_foreign_candidates:
+            raise ConfigError(
+                f"{name}: no teacher, as it has no encoder of candidates, and scores those of one index alone",
+                argument="teacher",
+            )
+        digest = model_fingerprint(ranker.model, ranker.text)
+        if digest in rankers:
+            other, _ = rankers[digest]
+            raise ConfigError(f"the teachers {other} and {name} are the same model: give it once", argument="teacher")
+        rankers[digest] = name, ranker
+    cache = ScoreCache(config.distillation.scores)
+    return [Teacher(ranker, cache, bf16=config.precision == "bfloat16") for _, ranker in rankers.values()]
 
 
 def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:

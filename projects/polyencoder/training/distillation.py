@@ -1,4 +1,4 @@
-"""Knowledge distillation: the labels' cross-entropy plus a loss against a teacher's scores.
+"""Knowledge distillation: the labels' cross-entropy plus a loss against the scores of one or several teachers.
 
 A cross-encoder's scores are expensive and therefore cached (`ScoreCache`): further epochs, seeds and students only look
 them up.
@@ -22,6 +22,8 @@ from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums
 from polyencoder.training.score_cache import ScoreCache
+
+_SMALLEST = 1e-12  # size of margins; a teacher may score all candidates of a batch alike
 
 
 class Teacher:
@@ -89,37 +91,58 @@ class Teacher:
 
 
 class Distillation:
-    """(1 - weight) x loss of the labels + weight x loss against the teacher.
+    """(1 - weight) x loss of the labels + weight x loss against the teachers, as one (`mean_margins`).
 
     Args:
         config: weight, loss, temperature and number of candidates.
     """
 
     def __init__(
-        self, teacher: Teacher, config: DistillationConfig | None = None, *, labels: Loss | None = None
+        self, teachers: Sequence[Teacher], config: DistillationConfig | None = None, *, labels: Loss | None = None
     ) -> None:
-        self.teacher, self.config, self.labels = teacher, config or DistillationConfig(), labels or CrossEntropy()
+        self.teachers, self.config, self.labels = [*teachers], config or DistillationConfig(), labels or CrossEntropy()
 
     def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]:
         config, (hard, sums) = self.config, self.labels(scores, pool, batch)
         assert pool.labels is not None
         assert batch.turns is not None, "distillation needs the contexts as text: Collator(with_turns=True)"
         columns = shortlist(scores, pool.labels, config.candidates or scores.size(1))  # the label is the first of each
-        asked = self.teacher.asked
-        teacher = self.teacher.scores(batch.turns, pool.texts, rows_of(columns, pool)).to(scores.device)
+        index, asked = rows_of(columns, pool), self._asked
+        teacher = mean_margins([one.scores(batch.turns, pool.texts, index) for one in self.teachers]).to(scores.device)
         student = scores.gather(1, columns.clamp(min=0))
         if config.kind == "kl":
             soft = distillation_kl(student, teacher, temperature=config.temperature)
         else:
             soft = margin_mse(student, teacher, torch.zeros_like(pool.labels))
         own = {
-            "teacher_pairs": (float(self.teacher.asked - asked), 0),
+            "teacher_pairs": (float(self._asked - asked), 0),
             "distillation_loss": (float(soft.detach().sum()), len(soft)),
         }
         return (1 - config.weight) * hard + config.weight * soft, {**sums, **own}
 
     def has_choice(self, labels: Sequence[float]) -> bool:
         return len(labels) > 1
+
+    @property
+    def _asked(self) -> int:
+        return sum(teacher.asked for teacher in self.teachers)
+
+
+def mean_margins(scores: Sequence[Tensor]) -> Tensor:
+    """The scores of several teachers [batch, n] as those of one: the mean of their margins to the label.
+
+    The label is the first column; -inf is padding. Each teacher's margins are divided by their root mean square over
+    the batch: otherwise a cross-encoder's logits, which are larger than a bi-encoder's cosines, would decide alone. The
+    mean is multiplied by the first teacher's, since both losses compare its size with the student's scores: so a weight
+    or temperature that suits the first teacher suits all. The scores of a single teacher are unchanged.
+    """
+    if len(scores) == 1:
+        return scores[0]
+    absent = scores[0] == -torch.inf
+    margins = torch.stack([one - one[:, :1] for one in scores]).masked_fill(absent, 0)
+    sizes = margins.square().mean((1, 2), keepdim=True).sqrt()  # padding counts as 0 with all, so it cancels out
+    mean = sizes[0] * (margins / sizes.clamp(min=_SMALLEST)).mean(0)
+    return mean.masked_fill(absent, -torch.inf)
 
 
 def rows_of(columns: Tensor, pool: CandidatePool) -> Tensor:

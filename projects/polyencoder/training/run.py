@@ -220,6 +220,7 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
     # each process's part of the data depends on their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
     own = {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
+    own["teacher"] = ",".join(own["teacher"] or ()) or None  # a text, as before there could be several
     # what models had before there was a setting for it
     known = {one.name: one.default for part in (RankerConfig, TextConfig, ConvertConfig) for one in fields(part)}
     known["residual"] = False

@@ -109,3 +109,9 @@ def test_nothing_is_run_again_for_what_cannot_be_had(start, a_run, tmp_path, cap
     assert (tmp_path / "notes").read_text().split() == ["base-0"]
     assert start(never) == 1
     assert "never, seed 0: missing: not at hand" in capsys.readouterr().out
+
+
+def test_a_word_that_names_two_runs_needs_both():
+    step = Step("train", ("parlai", "train_model", "--teacher-model", "{folder:one}/model,{model:other}"), {})
+    run = ReproductionRun(name="x", steps=(step,), asked=Asked(), files=(), seeds=1, hours=None, missing="")
+    assert run.needs == {"one": False, "other": True}

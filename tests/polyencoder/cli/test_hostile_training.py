@@ -40,6 +40,11 @@ TRAINING = {
     "no settings": ([*TRAIN, "--config", "notes.txt"], "must hold `name: value` lines"),
     "an unknown setting": ([*TRAIN, "--config", "run.yaml"], "run.yaml: unknown setting 'epoch'; did you mean"),
     "a teacher": ([*TRAIN, "--teacher", "./nothing"], "nothing"),
+    "a second teacher": ([*TRAIN, "--teacher", "model", "--teacher", "./nothing"], "nothing"),
+    "a teacher twice": (
+        [*TRAIN, "--teacher", "model,./model"],
+        "the teachers model and ./model are the same model",
+    ),
     "a backbone's flag": ([*TRAIN, "--reduction", "mean"], "reduction is not read with init"),
     "streaming": ([*TRAIN, "--streaming"], "give validation data (valid)"),
     "a pipe": (

@@ -35,3 +35,5 @@ def test_names_of_the_hub(tmp_path):
     assert hub_dataset("hf:me/talks@english:train") == "me/talks"
     assert hub_dataset("talks.jsonl") is None
     assert without_folder("/a/b.csv,/c/d.csv,e/f.csv") == "b.csv,d.csv,e/f.csv"
+    assert without_folder(("/a/one", "me/two")) == "one,me/two"
+    assert without_folder((0.9, 0.999)) == (0.9, 0.999)

@@ -30,7 +30,8 @@ def problem(cls: type, values: dict) -> PolyencoderError:
         ({"streaming": "perhaps"}, "streaming is 'perhaps'; it must be true or false", "streaming"),
         ({"betas": "0.9"}, "betas is 0.9; it must be two numbers with a comma", "betas"),
         ({"betas": "0.9,0.99,0.999"}, "betas is '0.9,0.99,0.999'; it must be two numbers with a comma", "betas"),
-        ({"teacher": 3}, "teacher is 3; it must be a text", "teacher"),
+        ({"device": 3}, "device is 3; it must be a text", "device"),
+        ({"teacher": 3}, "teacher is 3; it must be a list", "teacher"),
     ],
 )
 def test_one_setting(values, line, argument):

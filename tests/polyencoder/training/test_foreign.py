@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,10 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate, Fingerprints, build_index, open_index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.ranker.encoding import candidate_fingerprint
-from polyencoder.training import TrainSettings, train_ranker
+from polyencoder.training import DistillationConfig, TrainSettings, train_ranker
+from polyencoder.training.building import build_objective
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
+from tests.polyencoder.training.runs import CONFIG
 from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests
 
 DIM = 7  # no encoder's here
@@ -227,6 +230,14 @@ def test_indexes_of_models_are_not_foreign(index, make_ranker, tmp_path, sentenc
     assert found is not None
     assert found.config({"normalize": None, "output_scaling": 3.0})["output_scaling"] == 3.0
     assert found.config({})["output_scaling"] == pytest.approx(20)
+
+
+def test_a_model_for_an_index_teaches_none(given, tmp_path, make_ranker):
+    train_ranker(given(epochs=1.0))
+    config = replace(CONFIG, distillation=DistillationConfig(teacher=(str(tmp_path / "out"),)))
+    with pytest.raises(ConfigError, match="out: no teacher, as it has no encoder of candidates") as caught:
+        build_objective(make_ranker("bi"), config)
+    assert caught.value.argument == "teacher"
 
 
 def test_a_configuration_has_all_of_it_or_nothing():

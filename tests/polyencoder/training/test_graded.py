@@ -149,7 +149,7 @@ def test_distillation_adds_to_any_objective(make_ranker):
 
     def mean(weight):
         config = DistillationConfig(teacher="given", weight=weight)
-        objective = RankingObjective(student.model, student.text, loss=Distillation(teacher, config, labels=labels))
+        objective = RankingObjective(student.model, student.text, loss=Distillation([teacher], config, labels=labels))
         return float(objective(batch).losses.mean())
 
     student.model.eval()

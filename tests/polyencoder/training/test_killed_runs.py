@@ -121,11 +121,14 @@ def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, 
     assert_same_end(whole, killed)
 
 
+@pytest.mark.parametrize("teachers", [["bi"], ["cross", "bi"]], ids="-".join)
 @pytest.mark.parametrize("candidates", [{}, {"candidates": "inline", "num_negatives": 3}])
-def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill, candidates):
-    """The scores that its teacher gave before the kill are there, also those of batches that are repeated."""
-    train_ranker(make_settings("teacher", architecture="bi", epochs=1.0))
-    taught = {"teacher": make_settings("teacher").data.out, "distillation_candidates": 3, "batch_size": 6, **candidates}
+def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill, candidates, teachers):
+    """The scores that its teachers gave before the kill are there, also those of batches that are repeated."""
+    for architecture in teachers:
+        train_ranker(make_settings(architecture, architecture=architecture, epochs=1.0))
+    names = [make_settings(architecture).data.out for architecture in teachers]
+    taught = {"teacher": names, "distillation_candidates": 3, "batch_size": 6, **candidates}
     whole, killed = make_settings("whole", **taught), make_settings("killed", **taught)
     train_ranker(whole)
     kill(killed, [4, 3])
