@@ -11,8 +11,8 @@ cli.__init__ cli.main cli.serve cli.shared.__init__ cli.shared.output
 data.__init__ data.example data.layouts
 export.__init__ export.onnx.__init__ export.onnx.exported export.onnx.files export.onnx.graph
 hub.__init__ hub.resolve
-index.__init__ index.entries index.filters index.grouping index.hits index.meta index.options index.stored_tokens
-index.vector_files index.words
+index.__init__ index.certificate index.entries index.filters index.grouping index.hits index.meta index.options
+index.stored_tokens index.vector_files index.words
 index.faiss.__init__ index.faiss.description index.faiss.kinds
 index.folder.__init__ index.folder.catalogue index.folder.conditions index.folder.database index.folder.files
 index.folder.schema index.folder.words

@@ -9,27 +9,59 @@ A candidate outside all shortlists has, with every code, an inner product of at 
 its score is below the largest of these. Once the k-th best score of the union is above, the result is *certified*:
 nothing better exists. This is a proof only where a list truly holds a code's nearest. A graph (HNSW), some lists of
 many (IVF) or compressed vectors (PQ) have recall instead.
+
+Without torch: encoded contexts and arrays are an engine's own, tensors or numpy's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, get_args
 
-import torch
-from torch import Tensor
-
+from polyencoder.checks import check_choice, checked_count
+from polyencoder.errors import InputError
 from polyencoder.index.filters import Exactness
-from polyencoder.scoring import ContextEncoding, TopK, search
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortlistOptions:
+    """How shortlists are searched: the fields of `SearchOptions` of these names.
+
+    Raises:
+        ConfigError: an unknown exactness.
+        InputError: a number is too small.
+    """
+
+    exactness: Exactness | None = None
+    effort: int | None = None
+    list_length: int | None = None
+    tolerance: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("list_length", "effort"):
+            if (count := getattr(self, name)) is not None:
+                checked_count(name, count)
+        if self.exactness is not None:
+            check_choice("exactness", self.exactness, get_args(Exactness))
+        if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):
+            raise InputError(
+                f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
+            )
+
+    @property
+    def of_lists(self) -> list[str]:
+        """The names of the options that are given and only lists have."""
+        return [name for name in ("list_length", "effort", "tolerance") if getattr(self, name) is not None]
 
 
 class Shortlist(NamedTuple):
     """The candidates proposed for one context."""
 
-    rows: Tensor
+    rows: Any
     """int64 [n], their distinct numbers, in the order for equal scores."""
-    vectors: Tensor
+    vectors: Any
     """[n, dim]"""
     bound: float
     """No other candidate has a score above, unless better ones are in the list; inf if unknown."""
@@ -38,31 +70,34 @@ class Shortlist(NamedTuple):
 class ShortlistSearch(Protocol):
     """A search for the k best candidates of some contexts; it numbers the candidates."""
 
-    contexts: ContextEncoding
+    contexts: Any
+    """A batch with `batch_size`, `n_codes`, `keys` (None but under multi-head attention) and `select`, of places."""
     k: int
     """At least 1, and at most the number of candidates."""
-    attention: str
-    """As in `polyencoder.scoring.score`."""
     exact_lists: bool
     """Whether lists are exact, so that they can prove a result."""
     most_named: int
     """The maximum number of candidates that the lists of a request name."""
 
-    def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterable[Shortlist]:
+    def propose(self, contexts: Any, places: Sequence[int], length: int) -> Iterable[Shortlist]:
         """The union of the codes' lists of this length, for each of the `contexts` at these `places`."""
         ...
 
-    def scan(self, contexts: ContextEncoding) -> TopK:
-        """The k best of all candidates for each context."""
+    def rescored(self, context: Any, shortlist: Shortlist) -> tuple[Any, Any]:
+        """The scores [k] and rows [k] of the best of a shortlist, for a batch of one context."""
+        ...
+
+    def scan(self, contexts: Any) -> tuple[Any, Any]:
+        """The scores and rows of the k best of all candidates for each context: both [contexts, k]."""
         ...
 
 
 class ShortlistResult(NamedTuple):
     """The result of one context, best first."""
 
-    scores: Tensor
+    scores: Any
     """[k], fp32 or float64; fewer only if a scan finds fewer."""
-    rows: Tensor
+    rows: Any
     """int64 [k]."""
     found: Exactness
 
@@ -89,7 +124,6 @@ def search_shortlists(
         floors: [contexts], scores that k candidates elsewhere reach, so that what is below needs no proof.
     """
     contexts, k = engine.contexts, engine.k
-    device = contexts.vectors.device
     answers: dict[int, ShortlistResult] = {}
     waiting = list(range(contexts.batch_size))
     hopeless = (
@@ -99,20 +133,18 @@ def search_shortlists(
         at_once = max(1, engine.most_named // (contexts.n_codes * length))
         for first in range(0, len(waiting), at_once):
             some = waiting[first : first + at_once]
-            part = contexts.select(torch.tensor(some, device=device))
-            for i, (rows, vectors, bound) in zip(some, engine.propose(part, some, length), strict=True):
-                if len(rows) < k:
+            for i, shortlist in zip(some, engine.propose(contexts.select(some), some, length), strict=True):
+                if len(shortlist.rows) < k:
                     continue
-                best = search(contexts.select(i), vectors.to(device), k=k, attention=engine.attention)
+                scores, rows = engine.rescored(contexts.select([i]), shortlist)
                 floor = -math.inf if floors is None else floors[i]
-                proven = max(floor, best.scores[0, -1].item()) >= bound
+                proven = max(floor, float(scores[-1])) >= shortlist.bound
                 if proven or exactness == "approximate":
-                    found: Exactness = "certified" if proven else "approximate"
-                    answers[i] = ShortlistResult(best.scores[0], rows.to(device)[best.indices[0]], found)
+                    answers[i] = ShortlistResult(scores, rows, "certified" if proven else "approximate")
         waiting = [i for i in waiting if i not in answers]
         length *= 2
     if waiting:
-        scanned = engine.scan(contexts.select(torch.tensor(waiting, device=device)))
+        scanned = engine.scan(contexts.select(waiting))
         answers |= {
             i: ShortlistResult(scores, rows, "exact") for i, scores, rows in zip(waiting, *scanned, strict=True)
         }

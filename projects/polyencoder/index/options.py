@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from cyclopts import Parameter
 
 from polyencoder.checks import check_choice, checked_count, checked_text
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError
+from polyencoder.index.certificate import ShortlistOptions
 from polyencoder.index.filters import Exactness, Filter, checked_filter
 from polyencoder.index.hits import TOP_K
 from polyencoder.ranker.diversity import checked_diversity
@@ -75,18 +76,14 @@ class SearchOptions:
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "list_length", "effort", "group_size"):
+        for name in ("top_k", "group_size"):
             if (count := getattr(self, name)) is not None:
                 checked_count(name, count)
-        for name, choices in {"exactness": Exactness, "fusion": Fusion}.items():
-            if (choice := getattr(self, name)) is not None:
-                check_choice(name, choice, get_args(choices))
+        self.shortlists()  # checks its fields
+        if self.fusion is not None:
+            check_choice("fusion", self.fusion, get_args(Fusion))
         check_choice("dtype", self.dtype, get_args(ScanDtype))
         checked_filter(self.filter)
-        if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):
-            raise InputError(
-                f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
-            )
         checked_diversity(self.diversity)
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
@@ -111,8 +108,8 @@ class SearchOptions:
                 raise ConfigError(f"vector_weight is {weight!r:.60}; it must be 0 to 1", argument="vector_weight")
         if self.words_only:
             of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
-            of_vectors |= {**self.shortlist_options, "dtype": self.dtype != "float32"}
-            if given := [name for name, value in of_vectors.items() if value]:
+            of_vectors["dtype"] = self.dtype != "float32"
+            if given := [name for name, value in of_vectors.items() if value] + self.shortlists().of_lists:
                 raise ConfigError(
                     f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]
                 )
@@ -133,11 +130,11 @@ class SearchOptions:
 
         return torch.bfloat16 if self.dtype == "bfloat16" else None
 
-    @property
-    def shortlist_options(self) -> dict[str, Any]:
-        """The shortlist options that are set."""
-        options = {"list_length": self.list_length, "effort": self.effort, "tolerance": self.tolerance}
-        return {name: value for name, value in options.items() if value is not None}
+    def shortlists(self) -> ShortlistOptions:
+        """How shortlists are searched."""
+        return ShortlistOptions(
+            exactness=self.exactness, effort=self.effort, list_length=self.list_length, tolerance=self.tolerance
+        )
 
 
 def changed(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:

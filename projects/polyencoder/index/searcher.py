@@ -174,7 +174,7 @@ class Searcher:
         plain = replace(self.options, diversity=None, group_by=None, group_size=None)
 
         def search(places: Sequence[int], k: int) -> list[list[Hit]]:
-            some = encoded if len(places) == len(said) else encoded.select(torch.tensor(places))
+            some = encoded if len(places) == len(said) else encoded.select(places)
             return self.index.search(some, plain, texts=[contexts[place] for place in places], top_k=k)
 
         def take(place: int, found: list[Hit], whole: bool) -> list[Hit] | None:

@@ -75,8 +75,8 @@ class ContextEncoding:
         tokens = None if self.tokens is None else [one.mapped(converted) for one in self.tokens]
         return replace(self._mapped(converted), tokens=tokens)
 
-    def select(self, rows: int | slice | Tensor) -> ContextEncoding:
-        """Selects contexts by slice or index tensor; an int gives a batch of one.
+    def select(self, rows: int | slice | Tensor | Sequence[int]) -> ContextEncoding:
+        """Selects contexts by slice, or by places as a tensor or sequence; an int gives a batch of one.
 
         Raises:
             InputError: an int is outside the batch.
@@ -86,6 +86,8 @@ class ContextEncoding:
                 raise InputError(f"context {rows} is outside the batch of {self.batch_size}")
             rows %= self.batch_size
             rows = slice(rows, rows + 1)
+        elif isinstance(rows, Sequence):
+            rows = torch.tensor(rows, dtype=torch.int64, device=self.vectors.device)
         some = self._mapped(lambda tensor: tensor[rows])
         if self.tokens is None:
             return some

@@ -219,7 +219,7 @@ class AgainstADict(RuleBasedStateMachine):
     def faiss_has_the_vectors_of_its_rows(self):
         if isinstance(self.index, FolderIndex) and (faiss := self.index.meta.faiss) is not None:
             state = self.index.state
-            known = torch.from_numpy(state.faiss.index.reconstruct_n(0, faiss.rows))
+            known = torch.from_numpy(state.faiss.lists.index.reconstruct_n(0, faiss.rows))
             assert known.equal(state.vectors.take(torch.arange(faiss.rows)))
 
     @invariant()

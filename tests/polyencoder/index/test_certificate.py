@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.index.certificate import Shortlist, search_shortlists
+from polyencoder.index.rescoring import Rescoring
 from polyencoder.scoring import ContextEncoding, Keys, score, search
 
 
-class Engine:
+class Engine(Rescoring):
     """The nearest of each code by a matrix product; float64, so that rounding proves nothing wrong."""
 
     most_named, attention = 1 << 20, "basic"

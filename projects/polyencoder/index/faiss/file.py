@@ -1,4 +1,4 @@
-"""A FAISS index of an index's vectors: built in bounded memory, written beside them, opened memory-mapped.
+"""A FAISS index of an index's vectors: built in bounded memory, written beside them.
 
 Its file, `faiss-TAG-KIND.index`, is FAISS's own format; the ids in it are rows. It is never changed, and its
 description, `FaissFile`, is a part of the index's. Rows that are added later are not in it: a search scans them until
@@ -8,11 +8,10 @@ it is rebuilt.
 from __future__ import annotations
 
 import secrets
-from typing import Any
 
 import torch
 
-from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
+from polyencoder.errors import InputError, PolyencoderError, first_line
 from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.faiss.kinds import choose, recipe
 from polyencoder.index.faiss.library import faiss_library
@@ -70,21 +69,3 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
     except (RuntimeError, MemoryError) as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
     return FaissFile(name, kind, rows, max_norm, parameters, ends=ends)
-
-
-def read_faiss(meta: FaissFile, vectors: Vectors) -> Any:
-    """The memory-mapped FAISS index of vectors.
-
-    Raises:
-        ConfigError: faiss is not installed.
-        CheckpointError: the file is missing, damaged, or made from other vectors.
-    """
-    faiss, file = faiss_library(), vectors.folder / meta.file
-    try:
-        is_other = bool(meta.ends) and ends_fingerprint(file) != meta.ends
-        index = faiss.read_index(str(file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
-    except (RuntimeError, OSError) as error:
-        raise CheckpointError(f"{file} cannot be read ({first_line(error)}): build it again with build_faiss") from None
-    if is_other or (index.ntotal, index.d) != (meta.rows, vectors.dim) or meta.rows > len(vectors):
-        raise CheckpointError(f"{file} was made from other vectors than those in its folder: build it again")
-    return index

@@ -11,10 +11,8 @@ import os
 import sys
 from typing import Any
 
-import torch
-
-from polyencoder.modeling.cpu.products import is_intel
 from polyencoder.packages import require
+from polyencoder.processor import is_intel, vector_instructions
 
 _CORE = "OPENBLAS_CORETYPE"
 _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the oldest processors that have these
@@ -22,7 +20,7 @@ _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the o
 
 def faiss_library() -> Any:
     """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed."""
-    core = _CORES.get(torch.backends.cpu.get_cpu_capability())
+    core = _CORES.get(vector_instructions() or "")
     if core is None or "faiss" in sys.modules or _CORE in os.environ or not is_intel():
         return require("faiss", extra="faiss")
     os.environ[_CORE] = core

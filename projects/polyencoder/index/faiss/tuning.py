@@ -25,7 +25,8 @@ from torch import Tensor
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.faiss.description import Tuned
-from polyencoder.index.faiss.search import LONGEST_LIST, FaissSearch
+from polyencoder.index.faiss.lists import LONGEST_LIST
+from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.hits import TOP_K
 from polyencoder.index.options import SearchOptions
 from polyencoder.scoring import ContextEncoding, search
@@ -157,7 +158,7 @@ def _efforts(searcher: FaissSearch) -> list[int | None]:
     least = _LEAST_EFFORT.get(searcher.meta.kind)
     if least is None:  # a flat index compares all
         return [None]
-    most = searcher.most_effort
+    most = searcher.lists.most_effort
     efforts = [least << i for i in range(most.bit_length()) if least << i < most]
     return [*efforts, most]
 

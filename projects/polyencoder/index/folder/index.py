@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from polyencoder.checks import checked_count
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.description import Tuned
+from polyencoder.index.faiss.lists import check_shortlists
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
 from polyencoder.index.filters import Filter
 from polyencoder.index.folder.catalogue import Catalogue
@@ -204,14 +205,7 @@ class FolderIndex(Index):
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: shortlist options need a FAISS index, searches by words the words."""
         super().check(options)
-        if (given := [*options.shortlist_options]) and self.meta.faiss is None:
-            raise ConfigError(
-                f"{self.folder}: {', '.join(given)} given, but it has no FAISS index, which these are for; "
-                "build one with `build_faiss` or `polyencoder update`",
-                argument=given[0],
-            )
-        if options.effort is not None:
-            self.state.faiss.check(options)
+        check_shortlists(options.shortlists(), self.meta.faiss, folder=self.folder)
 
     # Changing
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from polyencoder.index.certificate import Shortlist, ShortlistResult, search_shortlists
 from polyencoder.index.filters import Exactness
 from polyencoder.index.milvus.collection import LONGEST_LIST, MilvusCollection
+from polyencoder.index.rescoring import Rescoring
 from polyencoder.scoring import ContextEncoding, TopK
 from polyencoder.scoring.exact import scale_of
 from polyencoder.scoring.rows import Chunk
@@ -28,7 +29,7 @@ _MOST_NAMED = 1 << 16  # for one context; if longer lists are needed, everything
 
 
 @dataclass(eq=False)
-class MilvusSearch:
+class MilvusSearch(Rescoring):
     """A `certificate.ShortlistSearch` for the `k` best of the `available` candidates of a condition, k <= available.
 
     Each search numbers its candidates; `keys` maps the numbers to keys.

@@ -13,7 +13,8 @@ import torch
 
 from polyencoder.index.base import check_contexts
 from polyencoder.index.certificate import Shortlist, search_shortlists
-from polyencoder.index.faiss.search import LONGEST_LIST, TOLERANCE, group_means
+from polyencoder.index.faiss.groups import TOLERANCE, group_means
+from polyencoder.index.faiss.lists import LONGEST_LIST
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.options import SearchOptions
@@ -21,6 +22,7 @@ from polyencoder.index.postgres.meta import MOST_LISTS
 from polyencoder.index.postgres.rows import condition
 from polyencoder.index.postgres.statement import statement
 from polyencoder.index.postgres.table import Table, literal, vectors_of
+from polyencoder.index.rescoring import Rescoring
 from polyencoder.index.words import query_words
 from polyencoder.scoring import ContextEncoding, TopK, score, search
 from polyencoder.scoring.exact import at_least_fp32, scale_of
@@ -119,7 +121,7 @@ class CandidateRow(NamedTuple):
     metadata: dict[str, Any] | None
 
 
-class PostgresSearch:
+class PostgresSearch(Rescoring):
     """A search for the `k` best rows that pass a filter: a `certificate.ShortlistSearch`.
 
     Each search numbers its candidates: their places in `rows`.
@@ -173,7 +175,7 @@ class PostgresSearch:
         values |= {f"c{i}": literal(code) for i, code in enumerate(codes)}
         queries = codes
         if self._tolerance is not None and len(codes) > 1:
-            queries = group_means(codes, tolerance=self._tolerance)
+            queries = torch.from_numpy(group_means(codes.numpy(), tolerance=self._tolerance))
         if length is not None:
             values |= {f"q{i}": literal(query) for i, query in enumerate(queries)} | {"length": length}
         # The maximum difference of a float4 inner product and ours, per unit of the candidate's norm: dim x 2^-24 x |y|

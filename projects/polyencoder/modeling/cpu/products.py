@@ -11,9 +11,7 @@ a process grows by 2 GB (with torch's own bfloat16, too), unless `limit_shape_ca
 from __future__ import annotations
 
 import os
-import platform
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from polyencoder.modeling.tracing import is_traced
+from polyencoder.processor import is_intel
 
 MIN_PRODUCTS = 2**22  # multiplications from which oneDNN's overhead is worth it
 
@@ -107,11 +106,3 @@ def _product_is_right() -> bool:
         return all(ours.shape == torchs.shape and torch.allclose(ours, torchs, atol=1e-5) for ours, torchs in pairs)
     except (AttributeError, RuntimeError, TypeError):
         return False
-
-
-def is_intel() -> bool:
-    """Whether the processor is Intel's, or unknown."""
-    try:
-        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return "AuthenticAMD" not in platform.processor()  # Windows names the maker

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.index.faiss.search import group_means
+from polyencoder.index.faiss import groups
+
+
+def group_means(codes, **settings):
+    means = groups.group_means(codes.numpy(), **settings)
+    assert means.dtype == np.float32
+    return torch.from_numpy(means)
 
 
 def as_set(vectors):

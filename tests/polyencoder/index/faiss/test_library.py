@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from polyencoder.index.faiss import library as faiss_library
-from polyencoder.modeling.cpu.products import is_intel
+from polyencoder.processor import is_intel
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def test_only_where_it_is_needed(monkeypatch):
     monkeypatch.delitem(sys.modules, "faiss")
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
     monkeypatch.setattr(faiss_library, "require", lambda *_, **__: told.append(os.environ.get("OPENBLAS_CORETYPE")))
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(faiss_library, "vector_instructions", lambda: "AVX512")
     for intels in (True, False):
         monkeypatch.setattr(faiss_library, "is_intel", lambda intels=intels: intels)
         faiss_library.faiss_library()

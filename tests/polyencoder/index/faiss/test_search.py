@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index.faiss import lists
 from polyencoder.index.faiss import search as approximate
 from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.faiss.file import build_faiss
@@ -34,8 +35,8 @@ SMALL = {
 def filters_reach_faiss():
     """Else the few rows of a test that are allowed would all be scanned."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(approximate, "_SCAN_ROWS", 0)
-        patch.setattr(approximate, "_SCAN_SHARE", 0.0)
+        patch.setattr(lists, "_SCAN_ROWS", 0)
+        patch.setattr(lists, "_SCAN_SHARE", 0.0)
         yield
 
 
@@ -138,7 +139,7 @@ def test_one_code_is_certified_without_doubling(make_search, exactness, monkeypa
 def test_a_certificate_that_never_holds_ends_in_a_scan(make_search, monkeypatch):
     torch.manual_seed(0)
     searcher = make_search(torch.randn(200, 8))
-    monkeypatch.setattr(approximate, "LONGEST_LIST", 4)
+    monkeypatch.setattr(lists, "LONGEST_LIST", 4)
     contexts = ContextEncoding(0.01 * torch.randn(2, 16, 8))  # so small that scores are means, far below the largest
     found = searcher.search(contexts, top_k=1, exactness="certified", list_length=2)
     assert found.found == ["exact"] * 2
@@ -214,8 +215,8 @@ def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
     codes = torch.eye(8)[:2].repeat_interleave(5, dim=0) + 0.01 * torch.randn(2, 10, 8)
     contexts = ContextEncoding(4 * codes, torch.arange(10).expand(2, 10) < 8)
     asked = []
-    lists = searcher.index.search
-    monkeypatch.setattr(searcher.index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
+    lists = searcher.lists.index.search
+    monkeypatch.setattr(searcher.lists.index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
     effort = None if kind == "flat" else 300
     found = searcher.search(contexts, top_k=5, list_length=200, effort=effort)
     assert asked == [2 * 2]
@@ -254,7 +255,7 @@ def test_where_lists_save_nothing_everything_is_scanned(make_search, kind, monke
     by_itself = searcher.search(contexts, top_k=5)
     assert set(by_itself.found) == ({"exact"} if kind == "flat" else {"approximate"})
     assert set(searcher.search(contexts, top_k=5, list_length=6).found) <= {"approximate", "certified"}
-    monkeypatch.setattr(approximate, "LONGEST_LIST", 4 * 64)
+    monkeypatch.setattr(lists, "LONGEST_LIST", 4 * 64)
     assert set(searcher.search(contexts, top_k=64, exactness="approximate").found) != {"exact"}
     many = searcher.search(contexts, top_k=65, exactness="approximate")
     assert set(many.found) == {"exact"}
@@ -269,7 +270,7 @@ def test_an_empty_batch(make_search):
 
 
 def test_few_allowed_rows_are_scanned(make_search, monkeypatch):
-    monkeypatch.setattr(approximate, "_SCAN_ROWS", 10)
+    monkeypatch.setattr(lists, "_SCAN_ROWS", 10)
     searcher = make_search(torch.randn(50, 8), kind="hnsw")
     allowed = torch.arange(50) < 10
     assert searcher.search(ContextEncoding(torch.randn(1, 2, 8)), top_k=3, allowed=allowed).found == ["exact"]
@@ -330,7 +331,7 @@ def test_an_index_is_kept_over_more_vectors(make_search, kind):
     searcher = make_search(values, kind=kind, **SMALL[kind])
     more = make_search(torch.cat([values, torch.randn(9, 8)])).vectors
     contexts = ContextEncoding(torch.randn(2, 3, 8))
-    kept = FaissSearch(searcher.meta, more, index=searcher.index)
+    kept = FaissSearch(searcher.meta, more, index=searcher.lists.index)
     found = kept.search(contexts, top_k=20, exactness="certified")
     check_against_scan(found, kept, contexts, top_k=20)
 

@@ -1,0 +1,36 @@
+"""What is known of the processor, without torch."""
+
+from __future__ import annotations
+
+import platform
+import re
+from functools import cache
+from pathlib import Path
+
+_FLAGS = {  # of Linux, for what torch and OpenBLAS call by these names; the largest first
+    "AVX512": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
+    "AVX2": {"avx2", "fma"},
+}
+
+
+def is_intel() -> bool:
+    """Whether the processor is Intel's, or unknown."""
+    if about := _cpuinfo():
+        return "GenuineIntel" in about
+    return "AuthenticAMD" not in platform.processor()  # Windows names the maker
+
+
+def vector_instructions() -> str | None:
+    """ "AVX512" or "AVX2" on a processor with these instructions; None without them, or if unknown (not Linux)."""
+    found = re.search(r"^flags\s*:(.*)$", _cpuinfo(), re.MULTILINE)
+    flags = {*found[1].split()} if found else set[str]()
+    return next((name for name, needed in _FLAGS.items() if needed <= flags), None)
+
+
+@cache
+def _cpuinfo() -> str:
+    """What Linux says of its processors; empty elsewhere."""
+    try:
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
