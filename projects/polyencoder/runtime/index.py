@@ -1,43 +1,37 @@
-"""`FolderIndex`: exact searches of an index folder, in numpy."""
+"""`FolderIndex`: searches of an index folder in numpy, and by its FAISS index if it has one."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.index.certificate import ShortlistOptions
+from polyencoder.index.faiss.lists import FaissLists, check_shortlists
 from polyencoder.index.filters import Exactness, Filter, checked_filter
 from polyencoder.index.folder.catalogue import Catalogue, File, check_size
 from polyencoder.index.folder.database import Database
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
-from polyencoder.index.vector_files import ON_DISK, beside, first_row, map_array
+from polyencoder.index.vector_files import first_row
+from polyencoder.runtime.faiss import FaissShortlists
+from polyencoder.runtime.scoring import Contexts, Score
+from polyencoder.runtime.vectors import MappedFile, Vectors
 from polyencoder.text.batches import Array
 
 __all__ = ["FolderIndex"]
 
-ROWS = 1 << 12  # scored at once
 
+class State(NamedTuple):
+    """A committed state of the index, opened."""
 
-class MappedFile(NamedTuple):
-    """A file of vectors, mapped into memory."""
-
-    rows: Array
-    """[n, dim], as stored."""
-    scales: Array | None
-    """float32 [n], of int8 rows."""
-
-    def vectors(self, places: slice) -> Array:
-        """The vectors of these rows, float32 [n, dim]."""
-        stored = self.rows[places]
-        if stored.dtype == np.uint16:  # the bits of bfloat16, the first half of a float32's
-            return (stored.astype(np.uint32) << 16).view(np.float32)
-        vectors = stored.astype(np.float32, copy=False)
-        return vectors if self.scales is None else vectors * self.scales[places, None]
+    meta: IndexMeta
+    vectors: Vectors
+    faiss: FaissLists | None
 
 
 class FolderIndex:
@@ -58,6 +52,7 @@ class FolderIndex:
         self._fingerprints = fingerprints
         self._database = Database(self.folder)
         self._mapped: dict[File, MappedFile] = {}
+        self._faiss: tuple[str, Any] | None = None  # its file's name, and FAISS's index
         self._database.read(self._opened)
 
     def __enter__(self) -> FolderIndex:
@@ -94,8 +89,14 @@ class FolderIndex:
     def changing(self) -> NoReturn:
         raise ConfigError(f"{self.folder}: an index is changed where torch is installed, by `polyencoder update`")
 
-    def check(self, filter: Filter | None) -> None:
-        """Raises InputError if the index is empty, or has no such metadata field, unless a value is None."""
+    def check(self, filter: Filter | None, options: ShortlistOptions) -> None:
+        """Checks the settings of searches.
+
+        Raises:
+            InputError: the index is empty, or has no such metadata field, unless a value is None.
+            ConfigError: an option needs a FAISS index, which this one has not, or another kind of it; or faiss is not
+                installed.
+        """
 
         def ask(catalogue: Catalogue) -> None:
             if not len(catalogue):
@@ -106,29 +107,46 @@ class FolderIndex:
                         f"cannot filter by {key!r}: no candidate of the index has this metadata field",
                         argument="filter",
                     )
+            state = self._opened(catalogue, faiss=options.exactness != "exact")
+            check_shortlists(options, state.meta.faiss, folder=self.folder)
 
         self._database.read(ask)
 
     def search(
-        self, score: Callable[[Array], Array], *, k: int, filter: Filter | None = None
+        self,
+        contexts: Contexts,
+        score: Score,
+        *,
+        k: int,
+        filter: Filter | None = None,
+        options: ShortlistOptions | None = None,
     ) -> tuple[list[list[Hit]], int]:
         """The k best candidates of each context, and the number of different texts that pass the filter.
 
         Args:
-            score: vectors [n, dim] -> scores [contexts, n].
             k: at least 1.
             filter: metadata fields and their values.
+            options: None for the fastest search that the index has.
         """
+        shortlists = options or ShortlistOptions()
 
         def ask(catalogue: Catalogue) -> tuple[list[list[Hit]], int]:
-            files = self._opened(catalogue)
-            if not files:  # since `check`
+            _, vectors, faiss = self._opened(catalogue, faiss=shortlists.exactness != "exact")
+            if not len(vectors):  # since `check`
                 raise InputError("the index is empty")
-            allowed = self._allowed(catalogue, filter, rows=sum(len(file.rows) for file in files))
-            scores, rows = _best(files, score, allowed, k=k)
-            exact: list[Exactness] = ["exact"] * len(scores)
-            hits = catalogue.hits(scores.tolist(), rows.tolist(), exact, most=k, filter=filter)
-            return hits, int(allowed.sum())
+            allowed = _allowed(catalogue, filter, rows=len(vectors))
+            available = len(vectors) if allowed is None else int(allowed.sum())
+            most = min(k, available)
+            if faiss is None or faiss.scans(shortlists, k=most, allowed=None if allowed is None else available):
+                found: Sequence[Exactness] = ["exact"] * len(contexts)
+                best = vectors.best(lambda some: score(contexts, some), contexts=len(contexts), k=most, allowed=allowed)
+                scores, rows = best.scores.tolist(), best.rows.tolist()
+            else:
+                engine = FaissShortlists(faiss, vectors, contexts, score, shortlists, k=most, allowed=allowed)
+                results = faiss.search(engine, shortlists)
+                found = [result.found for result in results]
+                scores, rows = ([getattr(result, name).tolist() for result in results] for name in ("scores", "rows"))
+            return catalogue.hits(scores, rows, found, most=k, filter=filter), available
 
         return self._database.read(ask)
 
@@ -139,8 +157,8 @@ class FolderIndex:
         meta.check_model(next(known, fingerprints[0]), where=self.folder)
         return meta
 
-    def _opened(self, catalogue: Catalogue) -> list[MappedFile]:
-        """The files of the newest state, in row order; those that were open before are not opened again."""
+    def _opened(self, catalogue: Catalogue, *, faiss: bool = False) -> State:
+        """The newest state, with its FAISS index if asked for; files that were open before are not opened again."""
         meta = self._meta(catalogue, self._fingerprints)
         mapped: dict[File, MappedFile] = {}
         row = 0
@@ -149,7 +167,7 @@ class FolderIndex:
                 continue
             if (known := self._mapped.get(file)) is None:
                 check_size(self.folder, file)
-                known = _map(self.folder / file.name, meta)
+                known = MappedFile.open(self.folder / file.name, dim=meta.dim, dtype=meta.dtype)
             if first_row(file.name) != row:
                 raise CheckpointError(f"{self.folder}: the rows before {file.name} are missing: the index is damaged")
             mapped[file] = known
@@ -157,45 +175,21 @@ class FolderIndex:
         if not row == meta.rows == catalogue.rows:
             raise CheckpointError(f"{self.folder}: its files hold {row} vectors for {meta.rows} texts; build it again")
         self._mapped = mapped
-        return [*mapped.values()]
-
-    def _allowed(self, catalogue: Catalogue, filter: Filter | None, *, rows: int) -> Array:
-        """bool [rows], True where a living entry passes the filter."""
-        mask = np.full(rows, not filter)
-        if filter:
-            mask[catalogue.matching(filter)[0]] = True
-        else:
-            mask[catalogue.dead_rows()] = False
-        return mask
+        lists = None
+        if faiss and meta.faiss is not None:
+            known_index = None if self._faiss is None or self._faiss[0] != meta.faiss.file else self._faiss[1]
+            lists = FaissLists(meta.faiss, self.folder, dim=meta.dim, rows=row, index=known_index)
+            self._faiss = meta.faiss.file, lists.index
+        return State(meta, Vectors([*mapped.values()], dim=meta.dim), lists)
 
 
-def _map(path: Path, meta: IndexMeta) -> MappedFile:
-    rows = map_array(path, np.dtype(ON_DISK[meta.dtype]), shape=(-1, meta.dim))
-    if meta.dtype != "int8":
-        return MappedFile(rows, None)
-    return MappedFile(rows, map_array(beside(path)["scales"], np.dtype(np.float32), shape=(len(rows),)))
-
-
-def _best(files: list[MappedFile], score: Callable[[Array], Array], allowed: Array, *, k: int) -> tuple[Array, Array]:
-    """The scores and rows of the k best allowed rows of each context, [contexts, <= k]; equal ones by their row."""
-    first = 0
-    scores = rows = None
-    for file in files:
-        for start in range(0, len(file.rows), ROWS):
-            places = slice(start, min(start + ROWS, len(file.rows)))
-            passing = np.flatnonzero(allowed[first + places.start : first + places.stop])
-            if not len(passing):
-                continue
-            new = score(file.vectors(places))[:, passing]
-            if np.isnan(new).any():
-                raise InputError("the model's scores are nan: its weights, or the index, are damaged")
-            own = np.broadcast_to(first + start + passing, new.shape)
-            scores = new if scores is None else np.concatenate([scores, new], axis=1)
-            rows = own if rows is None else np.concatenate([rows, own], axis=1)
-            order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-            scores, rows = np.take_along_axis(scores, order, 1), np.take_along_axis(rows, order, 1)
-        first += len(file.rows)
-    if scores is None or rows is None:
-        empty = np.empty((len(score(np.zeros((1, files[0].rows.shape[1]), np.float32))), 0))
-        return empty, empty.astype(np.int64)
-    return scores, rows
+def _allowed(catalogue: Catalogue, filter: Filter | None, *, rows: int) -> Array | None:
+    """bool [rows], True where a living entry passes the filter; None for all."""
+    mask = np.full(rows, not filter)
+    if filter:
+        mask[catalogue.matching(filter)[0]] = True
+    elif len(dead := catalogue.dead_rows()):
+        mask[dead] = False
+    else:
+        return None
+    return mask

@@ -16,7 +16,8 @@ from polyencoder.checks import checked_candidates, checked_count
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx.exported import Exported, graphs_folder
 from polyencoder.export.onnx.files import Precision
-from polyencoder.index.filters import Filter
+from polyencoder.index.certificate import ShortlistOptions
+from polyencoder.index.filters import Exactness, Filter
 from polyencoder.index.grouping import grown
 from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.meta import Fingerprints
@@ -128,23 +129,34 @@ class Ranker:
         *,
         top_k: int = TOP_K,
         filter: Filter | None = None,
+        exactness: Exactness | None = None,
+        effort: int | None = None,
+        list_length: int | None = None,
+        tolerance: float | None = None,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
     ) -> list[Hit]:
-        """Searches an index folder for the best candidates, best first: exactly, by scoring every candidate.
+        """Searches an index folder for the best candidates, best first.
+
+        By scoring every candidate, or in an index with a FAISS index by its lists.
 
         Args:
             context: its turns, oldest first, the messages of a chat, or a single text.
             index: `open_index(where)`, or its folder, which is then opened for this search alone.
             top_k: number of results; all candidates if there are fewer.
             filter: metadata fields and the value that each must have; a list of values means any of them.
+            exactness: at least "exact", "certified" or "approximate" (default: the fastest that the index has).
+            effort: of FAISS: ef_search of hnsw, nprobe of ivf (default: as the index was built).
+            list_length: candidates proposed by each code, or group of codes (default: 4 k, at least 256).
+            tolerance: maximum distance of codes in a group, as a share of their length (default: 0.4); 0 for none.
             min_probability: leave out hits below this probability, as in `rank`.
             keep_turns: keep candidates equal to a turn of the context (up to case and white space).
 
         Raises:
             InputError: the context is empty, `top_k` is below 1, or the filter is invalid.
             CheckpointError: the index is missing or damaged, or made by another model.
-            ConfigError: `min_probability` without a calibration.
+            ConfigError: `min_probability` without a calibration; a FAISS index without faiss; an option that does not
+                fit the index.
         """
         turns = checked_contexts([context])
         if isinstance(index, FolderIndex):
@@ -152,7 +164,14 @@ class Ranker:
         # an opened index stays open
         with nullcontext(index) if isinstance(index, FolderIndex) else self.open_index(index) as opened:
             search = self.searcher(
-                opened, top_k=top_k, filter=filter, min_probability=min_probability, keep_turns=keep_turns
+                opened,
+                top_k=top_k,
+                filter=filter,
+                shortlists=ShortlistOptions(
+                    exactness=exactness, effort=effort, list_length=list_length, tolerance=tolerance
+                ),
+                min_probability=min_probability,
+                keep_turns=keep_turns,
             )
             return search(self._contexts(turns), turns)[0]
 
@@ -162,14 +181,16 @@ class Ranker:
         *,
         top_k: int = TOP_K,
         filter: Filter | None = None,
+        shortlists: ShortlistOptions | None = None,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
     ) -> Callable[[Contexts, Sequence[Sequence[str]]], list[list[Hit]]]:
         """A function from encoded contexts and their turns to the hits of each; arguments and errors as of `search`."""
+        shortlists = shortlists or ShortlistOptions()
         top_k, calibration = checked_count("top_k", top_k), self.calibration and self.calibration.for_search
         least = least_probability(calibration, min_probability, of=cast(Any, self))
         texts = DEPTH if calibration else 0
-        index.check(filter)
+        index.check(filter, shortlists)
 
         def find(contexts: Contexts, turns: Sequence[Sequence[str]]) -> list[list[Hit]]:
             said = [set[str]() if keep_turns else lines_of(one) for one in turns]
@@ -178,7 +199,7 @@ class Ranker:
             def search(places: Sequence[int], k: int) -> list[list[Hit]]:
                 nonlocal among
                 some = contexts.select(places)
-                hits, among = index.search(lambda vectors: self.score_vectors(some, vectors), k=k, filter=filter)
+                hits, among = index.search(some, self.score_vectors, k=k, filter=filter, options=shortlists)
                 return hits
 
             def take(place: int, found: list[Hit], whole: bool) -> list[Hit] | None:

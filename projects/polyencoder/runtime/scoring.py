@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,19 @@ class Contexts:
     def __len__(self) -> int:
         return len(self.vectors)
 
+    @property
+    def batch_size(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def n_codes(self) -> int:
+        return int(self.vectors.shape[1])
+
+    def codes(self) -> list[Array]:
+        """The vectors of each context, without padding: [n, dim]."""
+        masks = [slice(None)] * len(self) if self.mask is None else self.mask
+        return [vectors[mask] for vectors, mask in zip(self.vectors, masks, strict=True)]
+
     def select(self, places: Sequence[int]) -> Contexts:
         """The contexts at these places."""
         arrays: list[Any] = [array if array is None else array[[*places]] for array in self._arrays]
@@ -49,6 +62,10 @@ class Contexts:
     @property
     def _arrays(self) -> tuple[Any, ...]:
         return self.vectors, self.mask, self.keys, self.biases
+
+
+Score = Callable[[Contexts, Array], Array]
+"""Contexts and candidates [n, dim] -> scores [contexts, n]."""
 
 
 def score(contexts: Contexts, candidates: Array, *, attention: Attention = "basic", heads: int = 1) -> Array:

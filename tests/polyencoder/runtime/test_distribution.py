@@ -19,6 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from polyencoder.index.hits import Hit
 from polyencoder.ranker.ranked import Ranked
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
@@ -48,7 +49,9 @@ RANK = """
 from polyencoder import Ranked
 from polyencoder.runtime import Ranker
 ranker = Ranker.from_pretrained(sys.argv[1])
-ranked = ranker.rank(**json.loads(sys.argv[2]))
+work = json.loads(sys.argv[2])
+ranked = ranker.rank(**work)
+found = [ranker.search(work["context"], sys.argv[3], exactness=exactness) for exactness in ("exact", None)]
 try:
     from polyencoder import Ranker as torchs
 except ImportError as error:
@@ -58,7 +61,7 @@ try:
     main()
 except SystemExit as error:
     end = str(error)
-show(ranked=ranked, message=message, end=end)
+show(ranked=ranked, found=found, message=message, end=end)
 """
 SERVE = """
 from polyencoder.__main__ import main
@@ -104,10 +107,13 @@ def unpacked(tmp_path_factory) -> Path:
     return source / "unpacked"
 
 
-def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, sentences):
+def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, sentences, tmp_path):
+    pytest.importorskip("faiss")
     ranker, folder = exported("poly-first_n_last")
     work = {"context": sentences[:2], "candidates": sentences[2:]}
-    alone = command(RANK, unpacked, PROJECT["dependencies"], str(folder), json.dumps(work))
+    index = ranker.index(sentences, tmp_path / "index", faiss="hnsw,m=4")
+    installed = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["faiss"]
+    alone = command(RANK, unpacked, installed, str(folder), json.dumps(work), index.address)
     done = subprocess.run(alone, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -116,25 +122,30 @@ def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, senten
     ranked = [Ranked(*one) for one in found["ranked"]]
     assert [(one.index, one.text) for one in ranked] == [(one.index, one.text) for one in expected]
     assert [one.score for one in ranked] == pytest.approx([one.score for one in expected], rel=1e-4, abs=1e-4)
+    for hits, exactness in zip(found["found"], ("exact", None), strict=True):
+        expected_hits = ranker.search(work["context"], index, exactness=exactness)
+        assert [(hit[0], hit[4]) for hit in hits] == [(hit.id, hit.found) for hit in expected_hits]
+        assert [hit[2] for hit in hits] == pytest.approx([hit.score for hit in expected_hits], rel=1e-4, abs=1e-4)
     assert found["message"] == (
         "polyencoder-runtime has no polyencoder.Ranker: take Ranker from polyencoder.runtime, or install "
         "parlai-polyencoder"
     )
     assert found["end"].endswith("pip install 'polyencoder-runtime[serve]'")
     # each module is imported, but for what a hub id, a ConveRT, torch or another extra alone needs
-    of_server = served(unpacked, folder, work, expected)
+    of_server = served(unpacked, folder, work, expected, index.address, expected_hits)
     modules = {path.relative_to(unpacked).with_suffix("") for path in unpacked.rglob("*.py")}
     built = {".".join(path.parts).removesuffix(".__init__") for path in modules}
     others = {"hub", "hub.resolve", *(f"serving.{one}" for one in ("batch_forward", "reference"))}
     assert built - {*found["modules"], *of_server} == {f"polyencoder.{one}" for one in others}
 
 
-def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked]) -> list[str]:
+def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked], index: str, hits: list[Hit]) -> list[str]:
     """Checks the answers of a server; returns the modules that it imported."""
     pytest.importorskip("mcp")
     extras = PROJECT["optional-dependencies"]
-    installed = PROJECT["dependencies"] + extras["serve"] + extras["mcp"]
+    installed = PROJECT["dependencies"] + extras["serve"] + extras["mcp"] + extras["faiss"]
     options = ("serve", "--model", str(folder), "--backend", "onnx", "--port", "0", "--threads", "1", "--mcp", "http")
+    options += ("--index", index)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command(SERVE, unpacked, installed, *options), **pipes) as process:
         try:
@@ -147,6 +158,11 @@ def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked]) -> 
                     assert client.get(path).status_code == 200
                 body = {"messages": [{"role": "user", "content": one} for one in work["context"]]}
                 answer = client.post("/v1/rerank", json={**body, "documents": work["candidates"]}).json()
+                found_hits = client.post("/v1/search", json=body).json()["results"]
+            assert [(one["id"], one["found"]) for one in found_hits] == [(hit.id, hit.found) for hit in hits]
+            assert [one["score"] for one in found_hits] == pytest.approx(
+                [hit.score for hit in hits], rel=1e-4, abs=1e-4
+            )
             results = [(one["index"], one["relevance_score"]) for one in answer["results"]]
             assert [place for place, _ in results] == [one.index for one in expected]
             relevances = [1 / (1 + math.exp(-one.score)) for one in expected]

@@ -15,7 +15,7 @@ from polyencoder.index import Candidate, Fingerprints, build_index
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.runtime import Ranker
-from polyencoder.runtime import index as runtime_index
+from polyencoder.runtime import vectors as runtime_vectors
 from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import TOKENIZER, WEIGHTS
 
@@ -43,7 +43,7 @@ def same_hits(found, expected) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 def test_hits_of_torch(exported, records, sentences, tmp_path, monkeypatch, dtype: VectorDtype):
-    monkeypatch.setattr(runtime_index, "ROWS", 3)  # several blocks in each of several files
+    monkeypatch.setattr(runtime_vectors, "ROWS", 3)  # several blocks in each of several files
     ranker, folder = exported(KIND)
     index = ranker.index(records, tmp_path / "index", dtype=dtype, shard_size=7)
     index.remove(["3", "4"])
@@ -157,8 +157,8 @@ def test_an_index_that_is_emptied_after_the_check(exported, records, tmp_path, m
     opened = small.open_index(tmp_path / "index")
     check = opened.check
 
-    def and_then_empty(filter) -> None:
-        check(filter)
+    def and_then_empty(*asked) -> None:
+        check(*asked)
         index.remove([record["id"] for record in records])
         index.compact()
 

@@ -8,9 +8,10 @@ import httpx
 import numpy as np
 import pytest
 
-from polyencoder import ConfigError
+from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import Calibration
 from polyencoder.export.onnx import export_onnx
+from polyencoder.index.faiss import lists
 from polyencoder.serving import batch_forward, graph_forward
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import CANDIDATE
@@ -95,14 +96,42 @@ def test_the_answers_of_torch(folder, architecture, tmp_path):
         assert info[1] == info[0] | {"backend": "onnx"}
 
 
+@pytest.mark.parametrize("architecture", ["bi", "poly"])
+def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(lists, "_SCAN_ROWS", 0)  # else few that pass a filter would be scanned
+    model, place = str(folder(architecture)), str(tmp_path / "by-faiss")
+    many = [one._replace(id=f"{one.id} {n}", text=f"{one.text} {n} times") for one in REPLIES for n in range(12)]
+    Ranker.from_pretrained(model, device="cpu").index(many, place, faiss="ivf-flat,nlist=2,nprobe=1")
+    bodies = [
+        {},
+        {"filter": {"lang": "en"}},
+        *({"exactness": exactness} for exactness in ("exact", "certified", "approximate")),
+        {"effort": 2, "list_length": 3, "top_k": 2},
+    ]
+    answers = []
+    for backend, module in (("torch", batch_forward), ("onnx", graph_forward)):
+        config = ServerConfig(model=model, index=(place,), backend=backend, threads=1, port=0)
+        forward, opened, _ = module.load(config)
+        with running(Service.of(config, forward, index=opened)) as url:
+            asked = [httpx.post(f"{url}/v1/search", json={"query": "hi", **body}, timeout=SECONDS) for body in bodies]
+            answers.append([without_times(answer.json()) for answer in asked])
+    check_alike(answers[1], answers[0])
+    found = {hit["found"] for answer in answers[1] for hit in answer["results"]}
+    assert found == {"exact", "certified", "approximate"}
+
+
 def test_requests_that_need_torch(folder, tmp_path):
     config = ServerConfig(model=str(folder("bi")), index=(str(tmp_path / "replies"),), backend="onnx", port=0)
     forward, index, _ = graph_forward.load(config)
     with running(Service.of(config, forward, index=index)) as url:
-        for name, value in {"hybrid": True, "diversity": 0.5, "group_by": "lang", "effort": 3}.items():
+        for name, value in {"hybrid": True, "diversity": 0.5, "group_by": "lang"}.items():
             answer = httpx.post(f"{url}/v1/search", json={"query": "hi", name: value}, timeout=SECONDS)
             assert answer.status_code == 422
             assert answer.json()["message"].startswith(f"{name} needs torch")
+        answer = httpx.post(f"{url}/v1/search", json={"query": "hi", "effort": 3}, timeout=SECONDS)
+        assert answer.status_code == 422
+        assert answer.json()["message"].startswith("effort given, but it has no FAISS index")
         for body in ({"candidates": [{"text": "hello"}]}, {"candidates": [{"text": "hello", "id": "pets"}]}):
             answer = httpx.put(f"{url}/v1/candidates", json=body, timeout=SECONDS)
             assert answer.status_code == 422

@@ -1,0 +1,189 @@
+"""Searches by a FAISS index in numpy: rows, scores and exactness are those of torch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder import CheckpointError, ConfigError
+from polyencoder.index.faiss import library, lists
+from polyencoder.index.faiss.file import build_faiss
+from polyencoder.index.faiss.lists import FaissLists
+from polyencoder.index.faiss.search import FaissSearch
+from polyencoder.index.options import SearchOptions
+from polyencoder.index.vectors import Vectors as TorchVectors
+from polyencoder.index.vectors import quantize, write_vectors
+from polyencoder.runtime import Ranker
+from polyencoder.runtime.faiss import FaissShortlists
+from polyencoder.runtime.scoring import Contexts, score
+from polyencoder.runtime.vectors import MappedFile, Vectors
+from polyencoder.scoring import ContextEncoding
+
+pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
+pytestmark = pytest.mark.slow
+
+SMALL = {
+    "flat": {},
+    "hnsw": {"m": 8},
+    "ivf-flat": {"nlist": 4, "nprobe": 2},
+    "ivf-pq": {"nlist": 4, "nprobe": 2, "pq_m": 4, "pq_bits": 3},
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def filters_reach_faiss():
+    """Else the few rows of a test that are allowed would all be scanned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lists, "_SCAN_ROWS", 0)
+        patch.setattr(lists, "_SCAN_SHARE", 0.0)
+        yield
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(sorted(SMALL)),
+    st.sampled_from(["float32", "int8"]),
+    st.sampled_from(["basic", "sqrt"]),
+    st.sampled_from([None, "approximate", "certified"]),
+    st.sampled_from([None, 0.0]),
+    st.integers(1, 6),
+    st.booleans(),
+    st.sampled_from([None, 0.5]),
+    st.integers(0, 12),
+    st.integers(1, 30),
+)
+def test_the_rows_of_torch(
+    tmp_path_factory, seed, kind, dtype, attention, exactness, tolerance, codes, masked, share, newer, length
+):
+    torch.manual_seed(seed)
+    folder, values = tmp_path_factory.mktemp("index"), torch.randn(60 + newer, 8)
+    settings = {"dim": 8, "dtype": dtype}
+    paths = [write_vectors(folder, 0, *quantize(values[:60], dtype))]
+    meta = build_faiss(TorchVectors.open(folder, [paths[0].name], **settings), kind=kind, **SMALL[kind])
+    if newer:
+        paths.append(write_vectors(folder, 60, *quantize(values[60:], dtype)))
+    vectors = torch.randn(3, codes, 8)
+    vectors = vectors[:, :1] + 0.2 * vectors  # some codes are alike
+    mask = torch.rand(3, codes) < 0.8 if masked else None
+    allowed = None if share is None else torch.rand(len(values)) < share
+    k = min(9, len(values) if allowed is None else int(allowed.sum()))
+    options = SearchOptions(top_k=k, exactness=exactness, tolerance=tolerance, list_length=length)
+
+    searcher = FaissSearch(meta, TorchVectors.open(folder, [path.name for path in paths], **settings))
+    expected = searcher.search(ContextEncoding(vectors, mask), options, allowed=allowed, attention=attention)
+
+    opened = Vectors([MappedFile.open(path, **settings) for path in paths], dim=8)
+    engine = FaissShortlists(
+        found := FaissLists(meta, folder, dim=8, rows=len(opened)),
+        opened,
+        Contexts(vectors.numpy(), None if mask is None else mask.numpy()),
+        lambda contexts, candidates: score(contexts, candidates, attention=attention),
+        options.shortlists(),
+        k=k,
+        allowed=None if allowed is None else allowed.numpy(),
+    )
+    results = found.search(engine, options.shortlists())
+    assert [result.found for result in results] == expected.found
+    np.testing.assert_allclose([result.scores for result in results], expected.scores, rtol=1e-4, atol=1e-4)
+    assert [result.rows.tolist() for result in results] == expected.rows.tolist()
+
+
+@pytest.fixture
+def records(sentences) -> list[dict]:
+    texts = [*sentences, *(" ".join(reversed(text.split())) for text in sentences), sentences[0]]
+    return [{"id": str(place), "text": text, "metadata": {"part": place % 3}} for place, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("kind", ["bi-mean_first", "poly-first_n_last"])
+@pytest.mark.parametrize("faiss", ["flat", "hnsw,m=8", "ivf-flat,nlist=4,nprobe=2"])
+def test_hits_of_torch(exported, records, sentences, tmp_path, kind, faiss):
+    ranker, folder = exported(kind)
+    index = ranker.index(records, tmp_path / "index", faiss=faiss, shard_size=7)
+    index.remove(["3", "4"])
+    small = Ranker.from_pretrained(folder)
+    opened = small.open_index(tmp_path / "index")
+    seen = set()
+    for added in ([], ["this one came later ."]):
+        index.add(added)  # what FAISS does not cover; an opened index sees it
+        for context in (sentences[:2], "hi", [sentences[2].upper()]):
+            for options in (
+                {},
+                {"top_k": 3, "exactness": "approximate"},
+                {"top_k": 3, "exactness": "certified"},
+                {"filter": {"part": [0, 1]}, "top_k": 4, "list_length": 5},
+                {"keep_turns": True, "top_k": 99, "exactness": "exact"},
+                {"tolerance": 0, "top_k": 2} | ({} if faiss == "flat" else {"effort": 4}),
+            ):
+                expected, found = ranker.search(context, index, **options), small.search(context, opened, **options)
+                assert [hit[:2] + hit[3:5] for hit in found] == [hit[:2] + hit[3:5] for hit in expected]
+                assert [hit.score for hit in found] == pytest.approx(
+                    [hit.score for hit in expected], rel=1e-4, abs=1e-4
+                )
+                seen |= {hit.found for hit in found}
+    assert seen == ({"exact", "certified", "approximate"} if "flat" in faiss else {"exact", "approximate"})
+    opened.close()
+
+
+def test_another_faiss_index_is_opened(exported, records, tmp_path):
+    """And the open one stays, while it is that of the newest state."""
+    ranker, folder = exported("bi-mean_first")
+    index, small = ranker.index(records, tmp_path / "index", faiss="hnsw,m=8"), Ranker.from_pretrained(folder)
+    opened = small.open_index(tmp_path / "index")
+
+    def library_index():
+        small.search("hi", opened)
+        return opened._faiss[1]
+
+    before = library_index()
+    index.add(["this one came later ."])
+    assert library_index() is before
+    index.build_faiss("ivf-flat", nlist=2)
+    assert library_index() is not before
+    index.compact()  # drops it
+    assert {hit.found for hit in small.search("hi", opened)} == {"exact"}
+
+
+def test_options_that_do_not_fit(exported, records, tmp_path):
+    ranker, folder = exported("bi-mean_first")
+    ranker.index(records, tmp_path / "flat", faiss="flat")
+    ranker.index(records, tmp_path / "none")
+    small = Ranker.from_pretrained(folder)
+    with pytest.raises(ConfigError, match="a flat index has neither"):
+        small.search("hi", tmp_path / "flat", effort=9)
+    with pytest.raises(ConfigError, match="list_length given, but it has no FAISS index"):
+        small.search("hi", tmp_path / "none", list_length=9)
+    with pytest.raises(ConfigError, match="exactness is 'sure'"):
+        small.search("hi", tmp_path / "flat", exactness="sure")
+
+
+def test_without_faiss_only_exact_searches(exported, records, tmp_path, monkeypatch):
+    ranker, folder = exported("bi-mean_first")
+    ranker.index(records, tmp_path / "index", faiss="hnsw,m=8")
+    small = Ranker.from_pretrained(folder)
+    with monkeypatch.context() as patch:
+
+        def missing(*_, **__):
+            raise ConfigError("the package `faiss` is not installed")
+
+        patch.setattr(library, "require", missing)
+        opened = small.open_index(tmp_path / "index")
+        with pytest.raises(ConfigError, match="the package `faiss` is not installed"):
+            small.search("hi", opened)
+        assert {hit.found for hit in small.search("hi", opened, exactness="exact")} == {"exact"}
+
+
+def test_a_damaged_faiss_index(exported, records, tmp_path):
+    ranker, folder = exported("bi-mean_first")
+    ranker.index(records, tmp_path / "index", faiss="hnsw,m=8")
+    file = next((tmp_path / "index").glob("faiss-*.index"))
+    data = file.read_bytes()
+    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match="was made from other vectors"):
+        Ranker.from_pretrained(folder).search("hi", tmp_path / "index")
+    file.write_bytes(data[:60])
+    with pytest.raises(CheckpointError):
+        Ranker.from_pretrained(folder).search("hi", tmp_path / "index")
