@@ -67,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--bias", type=float, default=-6.0, help="these at the start")
     parser.add_argument("--hard", type=int, default=15, help="negatives of a cross-encoder that late ranks highest")
     parser.add_argument("--sampled", type=int, default=15, help="its other negatives")
-    parser.add_argument("--max-tokens", type=int, default=1 << 17, help="of candidates behind contexts, at once")
+    parser.add_argument(
+        "--max-tokens", type=int, default=1 << 17, help="of which activations are kept, of pairs at once"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="contexts of the times; 0: no times")
     parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -102,8 +102,8 @@ class Uni(Late):
     candidate behind it, so that they cost one more pass of the candidates alone, and no second encoder stands still.
     The last layer of the head begins at zero, so that before training the score is late(x, c), whatever the bias.
 
-    At most `max_tokens` of candidates behind contexts are in memory; of more they are read block by block, and again
-    for the gradients.
+    Activations of at most `max_tokens` of candidates behind contexts are kept; of more they are computed block by block,
+    and again for the gradients.
     """
 
     def __init__(self, late: LateEncoder, *, bias: float, max_tokens: int) -> None:
@@ -123,17 +123,15 @@ class Uni(Late):
 
     def completed(self, scores: Tensor, prefix: Prefix, packed: Packed) -> Tensor:
         rows = [packed.row(number) for number in range(len(packed.counts))]
-        return scores + torch.cat([self._in_blocks(prefix, row) for row in rows], dim=1)
+        if len(scores) * packed.ids.numel() <= self._max_tokens:
+            return scores + torch.cat([self._added(prefix, row) for row in rows], dim=1)
+        most = max(1, self._max_tokens // packed.ids.size(1))
+        blocks = [prefix.select(block) for block in torch.arange(len(scores), device=scores.device).split(most)]
+        added = [[checkpoint(self._added, block, row, use_reentrant=False) for row in rows] for block in blocks]
+        return scores + torch.cat([torch.cat(parts, dim=1) for parts in added])
 
     def learnt(self) -> dict[str, list[float]]:
         return {**super().learnt(), **{f"bias of layer {i}": row for i, row in enumerate(self.bias.tolist())}}
-
-    def _in_blocks(self, prefix: Prefix, row: Packed) -> Tensor:
-        most = max(1, self._max_tokens // row.ids.size(1))
-        if len(prefix.mask) <= most:
-            return self._added(prefix, row)
-        blocks = torch.arange(len(prefix.mask), device=row.ids.device).split(most)
-        return torch.cat([checkpoint(self._added, prefix.select(block), row, use_reentrant=False) for block in blocks])
 
     def _added(self, prefix: Prefix, packed: Packed) -> Tensor:
         """head(x, u) of a row's candidates behind every context, or of row b's behind context b: [batch, most]."""
