@@ -102,8 +102,11 @@ def test_a_search_and_a_rerank_order_by_the_rankers_scores(make_ranker, queries,
 
 def test_what_is_behind_the_depth_stays_behind(make_ranker, queries, texts):
     run = {"q1": {id_: float(100 - place) for place, id_ in enumerate(texts)}}
-    reranked = rerank_run(make_ranker("cross"), run, queries, {id_: texts[id_] for id_ in list(texts)[:3]}, depth=3)
+    ranker = make_ranker("cross")
+    ranker.model.linear.weight.data *= 1000  # scores far from each other
+    reranked = rerank_run(ranker, run, queries, {id_: texts[id_] for id_ in list(texts)[:3]}, depth=3)
     order = sorted(reranked["q1"], key=lambda id_: -reranked["q1"][id_])
+    assert reranked["q1"][order[0]] > reranked["q1"][order[2]] + 10
     assert set(order[:3]) == {"d0", "d1", "d2"}
     assert order[3:] == list(texts)[3:]
     with pytest.raises(InputError, match="query 'q1': its result 'd0' is not among the documents"):
