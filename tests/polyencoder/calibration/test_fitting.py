@@ -99,14 +99,17 @@ def test_a_model_that_is_never_wrong(unanswerable):
     assert unsure < 0.2
 
 
-def test_the_fit_is_a_maximum():
-    """Against a likelihood that is written down by hand."""
-    seen = known(400, among=5, temperature=3.0)
-    found = fit(seen, fingerprint="x", unanswerable=0.3).calibration
+@pytest.mark.parametrize(("n", "step"), [(400, 0.1), (12, 0.02)])
+def test_the_fit_is_a_maximum(n, step):
+    """Against a likelihood written down by hand, with normal priors of the parameters of standardised scores."""
+    seen = known(n, among=5, temperature=3.0)
+    both = {0.7: seen, 0.3: seen.without_the_right()}
+    scores = [score for asked in both.values() for row in asked.scores.tolist() for score in row if score > -math.inf]
+    mean, deviation = np.mean(scores), np.std(scores, ddof=1)
 
-    def likelihood(slope: float, none: float) -> float:
-        total = 0.0
-        for share, asked in ((0.7, seen), (0.3, seen.without_the_right())):
+    def posterior(slope: float, none: float) -> float:
+        total = -((slope * deviation) ** 2 + (none - slope * mean) ** 2) / 2
+        for share, asked in both.items():
             for scores, right, among in zip(
                 asked.scores.tolist(), asked.right.tolist(), asked.among.tolist(), strict=True
             ):
@@ -114,13 +117,14 @@ def test_the_fit_is_a_maximum():
                 weights.append(among * math.exp(none))
                 picked = right.index(True) if True in right else -1  # the last is "none"
                 total += share * math.log(weights[picked] / sum(weights))
-        return total / len(seen)
+        return total
 
+    found = fit(seen, fingerprint="x", unanswerable=0.3).calibration
     slope, none = 1 / found.temperature, found.none
-    best = likelihood(slope, none)
-    for d in (-0.1, 0.1):
-        assert likelihood(slope * (1 + d), none) < best
-        assert likelihood(slope, none + d) < best
+    best = posterior(slope, none)
+    for d in (-step, step):
+        assert posterior(slope * (1 + d), none) < best
+        assert posterior(slope, none + d) < best
 
 
 def test_without_the_right_one():

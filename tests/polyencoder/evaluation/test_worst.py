@@ -48,3 +48,10 @@ def test_of_several_right_responses_the_best_ranked_one_counts():
     (error,) = worst_errors([example], {0: torch.tensor([4.0, 1.0, 3.0, 2.0])})
     assert (error.rank, error.right, error.above) == (2, ("y", 3.0), [("w", 4.0)])
     assert not worst_errors([example], {0: torch.tensor([2.0, 1.0, 3.0, 4.0 - 2.5])})
+
+
+def test_a_page_shows_twenty_with_three_candidates_each():
+    """As docs/training/report.md says."""
+    examples = [Example([f"context {i}"], "e", list("abcde")) for i in range(30)]
+    found = worst_errors(examples, {i: torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0]) for i in range(30)})
+    assert [len(one.above) for one in found] == [3] * 20
