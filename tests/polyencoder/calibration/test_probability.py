@@ -46,6 +46,9 @@ def test_equal_texts_are_one_candidate():
     once = calibration.of_ranking(["a", "b"], [2.0, 1.0], among=2)
     assert calibration.of_ranking(["a", "a", "b"], [2.0, 2.0, 1.0], among=2) == [once[0], *once]
     assert calibration.of_ranking([], [], among=2) == []
+    weights = [math.exp(2), math.exp(1), 2]  # of "a", "b" and none of the two
+    assert calibration.of_none(["a", "a", "b"], [2.0, 2.0, 1.0], among=2) == pytest.approx(2 / sum(weights))
+    assert calibration.of_none([], [], among=2) == 1
 
 
 # ---- rank and search
