@@ -102,8 +102,8 @@ class Uni(Late):
     candidate behind it, so that they cost one more pass of the candidates alone, and no second encoder stands still.
     The last layer of the head begins at zero, so that before training the score is late(x, c), whatever the bias.
 
-    Activations of at most `max_tokens` of candidates behind contexts are kept; of more they are computed block by block,
-    and again for the gradients.
+    Activations of at most `max_tokens` of candidates behind contexts are kept; of more they are computed block by
+    block, and again for the gradients.
     """
 
     def __init__(self, late: LateEncoder, *, bias: float, max_tokens: int) -> None:
