@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import re
-from functools import cache
 from pathlib import Path
 
 _FLAGS = {  # of Linux, for what torch and OpenBLAS call by these names; the largest first
@@ -27,7 +26,6 @@ def vector_instructions() -> str | None:
     return next((name for name, needed in _FLAGS.items() if needed <= flags), None)
 
 
-@cache
 def _cpuinfo() -> str:
     """What Linux says of its processors; empty elsewhere."""
     try:

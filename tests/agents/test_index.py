@@ -20,6 +20,7 @@ from polyencoder import CheckpointError, ConfigError, InputError, Ranker
 from polyencoder.calibration import Calibration
 from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
+from polyencoder.index.faiss.lists import FaissLists
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.open import open_index
 from polyencoder.storage.fingerprint import model_fingerprint
@@ -153,13 +154,13 @@ def test_a_tuned_index_is_searched_by_its_own_settings(trained, index_of, evalua
     tuned = open_index(folder, Ranker.from_pretrained(path, device="cpu")).meta.faiss.tuned
     assert tuned.reached
     assert tuned.effort in (1, 2, 4)
-    nearest, probed = FaissSearch.nearest, set()
+    nearest, probed = FaissLists.nearest, set()
 
     def noted(self, queries, length, parameters):
         probed.add(parameters.nprobe)
         return nearest(self, queries, length, parameters)
 
-    monkeypatch.setattr(FaissSearch, "nearest", noted)
+    monkeypatch.setattr(FaissLists, "nearest", noted)
     evaluate(path, index=folder)
     assert probed == {tuned.effort}
     probed.clear()

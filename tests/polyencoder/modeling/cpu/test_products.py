@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyencoder import processor as known_processor
 from polyencoder.modeling.cpu import products
 from polyencoder.modeling.cpu.products import linear, onednn_is_faster, scaled_linear
 
@@ -113,7 +114,7 @@ def test_memory_of_shapes_is_bounded(monkeypatch, set_before, expected):
 )
 def test_which_processors(monkeypatch, tmp_path, mkl, capability, maker, faster):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
-    monkeypatch.setattr(products, "Path", lambda _: tmp_path / "cpuinfo")
+    monkeypatch.setattr(known_processor, "Path", lambda _: tmp_path / "cpuinfo")
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
@@ -122,7 +123,7 @@ def test_which_processors(monkeypatch, tmp_path, mkl, capability, maker, faster)
 
 @pytest.mark.parametrize(("processor", "faster"), [("AMD64 Family 25, AuthenticAMD", True), ("", False)])
 def test_where_there_is_no_list_of_processors(monkeypatch, tmp_path, processor, faster):
-    monkeypatch.setattr(products, "Path", lambda _: tmp_path / "none")
+    monkeypatch.setattr(known_processor, "Path", lambda _: tmp_path / "none")
     monkeypatch.setattr(platform, "processor", lambda: processor)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
