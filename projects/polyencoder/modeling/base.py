@@ -21,6 +21,7 @@ from polyencoder.modeling.capabilities import Capabilities
 from polyencoder.modeling.export_steps import CandidatesStep, ContextStep, Step
 from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.scoring import ContextEncoding, score
+from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
@@ -120,8 +121,16 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         """One vector for each candidate: [n, dim]."""
 
     def score(self, context: ContextEncoding, candidates: Tensor) -> Tensor:
-        """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own."""
-        return score(context, candidates, attention=self.config.poly_attention)
+        """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own.
+
+        Under autocast, too, in at least float32: bfloat16's resolution at 16 is 1/8.
+        """
+        device, attention = context.vectors.device.type, self.config.poly_attention
+        if not torch.is_autocast_enabled(device):
+            return score(context, candidates, attention=attention)
+        with torch.autocast(device, enabled=False):
+            wide = replace(context, tokens=None).to(dtype=at_least_fp32(context.vectors.dtype))
+            return score(wide, candidates, attention=attention)
 
     def with_vector_dim(self: R, dim: int) -> R:
         """The same model, with the same weights, whose vectors keep their first `dim` dimensions."""

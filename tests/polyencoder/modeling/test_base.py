@@ -49,3 +49,21 @@ def test_its_tensors_are_stored_in_the_dtype_asked_for(model):
     assert model.describe_weights("bfloat16") == "1, stored in bfloat16"
     assert model.merged() is model
     assert model.as_kept() is model
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [("bi", {}), ("poly", {}), ("poly", {"poly_attention": "multihead"}), ("late", {}), ("convert", {})],
+    ids=["bi", "poly", "multihead", "late", "convert"],
+)
+def test_autocast_rounds_vectors_but_no_score(make_ranker, sentences, architecture, fields):
+    ranker = make_ranker(architecture, **fields)
+    model, text = ranker.model.eval(), ranker.text
+    with torch.no_grad():
+        with torch.autocast("cpu", torch.bfloat16):
+            contexts = model.encode_context(text.contexts([[sentence] for sentence in sentences]))
+            candidates = model.encode_candidates(text.candidates(sentences))
+            found = model.score(contexts, candidates)
+        expected = model.score(contexts.to(dtype=torch.float32), candidates.float())
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected)
