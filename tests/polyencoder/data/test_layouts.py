@@ -120,6 +120,8 @@ def test_columns_of_other_names(tmp_path):
     triple = {"anchor": "hi", "positive": "a", "negative": "b"}
     named = Columns(context="anchor", response="positive")
     assert read(tmp_path, triple, columns=named) == [graded("a", None)]  # a pair, as its columns are named
+    with pytest.raises(InputError, match="a.jsonl, line 1: has no 'q'; it has 'anchor', 'positive', 'negative'"):
+        read(tmp_path, triple, columns=Columns(context="q"))  # no triple: a name was given
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from polyencoder.data.epochs import Counts
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import Columns
-from polyencoder.data.pairs import pairs_and_records, read_examples, read_pairs
+from polyencoder.data.pairs import pair_counts, pairs_and_records, read_examples, read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 
@@ -147,3 +148,16 @@ def test_candidates_are_drawn_from_all_responses(write, right):
     fewest = len({text for texts in right for text in texts}) - 2
     assert drawn == len(right)
     assert [len(one.choices) for one in examples] == [len(texts) + fewest for texts in right]
+
+
+def test_the_number_of_pairs_of_a_hub_dataset(tmp_path, monkeypatch):
+    """That of its card, which is not verified here; without one, its rows are counted."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/train.jsonl").write_text('{"context": "hi", "response": "hello"}\n' * 5)
+    assert pair_counts([f"hf:{tmp_path}/set:train"]) == Counts(5, 5)
+    features = "features: [{name: context, dtype: string}, {name: response, dtype: string}]"
+    splits = "splits: [{name: train, num_bytes: 100, num_examples: 7}]"
+    (tmp_path / "set/README.md").write_text(f"---\ndataset_info:\n  {features}\n  {splits}\n---\n")
+    assert pair_counts([f"hf:{tmp_path}/set:train"]) == Counts(7, 7)

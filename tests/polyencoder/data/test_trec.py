@@ -74,6 +74,8 @@ def test_ids_of_beir_may_have_spaces(tmp_path):
         ("q 0 d 1\nq 0 d 1\n", "line 2: judges the document 'd' for the query 'q' a second time"),
         ("q 0 d 1\nq d 1\n", "line 2: has 3 columns"),
         ("q\td\t1\nq\te\n", "line 2: has 2 columns"),
+        ("q 0 d 1 1\n", "line 1: has 5 columns"),
+        ("q\td\t1\nq\te\t1\t1\n", "line 2: has 4 columns"),
         ("q1\td1\tone\n", "line 1: the label is 'one'"),  # no header
         ("\n", "is empty"),
         ("query-id\tcorpus-id\tscore\n", "is empty"),
