@@ -112,7 +112,7 @@ def pair_vectors(encoder: Scorer, pairs: Sequence[Example], *, progress: bool = 
 def fit_map(
     train: PairVectors,
     held_out: PairVectors,
-    settings: MapSettings | None = None,
+    settings: MapSettings,
     *,
     on_progress: Callable[[str], object] | None = None,
 ) -> LinearMap:
@@ -127,7 +127,6 @@ def fit_map(
     Raises:
         InputError: too few pairs.
     """
-    settings = settings or MapSettings()
     if len(train.texts) < 2 or len(held_out.texts) < 2:
         raise InputError(
             f"{len(train.texts)} pairs to fit a map to and {len(held_out.texts)} held out are too few; give more"

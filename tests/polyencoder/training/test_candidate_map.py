@@ -152,7 +152,7 @@ def test_the_vectors_of_pairs(make_ranker):
 
 def test_too_few_pairs_and_settings_that_are_none(rotated):
     with pytest.raises(InputError, match="1 pairs to fit a map to and 1 held out are too few"):
-        fit_map(*rotated.take(torch.arange(2)).split(1))
+        fit_map(*rotated.take(torch.arange(2)).split(1), QUICK)
     for fields in ({"batch_size": 1}, {"patience": 0}, {"label_smoothing": 1.0}, {"learning_rates": ()}):
         with pytest.raises(ConfigError, match=next(iter(fields))):
             MapSettings(**fields)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from functools import partial
 
@@ -26,8 +27,9 @@ LONG = [Example([" ".join(WORDS * (1 + i % 3))], example.label) for i, example i
 
 
 @pytest.fixture
-def room(monkeypatch):
+def room(monkeypatch, caplog):
     """(tokens) -> in training an encoder raises torch's error for more at once; returns what it was given."""
+    caplog.set_level(logging.INFO, "polyencoder.training.callbacks.memory")
     forward, seen = Backbone.forward, []
 
     def within(tokens: int) -> list[int]:
@@ -62,7 +64,7 @@ def equal(one, other):
 @pytest.mark.parametrize(
     ("architecture", "contexts", "accumulate"), [("bi", 1, 1), ("poly", 2, 1), ("bi", 2, 3), ("late", 2, 1)]
 )
-def test_the_run_is_that_of_the_setting_that_was_found(make_ranker, room, architecture, contexts, accumulate):
+def test_the_run_is_that_of_the_setting_that_was_found(make_ranker, room, caplog, architecture, contexts, accumulate):
     """Bit by bit: the search leaves no trace in weights, optimizer and random numbers."""
     length = make_ranker(architecture).text.config.longest_context
     changes = {"max_updates": 3, "accumulate": accumulate}
@@ -72,23 +74,26 @@ def test_the_run_is_that_of_the_setting_that_was_found(make_ranker, room, archit
     assert found[2] == contexts * length
     assert equal(found, expected)
     assert max(seen) > contexts * length, "larger ones were tried"
+    assert caplog.messages == [f"memory: a batch of {CONFIG.batch_size} examples fits with grad_cache {contexts}"]
 
 
-def test_a_cross_encoder_finds_its_tokens(make_ranker, room):
+def test_a_cross_encoder_finds_its_tokens(make_ranker, room, caplog):
     text = make_ranker("cross").text.config
     length = text.longest_context + text.label_truncate
     changes = {"max_updates": 3, "candidates": "inline"}
     expected = run(make_ranker("cross"), **changes, pair_tokens=2 * length)
     room(3 * length)
     assert equal(run(make_ranker("cross"), **changes, search=True), expected)
+    assert caplog.messages == [f"memory: a batch of {CONFIG.batch_size} examples fits with pair_tokens {2 * length}"]
 
 
-def test_a_batch_that_fits_whole_is_not_cut(make_ranker, room):
+def test_a_batch_that_fits_whole_is_not_cut(make_ranker, room, caplog):
     expected = run(make_ranker("bi"))
     seen = room(10**6)
     assert equal(run(make_ranker("bi"), search=True), expected)
     assert expected[2] is None
     assert max(seen) > 0
+    assert caplog.messages == [f"memory: a batch of {CONFIG.batch_size} examples fits whole"]
 
 
 def test_nothing_fits(make_ranker, room):
