@@ -90,28 +90,30 @@ def tests_of(module: Path) -> list[Path]:
     return list(dict.fromkeys(file for file in (*own, *importing, *others) if file.is_file()))
 
 
-def noticed(tests: list[Path], *, timeout: float) -> str:
-    """The first failure of the tests, or nothing."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no"]
-    command += ["--hypothesis-profile", "unshrunk"]
-    process = subprocess.Popen([*command, *map(str, tests)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def failures(tests: list[Path], *options: str, timeout: float) -> list[str]:
+    """The tests that fail, or what went wrong otherwise."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no", *options]
+    command += ["--hypothesis-profile", "unshrunk", *map(str, tests)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         output = process.communicate(timeout=timeout)[0].decode()
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        return f"no end after {timeout:.0f} s"
-    failures = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
-    return "" if process.returncode in (0, 5) else (failures or [output[-200:]])[0]  # 5: all of the tests are slow
+        return [f"no end after {timeout:.0f} s"]
+    if process.returncode in (0, 5):  # 5: all of the tests are slow
+        return []
+    return re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE) or [output[-200:]]
 
 
-def judged(mutant: Mutant, tests: list[Path], *, timeout: float) -> str:
+def judged(mutant: Mutant, tests: list[Path], *options: str, timeout: float) -> str:
+    """The first test that notices the mutant, or nothing."""
     path, code = mutant.module, mutant.code()
     original = path.read_text(encoding="utf-8")
     Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)  # it might be of the same second
     try:
         path.write_text(code, encoding="utf-8")
-        return noticed(tests, timeout=timeout)
+        return "".join(failures(tests, "-x", *options, timeout=timeout)[:1])
     finally:
         path.write_text(original, encoding="utf-8")
 
@@ -135,14 +137,15 @@ def main() -> None:
 
     forked.PRELOADED[:] = PACKAGES
     subprocess.Popen = forked.Forked  # type: ignore[misc]
-    failure = noticed(sorted({file for files in tests.values() for file in files}), timeout=3600)
-    if failure:
-        sys.exit(f"without a mutant: {failure}")
+    unfit = failures(sorted({file for files in tests.values() for file in files}), timeout=3600)
+    if unfit:
+        print("left out, as they fail without a mutant:", *unfit, flush=True)
+    left_out = [f"--deselect={test}" for test in unfit]
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # what a mutant compiles must not be found by the next one
     survivors: Counter[Path] = Counter()
     for mutant in sorted(sample):
         start = time.perf_counter()
-        failure = judged(mutant, tests[mutant.module], timeout=args.timeout)
+        failure = judged(mutant, tests[mutant.module], *left_out, timeout=args.timeout)
         name = mutant.module.relative_to(LIBRARY)
         print(f"{time.perf_counter() - start:5.1f} s {name} {mutant.operator} {mutant.occurrence}", end=": ")
         print(failure.replace(f"{ROOT}/", "") or f"SURVIVED\n{mutant.diff()}", flush=True)
