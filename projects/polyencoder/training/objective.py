@@ -94,7 +94,7 @@ class LabelLoss:
     `pointwise`: it needs no second candidate.
     """
 
-    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], *, pointwise: bool = False) -> None:
+    def __init__(self, loss: Callable[[Tensor, Tensor], Tensor], *, pointwise: bool) -> None:
         self._loss, self._pointwise = loss, pointwise
 
     def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]:

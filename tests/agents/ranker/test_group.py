@@ -1,4 +1,4 @@
-"""What a process knows of the others, and when it does not join them."""
+"""When a process does not join the others."""
 
 from __future__ import annotations
 
@@ -10,15 +10,9 @@ import pytest
 from parlai.agents.ranker.launch import launch
 
 from polyencoder.errors import ConfigError
-from polyencoder.training.process_group import VARIABLES, Place
+from polyencoder.training.process_group import VARIABLES
 
 ADDRESSES = {"host0": "10.0.0.1", "host1": "127.0.1.1"}
-
-
-def test_the_place_of_a_process(monkeypatch):
-    for name, value in zip(VARIABLES, ("5", "8", "1", "4", "host", "29500"), strict=True):
-        monkeypatch.setenv(name, value)
-    assert Place.from_environment() == Place(rank=5, count=8, local_rank=1, local_count=4)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])

@@ -75,7 +75,8 @@ def test_batches_without_negatives_are_counted(make_ranker):
     assert f"{share:.0%} of the batches had a single candidate: give a larger batch_size" in said(made)
 
 
-def test_a_run_without_any_of_these_gets_general_advice(trainer, monkeypatch):
-    monkeypatch.setattr("polyencoder.training.verdict.FEW_UPDATES", 6)
+@pytest.mark.parametrize("few", [6, 2])
+def test_a_run_without_any_of_these_gets_general_advice(trainer, monkeypatch, few):
+    monkeypatch.setattr("polyencoder.training.verdict.FEW_UPDATES", few)
     line = said(trainer)
     assert line.endswith(". data that is more like the validation data, another learning_rate or more epochs may help")

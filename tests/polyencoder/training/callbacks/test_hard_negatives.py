@@ -1,4 +1,4 @@
-"""Which labels are encoded when, for mining among them; what is mined, test_hard_negatives.py and test_graded.py say."""
+"""Which labels are encoded when, for mining among them; what is mined: test_hard_negatives.py and test_graded.py."""
 
 from __future__ import annotations
 
