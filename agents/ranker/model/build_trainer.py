@@ -51,7 +51,7 @@ def training_config(opt: Opt) -> TrainingConfig:
     # fixed candidates, too, are inline: not shared by the batch
     values["candidates"] = opt["candidates"] if opt["candidates"] in ("batch", "batch-all-cands") else "inline"
     if "teacher" in values and opt.get("model_file"):
-        values.setdefault("distillation.scores", f"{opt['model_file']}.teacher.sqlite")
+        values.setdefault("teacher_scores", f"{opt['model_file']}.teacher.sqlite")
     return TrainingConfig.of(values)
 
 

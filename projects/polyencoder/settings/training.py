@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -146,9 +145,9 @@ class DistillationConfig(Settings):
     candidates: Annotated[AtLeastZero, Parameter(name="--distillation-candidates"), Needs("teacher")] = 0
     """How many candidates of each example the teacher scores: the label and those that the student ranks highest. 0 for
     all, which with --candidates batch is the square of the batch size."""
-    scores: Annotated[str | os.PathLike[str] | None, Needs("teacher"), Hidden, Parlai("teacher_scores")] = None
-    """The file in which the teacher's scores are cached, so that no pair of texts is scored twice; several runs may
-    share it."""
+    scores: Annotated[str | None, Parameter(name="--teacher-scores"), Needs("teacher")] = None
+    """The file in which the teacher's scores are cached, so that no pair of texts is scored twice: other seeds and
+    students may share it (default: the run's own)."""
 
     def __post_init__(self) -> None:
         if self.candidates == 1:

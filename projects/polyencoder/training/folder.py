@@ -16,7 +16,7 @@ CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{
 REPORT = f"{FOLDER}/report.html"
 TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
-RESUME_IGNORES = {"out", "device", "config", "report_to"}
+RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores"}
 """Settings that may change when a run resumes, or in another process."""
 
 

@@ -208,8 +208,8 @@ def _memory_limit(settings: TrainSettings, objective: RankingObjective, data: Ru
 
 def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
     """The run's `TrainingConfig`; a quantized ConveRT trains in 16 bits on a GPU, with a loss scale."""
-    scores = str(Path(settings.data.out) / TEACHER_SCORES)
-    config = settings.training.changed(**{"distillation.scores": scores})
+    scores = settings.training.distillation.scores or str(Path(settings.data.out) / TEACHER_SCORES)
+    config = settings.training.changed(teacher_scores=scores)
     if ranker.model.loss_scale is None:
         return config
     halves = ranker.device.type == "cuda" and not settings.given & {"precision", "bf16"}

@@ -146,6 +146,12 @@ def test_two_teachers(run, arguments, pairs, losses):
     assert again == found
     alone = losses(lambda: run(*arguments, *rest, "--teacher", first, "--out", pairs / "alone"))
     assert alone != found
+    scores = pairs / "student/training/teacher.sqlite"
+    before = scores.read_bytes()
+    shared = losses(lambda: run(*arguments, *rest, *flags, "--teacher-scores", scores, "--out", pairs / "shared"))
+    assert shared == found
+    assert scores.read_bytes() == before  # nothing was left to ask for
+    assert not (pairs / "shared/training/teacher.sqlite").exists()
     with pytest.raises(CheckpointError, match=rf"was begun with teacher '{first},{second}', not '{second}'"):
         run(*arguments, *rest, "--teacher", second, "--out", pairs / "student")
 

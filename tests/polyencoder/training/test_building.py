@@ -79,7 +79,7 @@ def test_teachers_share_a_cache(make_ranker, tmp_path):
     for seed in (0, 1):
         make_ranker("cross", seed=seed).save_pretrained(tmp_path / str(seed))
     names = (str(tmp_path / "0"), str(tmp_path / "1"))
-    config = replace(CONFIG, distillation=DistillationConfig(teacher=names, scores=tmp_path / "scores"))
+    config = replace(CONFIG, distillation=DistillationConfig(teacher=names, scores=str(tmp_path / "scores")))
     for teacher in build_objective(make_ranker("bi"), config).loss.teachers:
         teacher.scores(["hello ?"], ["hi !", "no ."], torch.tensor([[0, 1]]))
     assert len(ScoreCache(tmp_path / "scores")) == 4
