@@ -1,8 +1,8 @@
 """Sequence packing: a padded batch as one row of its tokens, so that padding is not computed.
 
 Linear layers, normalisations and activations are token-wise and run on the packed row. Only attention needs sequences:
-on a CPU it splits the row into blocks of similar length; on a GPU a variable-length kernel takes the whole row, or the
-row is padded for attention alone.
+on a CPU it splits the row into blocks of similar length; on a GPU a variable-length kernel takes the whole row, or
+blocks are padded for attention alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +26,7 @@ from polyencoder.text.batches import length_groups
 
 BLOCK = 16  # fixed cost of a call of attention with gradients, in tokens of padding
 FORWARD_BLOCK = 4  # the same without gradients
+GPU_BLOCK = 1024  # fixed cost of a call of a GPU's attention, in tokens of padding
 _USUAL = AttentionOptions()
 
 
@@ -140,38 +143,72 @@ class Blocks(Packing):
 class Ragged(Packing):
     """Packing for a GPU: sequences in the order of the batch, for variable-length attention.
 
-    ends: int32 [sequences + 1], cumulative lengths from 0; longest: the maximum length.
+    ends: int32 [sequences + 1], cumulative lengths from 0; lengths: of the sequences.
     """
 
     ends: Tensor
-    longest: int
+    lengths: list[int]
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions = _USUAL) -> Tensor:
         q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))  # [tokens, heads, dim]
         kernel = varlen.kernel_for(q, options)
         if kernel is not None:
-            return kernel(q, k, v, self.ends, self.longest, options).unsqueeze(0)
-        return self._attend_padded(q, k, v, options).unsqueeze(0)
+            return kernel(q, k, v, self.ends, max(self.lengths), options).unsqueeze(0)
+        return self._attend_in_blocks(q, k, v, options).unsqueeze(0)
 
-    def _attend_padded(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
-        """Attention over a row [tokens, heads, dim], padded for it."""
-        lengths = self.ends.diff()
-        mask = torch.arange(self.longest, device=lengths.device) < lengths.unsqueeze(1)
-        sequence = torch.repeat_interleave(
-            torch.arange(len(lengths), device=lengths.device), lengths, output_size=query.size(0)
+    def _attend_in_blocks(self, query: Tensor, key: Tensor, value: Tensor, options: AttentionOptions) -> Tensor:
+        """Attention over a row [tokens, heads, dim] without a kernel for it: in blocks of similar length."""
+        blocks = self._padded
+        sizes = [count * length for count, length in blocks.shapes]
+        split = [row[blocks.taken].split(sizes) for row in (query, key, value)]
+        outputs = []
+        for *parts, shape, mask in zip(*split, blocks.shapes, blocks.masks, strict=True):
+            q, k, v = (part.unflatten(0, shape).transpose(1, 2) for part in parts)
+            seen = _within(options.window, shape[1], mask)
+            if options.bias is not None:
+                seen = biased_mask(options.bias[:, : shape[1], : shape[1]].to(q.dtype), seen)
+            output = F.scaled_dot_product_attention(
+                q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale
+            )
+            outputs.append(output.transpose(1, 2).flatten(0, 1))
+        return torch.cat(outputs)[blocks.given]
+
+    @cached_property
+    def _padded(self) -> _PaddedBlocks:
+        """The row as blocks, each padded to its longest sequence."""
+        groups = length_groups(self.lengths, pass_cost=GPU_BLOCK)
+        starts = np.cumsum([0, *self.lengths])
+        shapes, masks, taken, order = [], [], [], []
+        for group in groups:
+            lengths = np.asarray(self.lengths)[group]
+            steps = np.arange(lengths.max())
+            # padding repeats a sequence's last token, which nothing attends to
+            taken.append((starts[group][:, None] + np.minimum(steps, lengths[:, None] - 1)).ravel())
+            real = steps < lengths[:, None]
+            order.append(real.ravel())
+            shapes.append(real.shape)
+            masks.append(torch.from_numpy(real[:, None, None]).to(self.places.device))
+        row, kept = np.concatenate(taken), np.concatenate(order).nonzero()[0]
+        given = np.empty_like(kept)
+        given[row[kept]] = kept
+        return _PaddedBlocks(
+            torch.from_numpy(row).to(self.places.device),
+            torch.from_numpy(given).to(self.places.device),
+            shapes,
+            masks,
         )
-        places = sequence * self.longest + self.positions
 
-        def padded(row: Tensor) -> Tensor:
-            zeros = row.new_zeros(mask.numel(), *row.shape[1:])
-            return zeros.index_copy(0, places, row).unflatten(0, mask.shape).transpose(1, 2)
 
-        seen = _within(options.window, self.longest, mask[:, None, None])
-        if options.bias is not None:
-            seen = biased_mask(options.bias, seen)
-        q, k, v = padded(query), padded(key), padded(value)
-        output = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, dropout_p=options.dropout, scale=options.scale)
-        return output.transpose(1, 2).flatten(0, 1)[places]
+class _PaddedBlocks(NamedTuple):
+    """Blocks of a row: the tokens that fill them, and where each token's output is in them.
+
+    taken: [padded tokens]; given: [tokens]; shapes: (sequences, length) and masks: [sequences, 1, 1, length] of each.
+    """
+
+    taken: Tensor
+    given: Tensor
+    shapes: list[tuple[int, int]]
+    masks: list[Tensor]
 
 
 def _within(window: int | None, length: int, mask: Tensor | None) -> Tensor | None:
@@ -219,5 +256,5 @@ def _ragged(mask: Tensor) -> Ragged:
         torch.from_numpy(places).to(device),
         torch.from_numpy(positions).to(device),
         torch.from_numpy(ends.astype(np.int32)).to(device),
-        max(lengths),
+        lengths,
     )

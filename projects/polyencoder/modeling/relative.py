@@ -60,9 +60,9 @@ def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packin
     """One transformer layer, normalised after each of its two parts: [batch, length, dim] -> the same."""
     block: Any = layer.attention
     own = block.attn
+    cast = _for_products(hidden)
     q, k, v = (
-        project(hidden).unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2)
-        for project in (own.q, own.k, own.v)
+        project(cast).unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2) for project in (own.q, own.k, own.v)
     )
     dropout = own.dropout.p if own.training else 0.0
     if packing is not None:
@@ -75,3 +75,9 @@ def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packin
     attended = block.LayerNorm(block.dropout(own.o(attended.flatten(2))) + hidden)
     output: Tensor = layer.output(layer.intermediate(attended), attended)
     return output
+
+
+def _for_products(hidden: Tensor) -> Tensor:
+    """Casts outputs as autocast would: once, not for each of the products that read them."""
+    kind = hidden.device.type
+    return hidden.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else hidden

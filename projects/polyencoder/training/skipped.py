@@ -111,7 +111,7 @@ class FiniteUpdates:
         reason = None
         if sum_of_all(int(bad_loss is not None), device=next(model.parameters()).device):
             reason = "the loss is not finite" if bad_loss is None else f"the loss is {bad_loss}"
-        elif gradients and not scaled and not torch.stack([g.norm() for g in gradients]).isfinite().all():
+        elif gradients and not scaled and not torch.stack(torch._foreach_norm(gradients)).isfinite().all():
             reason = "the gradients are not finite"
         if reason is None:
             self.in_a_row = 0

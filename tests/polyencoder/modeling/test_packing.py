@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.modeling.packing import pack
+from polyencoder.modeling.packing import _ragged, pack
+from polyencoder.modeling.varlen import AttentionOptions
 
 HEADS, DIM = 2, 4
 
@@ -93,3 +94,43 @@ def test_attention_stays_within_sequences(monkeypatch, cost):
         strict=True,
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+def alone(q, k, v, lengths, options):
+    """Attention of each sequence by itself: rows [tokens, heads, dim]."""
+    outputs = []
+    for *parts, length in zip(*(row.split(lengths) for row in (q, k, v)), lengths, strict=True):
+        query, key, value = (part.transpose(0, 1) for part in parts)
+        places = torch.arange(length)
+        near = (places - places[:, None]).abs() < (options.window or length)
+        scores = torch.zeros(HEADS, length, length) if options.bias is None else options.bias[:, :length, :length]
+        scores = scores.masked_fill(~near, float("-inf"))
+        outputs.append(F.scaled_dot_product_attention(query, key, value, attn_mask=scores, scale=options.scale))
+    return torch.cat([output.transpose(0, 1) for output in outputs])
+
+
+@pytest.mark.parametrize("kind", ["plain", "scale", "window", "bias"])
+@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=12), seed=st.integers(0, 99))
+def test_a_row_for_a_gpu_without_a_kernel_is_its_sequences(kind, lengths, seed):
+    torch.manual_seed(seed)
+    longest = max(1, *lengths)
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    packing = _ragged(mask)
+    sizes = [max(1, length) for length in lengths]  # an empty one has a token of padding
+    assert packing.lengths == sizes
+    rows = [torch.randn(sum(sizes), HEADS, DIM, requires_grad=True) for _ in range(3)]
+    bias = torch.randn(HEADS, longest, longest, requires_grad=True)
+    options = {
+        "plain": AttentionOptions(),
+        "scale": AttentionOptions(scale=0.3),
+        "window": AttentionOptions(window=3),
+        "bias": AttentionOptions(bias=bias),
+    }[kind]
+    found = packing.attend(*(row.transpose(0, 1)[None] for row in rows), options)[0]
+    expected = alone(*rows, sizes, options)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(found)
+    inputs = [*rows, bias] if kind == "bias" else rows
+    ours = torch.autograd.grad((found * weights).sum(), inputs)
+    theirs = torch.autograd.grad((expected * weights).sum(), inputs)
+    torch.testing.assert_close(ours, theirs)
