@@ -89,7 +89,7 @@ def _run(flags: argparse.Namespace) -> dict[str, float]:
     model.eval()
     evaluated = list(islice(_examples(flags.datapath, "valid", seed=0), flags.evaluated))
     for (_, label, candidates), found in zip(evaluated, score(evaluated), strict=True):
-        scores, right = found.float()[None], torch.tensor([candidates.index(label)])
+        scores, right = found.float().cpu()[None], torch.tensor([candidates.index(label)])
         loss = float(torch.nn.functional.cross_entropy(scores, right))
         tally.add([of_example(int(ranks(scores, right)), loss, len(candidates))])
     return {"updates": updates, "examples": updates * flags.batch_size, **tally.report()}
@@ -155,11 +155,12 @@ def _late(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> 
 
     def score(evaluated: Sequence[Example]) -> Iterator[torch.Tensor]:
         texts = list(dict.fromkeys(candidate for _, _, candidates in evaluated for candidate in candidates))
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=flags.bf16):
+        low = torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=flags.bf16)
+        with low:
             tokens = dict(zip(texts, model.encode_document(texts, show_progress_bar=True), strict=True))
         for start in range(0, len(evaluated), ENCODED):  # contexts of about the same length are encoded together
             some = evaluated[start : start + ENCODED]
-            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=flags.bf16):
+            with low:
                 contexts = model.encode_query([text for text, _, _ in some], show_progress_bar=False)
             for context, (_, _, candidates) in zip(contexts, some, strict=True):
                 yield model.similarity([context.float()], [tokens[one].float() for one in candidates])[0]
