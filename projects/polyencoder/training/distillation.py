@@ -45,15 +45,20 @@ class Teacher:
         self._bf16 = bf16
         self._name = f"{model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
 
-    def scores(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
+    def scores(
+        self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, *, recur: bool = True
+    ) -> Tensor:
         """Scores [batch, n] of each context's candidates, in float32 on the CPU.
 
         `index` [batch, n]: each context's candidates as positions in `candidates`; negative is padding, which scores
-        -inf.
+        -inf. `recur`: the pairs may come again. Others are not cached, unless the ranker reads each pair: of a ranker
+        with vectors, which encodes each text once, the square of the batch size would be kept for nothing.
         """
         if len(contexts) != len(index):
             raise InputError(f"{len(contexts)} contexts, but candidates of {len(index)}")
         index = index.cpu()
+        if self.ranker.model.has_vectors and not recur:
+            return self._ask(contexts, candidates, index)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
         context_keys = [_key(self._name, *([turns] if isinstance(turns, str) else turns)) for turns in contexts]
         candidate_keys = [_key(text) for text in candidates]
@@ -66,7 +71,7 @@ class Teacher:
                 missing.setdefault(key, place)
         if missing:
             places = torch.tensor(list(missing.values()))
-            new = self._ask(contexts, candidates, index, rows[places], columns[places])
+            new = self._ask_some(contexts, candidates, index, rows[places], columns[places])
             fresh = dict(zip(missing, new.tolist(), strict=True))
             self._cache.put(fresh)
             known |= fresh
@@ -74,19 +79,20 @@ class Teacher:
         scores[rows, columns] = torch.tensor([known[key] for key in keys])
         return scores
 
-    def _ask(
+    def _ask(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
+        self.asked += int((index >= 0).sum())
+        with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
+            return score_texts(self.ranker, contexts, candidates, index)
+
+    def _ask_some(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor
     ) -> Tensor:
         """Scores these positions of `index`."""
-        self.asked += len(rows)
         some, row_of = rows.unique(return_inverse=True)
         texts, place_of = index[rows, columns].unique(return_inverse=True)
         asked = torch.full((len(some), index.size(1)), -1)
         asked[row_of, columns] = place_of
-        with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
-            scores = score_texts(
-                self.ranker, [contexts[i] for i in some.tolist()], [candidates[i] for i in texts.tolist()], asked
-            )
+        scores = self._ask([contexts[i] for i in some.tolist()], [candidates[i] for i in texts.tolist()], asked)
         return scores[row_of, columns]
 
 
@@ -108,7 +114,9 @@ class Distillation:
         assert batch.turns is not None, "distillation needs the contexts as text: Collator(with_turns=True)"
         columns = shortlist(scores, pool.labels, config.candidates or scores.size(1))  # the label is the first of each
         index, asked = rows_of(columns, pool), self._asked
-        teacher = mean_margins([one.scores(batch.turns, pool.texts, index) for one in self.teachers]).to(scores.device)
+        recur = pool.index is not None  # the other texts of a shuffled batch are others in each epoch
+        theirs = [one.scores(batch.turns, pool.texts, index, recur=recur) for one in self.teachers]
+        teacher = mean_margins(theirs).to(scores.device)
         student = scores.gather(1, columns.clamp(min=0))
         if config.kind == "kl":
             soft = distillation_kl(student, teacher, temperature=config.temperature)

@@ -59,6 +59,18 @@ def test_the_file_serves_the_next_run(make_ranker, tmp_path):
     assert (first.asked, second.asked) == (12, 0)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_pairs_that_do_not_recur_are_kept_of_a_cross_encoder_alone(architecture, make_ranker):
+    """Other rankers score them to the bit as those that they keep."""
+    index = torch.tensor([[3, 1, -1, 2], [0, 2, 3, 1], [2, -1, -1, 0]])
+    cache, keeps = ScoreCache(None), architecture == "cross"
+    teacher = Teacher(make_ranker(architecture), cache)
+    scores = teacher.scores(CONTEXTS, CANDIDATES, index, recur=False)
+    assert (teacher.asked, len(cache)) == (9, 9 if keeps else 0)
+    assert torch.equal(scores, teacher.scores(CONTEXTS, CANDIDATES, index))
+    assert (teacher.asked, len(cache)) == (9 if keeps else 18, 9)
+
+
 def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker, tmp_path):
     cache, index = ScoreCache(tmp_path / "scores"), torch.tensor([[0, 1]])
     expected = [make_ranker("cross").score([CONTEXTS[1]], CANDIDATES[:2])]
