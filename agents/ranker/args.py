@@ -124,8 +124,7 @@ def add_hits_at(parser: ParlaiParser) -> None:
 def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without: Collection[str] = ()) -> None:
     """Adds the flags of all trained rankers: the settings of their architecture, and ParlAI's own."""
     has_vectors = family(architecture).model.has_vectors
-    others = [] if has_vectors else ["distillation"]
-    add_settings(parser, TrainSettings, architecture=architecture, without=[*without, *others], notes=NOTES)
+    add_settings(parser, TrainSettings, architecture=architecture, without=without, notes=NOTES)
     add_hits_at(parser)
     group = parser.add_argument_group("Candidates and answers")
     group.add_argument(

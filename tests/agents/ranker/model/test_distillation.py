@@ -16,7 +16,7 @@ from polyencoder.training.losses import distillation_kl, margin_mse
 
 pytestmark = pytest.mark.slow
 
-STUDENTS = ["biencoder", "polyencoder"]
+STUDENTS = ["biencoder", "polyencoder", "lateencoder", "crossencoder"]
 TURNS = [
     [{"text": "hello", "labels": ["my cat is here ."]}, {"text": "where is the dog ?", "labels": ["my dog is here ."]}],
     {"text": "i look for a cow .", "labels": ["my cow is here ."]},
@@ -141,9 +141,10 @@ def test_no_pair_is_asked_for_twice(teacher_file, labels, tmp_path, asked):
     assert asked == []
 
 
-def test_scores_are_kept_beside_the_model(teacher_file, train, evaluate, easy_task, tmp_path, asked):
+@pytest.mark.parametrize("student", ["biencoder", "crossencoder"])
+def test_scores_are_kept_beside_the_model(student, teacher_file, train, evaluate, easy_task, tmp_path, asked):
     options = {**easy_task, "candidates": "inline", "teacher_model": teacher_file, "num_epochs": 1.1}
-    train("biencoder", tmp_path / "model", **options)
+    train(student, tmp_path / "model", **options)
     assert (tmp_path / "model.teacher.sqlite").is_file()
     requests = len(asked)
     evaluate(tmp_path / "model", teacher_model="no/such/teacher", teacher_scores=str(tmp_path / "unused"), **easy_task)
