@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.search import engines, indexed, memory, peers, recall, systems
+from benchmarks.search import compressed, engines, indexed, memory, peers, recall, systems
 from benchmarks.search.__main__ import main, summary
 from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts, read_texts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
@@ -127,6 +127,28 @@ def test_indexed(tmp_path, monkeypatch):
         assert found["ann_1m_speedup"] == fastest["vs_scan"]
     assert (found["ann_1m_recall10"], found["certified_share"]) == (1, 1)
     assert found["index_1m_peak_mb"] is None
+
+
+def test_compressed(tmp_path, monkeypatch):
+    pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
+    monkeypatch.setattr(compressed, "LENGTHS", (12, 299))
+    torch.manual_seed(0)
+    vectors = store(tmp_path / "vectors", drawn(300, dim=64))
+    kinds = ["ivf-pq,nlist=1,pq_m=32,pq_bits=4"]
+    contexts = draw_contexts(vectors, 4, codes=1)
+    rows = compressed.measure(vectors, contexts, tmp_path / "small", kinds=kinds, repeats=1)
+    of = {(row["kind"], row["list_length"]): row for row in rows}
+    exact = [("scan", None), ("scan_bf16", None), ("scan_int8", None)]
+    names = (*kinds, "signs", "signs-faiss", "rabitq", "int8")
+    assert [*of] == [*exact, *((name, length) for name in names for length in (12, 299))]
+    for name in names:
+        assert of[name, 299]["recall10"] > 0.99  # all rows but one are scored
+        assert 0 < of[name, 12]["recall10"] <= of[name, 299]["recall10"]
+        assert of[name, 12]["bytes"] < of["scan", None]["bytes"] / 2
+    assert (of["signs", 12]["bytes"], of["signs-faiss", 12]["bytes"]) == (8, 8)
+    assert of["signs", 12]["recall10"] == pytest.approx(of["signs-faiss", 12]["recall10"], abs=0.2)  # but for ties
+    with pytest.raises(SystemExit, match="contexts of one vector each"):
+        compressed.measure(vectors, draw_contexts(vectors, 4, codes=2), tmp_path, kinds=[], repeats=1)
 
 
 def test_recall(tmp_path):

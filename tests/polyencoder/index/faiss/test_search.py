@@ -231,6 +231,23 @@ def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
     check_against_scan(certified, searcher, contexts, top_k=5)
 
 
+def test_codes_of_four_bits_are_scanned_fast(make_search):
+    """With filters and newer rows, and the scan's scores."""
+    torch.manual_seed(0)
+    values = torch.randn(400, 8)
+    searcher = make_search(values[:370], kind="ivf-pq", newer=values[370:], nlist=2, pq_m=4, pq_bits=4)
+    assert type(searcher.lists.index).__name__ == "IndexIVFPQFastScan"
+    contexts, allowed = ContextEncoding(torch.randn(5, 3, 8)), torch.rand(400) < 0.5
+    for query in ({"allowed": allowed}, {}):
+        found = searcher.search(contexts, top_k=20, list_length=370, effort=2, **query)
+        assert set(found.found) == {"approximate"}
+        check_against_scan(found, searcher, contexts, top_k=20, **query)
+    found = searcher.search(contexts, top_k=20, list_length=100, effort=2, allowed=allowed)
+    assert allowed[found.rows].all()
+    best = search(contexts, searcher.vectors, k=20, allowed=allowed)
+    assert (found.scores >= best.scores[:, -1:]).float().mean() > 0.9
+
+
 def test_newer_rows_are_found(make_search):
     torch.manual_seed(0)
     contexts = ContextEncoding(torch.randn(1, 3, 8))
