@@ -7,7 +7,8 @@ processor's time from the start of the process to its first answer, `resident_mb
 let 20 documents be ranked, new to the server, each when its last request is answered; all servers in turns.
 `per_second` is by the clock, and `cpu_ms` the server's processor time for a request, which says the same on a busy
 machine. One thread for each model, all-MiniLM-L6-v2 as a bi-encoder; `--model FOLDER` is another with graphs in float32
-and int8.
+and int8. With `--index FOLDER`, an index of the model in float32, the requests are searches of it by the two servers in
+float32.
 """
 
 from __future__ import annotations
@@ -41,13 +42,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--servers", nargs="+", default=[*BACKENDS, PEER], choices=[*BACKENDS, PEER])
     parser.add_argument("--requests", type=int, default=256, help="of each server with each number of clients")
     parser.add_argument("--rounds", type=int, default=4, help="in which they are sent (--quick: 1)")
+    parser.add_argument("--index", help="a folder, for searches in place of ranking; needs --model")
     flags = parser.parse_args(arguments)
+    if flags.index and not flags.model:
+        parser.error("--index is of a model: give --model, too")
+    case = "search" if flags.index else "rerank"
+    if flags.index:
+        flags.servers = [name for name in flags.servers if BACKENDS.get(name) in ("onnx", "torch")]
     rounds = 1 if flags.quick else flags.rounds
     count = -(-(min(flags.requests, 16) if flags.quick else flags.requests) // rounds)
     texts = unseen(made_candidates(1_000))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         model = flags.model or exported(folder / "minilm")
+        served = ("--index", flags.index) if flags.index else ()
         if PEER in flags.servers:
             Ranker.from_pretrained(model, device="cpu").index(["a text"], folder / "index")
         clients = stack.enter_context(in_its_own_process(asking, threads=1))
@@ -59,33 +67,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if name == PEER:
                 command = ("-m", "benchmarks.serving.peer", "--index", str(folder / "index"), *files)
             else:
-                command = ("-m", "polyencoder", "serve", "--port", "0", "--backend", BACKENDS[name], *files)
+                command = ("-m", "polyencoder", "serve", "--port", "0", "--backend", BACKENDS[name], *files, *served)
             python = flags.runtime if name.startswith("without") else sys.executable
             asked = "/openapi.json" if name == PEER else "/ready"
             servers[name] = stack.enter_context(started(*command, asked=asked, python=python))
-            _load(clients, servers[name], bodies_of("rerank", texts, 1, documents=DOCUMENTS), 1)
+            _load(clients, servers[name], bodies_of(case, texts, 1, documents=DOCUMENTS), 1, case=case)
             rows.append({"server": name, "start_cpu_s": _cpu(servers[name]), "resident_mb": _resident(servers[name])})
         for n in (1, MANY):
             found: dict[str, list[tuple[float, float]]] = {name: [] for name in servers}
             for _ in range(rounds):
-                bodies = bodies_of("rerank", texts, count, documents=DOCUMENTS)
+                bodies = bodies_of(case, texts, count, documents=DOCUMENTS)
                 for name, server in servers.items():
                     before = _cpu(server)
-                    per_second = _load(clients, server, bodies, n)
+                    per_second = _load(clients, server, bodies, n, case=case)
                     found[name].append((per_second, 1e3 * (_cpu(server) - before) / count))
             for row in rows:
                 rates, times = zip(*found[row["server"]], strict=True)
                 row |= {f"per_second_{n}": statistics.median(rates), f"cpu_ms_{n}": statistics.median(times)}
     of = {row["server"]: row for row in rows}
     ratio = of[PEER][f"cpu_ms_{MANY}"] / of[RUNTIME][f"cpu_ms_{MANY}"] if {PEER, RUNTIME} <= of.keys() else None
-    settings = {"model": str(flags.model or "all-MiniLM-L6-v2"), "documents": DOCUMENTS, "requests": count * rounds}
+    settings = {"model": str(flags.model or "all-MiniLM-L6-v2"), "index": flags.index, "requests": count * rounds}
+    settings["documents"] = None if flags.index else DOCUMENTS
     report = {"benchmark": "serving.without_torch", "machine": machine(), "settings": settings, "rows": rows}
     print_report(report | {"summary": {f"peer's cpu_ms_{MANY} / {RUNTIME}": ratio}}, as_json=flags.json)
 
 
-def _load(clients: Any, server: Server, bodies: list[bytes], n: int) -> float:
+def _load(clients: Any, server: Server, bodies: list[bytes], n: int, *, case: str) -> float:
     """Requests a second. SystemExit if one has no answer."""
-    outcome = clients(Load(port=server.port, path=PATHS["rerank"], bodies=bodies, clients=n, seconds=600))
+    outcome = clients(Load(port=server.port, path=PATHS[case], bodies=bodies, clients=n, seconds=600))
     if outcome.lost:
         raise SystemExit(f"requests without an answer: {dict(outcome.lost)}")
     return len(outcome.seconds) / outcome.wall
