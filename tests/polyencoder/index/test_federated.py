@@ -229,6 +229,27 @@ def test_an_approximate_list_without_hits_proves_nothing(made):
     assert {hit.found for some in hits for hit in some} == {"exact"}
 
 
+def test_a_proof_begins_at_the_best_of_all_indexes(made):
+    """An index proves that it has nothing better than the k-th best hit of all of them, not of its own."""
+    pytest.importorskip("faiss")
+    vectors, contexts = drawn(800, 3, 24)
+    known = records(vectors)
+    index = open_index([made(some, faiss="flat") for some in (known[:400], known[400:])], MADE_BY)
+    second = index._parts[1].index
+    search, seen = second._search, []
+
+    def watched(contexts, options, *, floors=None):
+        seen.extend(floors or [])
+        return search(contexts, options, floors=floors)
+
+    second._search = watched
+    found = index.search(contexts, top_k=4, list_length=4, exactness="approximate")
+    assert {hit.part for hits in found for hit in hits} == {1, 2}
+    index.search(contexts, top_k=4, list_length=4, exactness="certified")
+    assert seen
+    assert all(min(abs(floor - hits[-1].score) for hits in found) < 1e-4 for floor in seen)
+
+
 def test_what_vectors_and_words_find_in_different_indexes_is_one_candidate(made):
     """The first index has too many texts with the word to list the one that the second lists, too."""
     vectors, _ = drawn(221, 1, 6)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polyencoder.calibration import Calibration
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.grouping import grown, limited
+from polyencoder.index.grouping import grown, limited, of_use
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from tests.polyencoder.index.test_hits import TEXTS, without
@@ -165,3 +165,21 @@ def test_what_is_refused(ranker, index, options, error, message):
         ranker.search(CONTEXT, index, **options)
     with pytest.raises(error, match=message):
         index.search(ranker.encode_contexts([CONTEXT]), SearchOptions(**options))
+
+
+@given(
+    docs=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=12),
+    size=st.integers(1, 3),
+    first=st.integers(0, 12),
+    count=st.integers(1, 12),
+)
+def test_hits_of_use(docs, size, first, count):
+    """The first ones, and those that are chosen behind them; what is looked at ends with the last of either."""
+    hits = [Hit(str(i), str(i), -float(i), {"doc": doc}, "exact") for i, doc in enumerate(docs)]
+    chosen = reference(hits, size, count)
+    found = of_use(hits, limited(hits, "doc", size=size), first=first, count=count)
+    assert [hit._replace(considered=None) for hit in found] == [
+        hit for hit in hits if int(hit.id) < first or hit in chosen
+    ]
+    ends = [len(hits) if len(chosen) < count else int(chosen[-1].id) + 1, min(first, len(hits))]
+    assert {hit.considered for hit in found} <= {max(ends)}

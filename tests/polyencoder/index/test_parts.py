@@ -86,6 +86,9 @@ def test_an_array_beside_its_records(tmp_path, kind):
     beside.write_text("\n".join([*lines, lines[0]]))
     with pytest.raises(InputError, match=r"a\.jsonl, line 10: a record without a vector"):
         read(tmp_path / "a.npy")
+    beside.write_text("")
+    with pytest.raises(InputError, match=r"a\.npy, row 1: a vector without a record; .*a\.jsonl has 0"):
+        read(tmp_path / "a.npy")
     beside.unlink()
     with pytest.raises(InputError, match=r"no a\.jsonl beside it"):
         read(tmp_path / "a.npy")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -97,6 +99,9 @@ def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
     enough = [pair for pair, share in rounded.items() if share == 1 or share - error >= recall]
     assert (tuned.effort, tuned.list_length) == min(enough, key=seconds.__getitem__)
     assert len(asked) <= len(efforts) + len(lengths)
+    for place, (one, following) in enumerate(pairwise(asked), start=1):
+        fastest = min((seconds[pair] for pair in asked[:place] if pair in enough), default=math.inf)
+        assert following[1] != one[1] or seconds[one] <= fastest, "more effort only takes longer"
 
 
 def test_a_sample_that_lost_nothing_proves_only_so_much(searcher):

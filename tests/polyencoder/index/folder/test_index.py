@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,16 @@ def test_an_index_that_is_built_anew_has_its_own_faiss_index(tmp_path, ranker, d
         certified = opened.search(contexts, top_k=5, exactness="certified", list_length=7)
         exact = FolderIndex.open(folder, ranker).search(contexts, top_k=5, exactness="exact")
         assert [[hit.text for hit in hits] for hits in certified] == [[hit.text for hit in hits] for hits in exact]
+
+
+def test_searches_share_a_connection(folder, ranker, contexts, monkeypatch):
+    """One that is idle is used again: opening the database for each search would take longer than the search."""
+    opened, connect = [], sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: opened.append(args) or connect(*args, **options))
+    index = FolderIndex.open(folder, ranker)
+    index.search(contexts)
+    before = len(opened)
+    assert before
+    for _ in range(3):
+        index.search(contexts)
+    assert len(opened) == before

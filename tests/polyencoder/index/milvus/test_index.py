@@ -29,6 +29,10 @@ server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this 
 names = (f"any_{i}" for i in count())
 
 
+def test_a_database_in_a_file_is_not_remote(index):
+    assert not index.remote
+
+
 class TestChanging:
     def test_only_new_texts_are_encoded_and_each_once(self, monkeypatch, index, few):
         encoded = []

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.postgres.statement import statement
+from polyencoder.index.postgres.table import Table
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.keys import Keys
 from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, stored
@@ -130,3 +131,25 @@ def test_the_statement_has_no_values():
     text = statement(2, queries=2, condition="TRUE", scale=1.0, heads=1, has_keys=False, certified=True)
     assert "LATERAL" in text
     assert "%(q1)s" in text
+
+
+@pytest.mark.parametrize("tolerance", [None, 0.0, 10.0])
+def test_codes_that_are_alike_share_a_list(where, tolerance, monkeypatch):
+    """Within the tolerance, by default `groups.TOLERANCE`; in a flat table each has its own, for certificates."""
+    vectors, _ = drawn(100, 1, 16)
+    alike = torch.randn(1, 3, 16).repeat_interleave(2, dim=1)
+    contexts, asked = ContextEncoding(alike + 0.01 * torch.randn(1, 6, 16)), []
+    ask = Table.ask
+    monkeypatch.setattr(
+        Table, "ask", lambda self, text, values=None, **rest: asked.append(values) or ask(self, text, values, **rest)
+    )
+
+    def lists(kind: str, **options) -> int:
+        index = stored(f"{where}_{kind[:4]}", vectors, kind=kind)
+        asked.clear()
+        index.search(contexts, top_k=3, list_length=5, **options)
+        return max(sum(name.startswith("q") for name in values or ()) for values in asked)
+
+    assert lists("hnsw,m=8", tolerance=tolerance) == {None: 3, 0.0: 6, 10.0: 1}[tolerance]
+    if tolerance is None:
+        assert lists("flat", exactness="certified") == 6
