@@ -185,6 +185,13 @@ class TextEncoder:
             raise InputError("no candidates to encode: the list of candidates is empty")
         return self.pad(self.candidate_ids(texts))
 
+    def unknown_share(self, texts: Sequence[str]) -> float:
+        """The share of the texts' tokens that stand for what the vocabulary lacks; 0 of byte-level and hashed ones."""
+        token = getattr(getattr(self.tokenizer, "model", None), "unk_token", None)
+        unknown = None if token is None else self.tokenizer.token_to_id(token)
+        ids = [i for own in self.ids(texts) for i in own]
+        return 0.0 if unknown is None or not ids else ids.count(unknown) / len(ids)
+
     @property
     def prompt_tokens(self) -> tuple[int, int]:
         """Tokens at the start of a context and a candidate that are not theirs: start token and prompt, as counted by

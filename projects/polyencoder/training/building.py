@@ -64,7 +64,8 @@ def _teachers(learner: Learner, config: TrainingConfig) -> list[Teacher]:
             raise ConfigError(f"the teachers {other} and {name} are the same model: give it once", argument="teacher")
         rankers[digest] = name, ranker
     cache = ScoreCache(config.distillation.scores)
-    return [Teacher(ranker, cache, bf16=config.precision == "bfloat16") for _, ranker in rankers.values()]
+    bf16 = config.precision == "bfloat16"
+    return [Teacher(ranker, cache, bf16=bf16, name=name) for name, ranker in rankers.values()]
 
 
 def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:

@@ -23,6 +23,7 @@ from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums
 from polyencoder.training.score_cache import ScoreCache
 
+_UNKNOWN = 0.5  # share of unknown tokens from which a teacher's scores are noise
 _SMALLEST = 1e-12  # size of margins; a teacher may score all candidates of a batch alike
 
 
@@ -33,17 +34,21 @@ class Teacher:
         ranker: usually a cross-encoder.
         cache: the cache. Keys include a fingerprint of the ranker, so that teachers can share it.
         bf16: compute in bfloat16; cached separately.
+        name: in an error.
+
+    Raises:
+        InputError: when first asked, if most tokens of the candidates are unknown to it.
 
     Attributes:
         asked: the number of pairs the ranker has scored.
     """
 
-    def __init__(self, ranker: TextRanker, cache: ScoreCache, *, bf16: bool = False) -> None:
-        self.ranker = ranker
+    def __init__(self, ranker: TextRanker, cache: ScoreCache, *, bf16: bool = False, name: str = "the teacher") -> None:
+        self.ranker, self.name = ranker, name
         self.asked = 0
         self._cache = cache
         self._bf16 = bf16
-        self._name = f"{model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
+        self._digest = f"{model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
 
     def scores(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, *, recur: bool = True
@@ -60,7 +65,7 @@ class Teacher:
         if self.ranker.model.has_vectors and not recur:
             return self._ask(contexts, candidates, index)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
-        context_keys = [_key(self._name, *([turns] if isinstance(turns, str) else turns)) for turns in contexts]
+        context_keys = [_key(self._digest, *([turns] if isinstance(turns, str) else turns)) for turns in contexts]
         candidate_keys = [_key(text) for text in candidates]
         pairs = zip(rows.tolist(), index[rows, columns].tolist(), strict=True)
         keys = [context_keys[row] + candidate_keys[place] for row, place in pairs]
@@ -80,6 +85,12 @@ class Teacher:
         return scores
 
     def _ask(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
+        if not self.asked and (share := self.ranker.text.unknown_share(candidates)) > _UNKNOWN:
+            raise InputError(
+                f"{self.name} cannot teach here: its vocabulary lacks {share:.0%} of the tokens of the first "
+                f"candidates, such as {candidates[0]!r:.60}",
+                argument="teacher",
+            )
         self.asked += int((index >= 0).sum())
         with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
             return score_texts(self.ranker, contexts, candidates, index)

@@ -289,3 +289,12 @@ def test_a_tokenizer_file_says_which_kind_it_is(recent_first, tokenizer, tmp_pat
 def test_a_layout_that_cannot_be():
     with pytest.raises(ConfigError, match="surround"):
         TextConfig(truncation="recent_first")
+
+
+def test_the_share_of_unknown_tokens(tokenizer, text_config, make_hf_tokenizer):
+    words = make_hf_tokenizer("bert")
+    special = {"start_token": words.cls_token, "end_token": words.sep_token, "pad_token": words.pad_token}
+    text = TextEncoder(words.backend_tokenizer, TextConfig(separator=words.sep_token, **special))
+    assert text.unknown_share(["hello dogs", "zweiundvierzig Hunde"]) == 0.5
+    assert text.unknown_share([]) == 0
+    assert TextEncoder(tokenizer, text_config).unknown_share(["zweiundvierzig Hunde"]) == 0  # byte-level

@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polyencoder import InputError
+from polyencoder import InputError, Ranker
 from polyencoder.training.distillation import Teacher, mean_margins, shortlist
 from polyencoder.training.score_cache import ScoreCache
 
@@ -157,3 +157,13 @@ def test_a_teacher_that_prefers_nothing_changes_no_order():
     alike = torch.full_like(scores, 7.0).masked_fill(scores == -math.inf, -math.inf)
     torch.testing.assert_close(mean_margins([scores, alike]), margins(scores) / 2)
     assert mean_margins([alike, alike]).tolist() == [[0, 0, -math.inf], [0, 0, 0]]
+
+
+def test_a_teacher_of_another_vocabulary(backbone_folder):
+    teacher = Teacher(Ranker.from_backbone(backbone_folder("bert"), device="cpu"), ScoreCache(None), name="runs/big")
+    index = torch.tensor([[0, 1]])
+    expected = r"runs/big cannot teach here: its vocabulary lacks 80% of the tokens .* such as 'zwei Katzen .'"
+    with pytest.raises(InputError, match=expected) as caught:
+        teacher.scores(["do you ski ?"], ["zwei Katzen .", "drei Hunde"], index)
+    assert caught.value.argument == "teacher"
+    assert teacher.scores(["do you ski ?"], ["i ski .", "drei Hunde"], index).isfinite().all()
