@@ -63,6 +63,11 @@ except SystemExit as error:
     end = str(error)
 show(ranked=ranked, found=found, message=message, end=end)
 """
+SEARCH = """
+from polyencoder.runtime import Ranker
+ranker = Ranker.from_pretrained(sys.argv[1])
+show(found=[hit.id for hit in ranker.search("hi", sys.argv[2])])
+"""
 SERVE = """
 from polyencoder.__main__ import main
 try:
@@ -72,7 +77,7 @@ finally:
 """
 
 
-def needed(requirements: list[str]) -> set[str]:
+def needed(requirements: list[str], *, with_required: bool) -> set[str]:
     """The modules of these requirements, and of what they require."""
     todo, done = [Requirement(one) for one in requirements], set()
     while todo:
@@ -81,7 +86,7 @@ def needed(requirements: list[str]) -> set[str]:
             continue
         done.add(key)
         with contextlib.suppress(PackageNotFoundError):  # of other platforms and versions of Python
-            for other in map(Requirement, requires(one.name) or ()):
+            for other in map(Requirement, (requires(one.name) or ()) if with_required else ()):
                 marker = other.marker
                 if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *one.extras)):
                     todo.append(other)
@@ -89,9 +94,11 @@ def needed(requirements: list[str]) -> set[str]:
     return {module for module, own in packages_distributions().items() if found & {*map(canonicalize_name, own)}}
 
 
-def command(code: str, unpacked: Path, requirements: list[str], *arguments: str) -> list[str]:
+def command(
+    code: str, unpacked: Path, requirements: list[str], *arguments: str, with_required: bool = True
+) -> list[str]:
     """Runs code where there is nothing but what is unpacked and these requirements."""
-    names = needed(requirements)
+    names = needed(requirements, with_required=with_required)
     places = {str(Path(spec.origin).parents[1]) for name in names if (spec := find_spec(name)) and spec.has_location}
     return [sys.executable, "-S", "-c", CODE + code, str(unpacked), " ".join(places), " ".join(names), *arguments]
 
@@ -137,6 +144,18 @@ def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, senten
     built = {".".join(path.parts).removesuffix(".__init__") for path in modules}
     others = {"hub", "hub.resolve", *(f"serving.{one}" for one in ("batch_forward", "reference"))}
     assert built - {*found["modules"], *of_server} == {f"polyencoder.{one}" for one in others}
+
+
+def test_the_fewest_packages_suffice(unpacked, exported, sentences, tmp_path):
+    """Those of the page of documentation, without what they require."""
+    page = (ROOT / "docs" / "serving" / "without-torch.md").read_text(encoding="utf-8")
+    packages = re.search(r"^pip install --no-deps ./runtime (.+)$", page, re.MULTILINE)[1].split()
+    ranker, folder = exported("poly-first_n_last")
+    index = ranker.index(sentences, tmp_path / "index")
+    alone = command(SEARCH, unpacked, packages, str(folder), index.address, with_required=False)
+    done = subprocess.run(alone, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["found"] == [hit.id for hit in ranker.search("hi", index)]
 
 
 def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked], index: str, hits: list[Hit]) -> list[str]:
