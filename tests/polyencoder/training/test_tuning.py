@@ -7,8 +7,10 @@ from itertools import product
 
 import optuna
 import pytest
+import yaml
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, TrainingError
+from polyencoder.settings.train import TrainSettings
 from polyencoder.settings.tune import TuneSettings
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.tuning import tune
@@ -107,8 +109,11 @@ def test_all_combinations_are_tried_after_a_kill_and_in_a_study_that_grew(settin
         patched.setattr(optuna.trial.Trial, "_suggest", killed_at(optuna.trial.Trial._suggest, "n_codes"))
         with pytest.raises(Killed):
             tune(settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9))
-    report = tune(settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9))
+    asked = settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9)
+    report = tune(asked)
     assert [tuple(one.values.values()) for one in report.trials] == [*product(("mean", "first"), (2, 3))]
+    best = TrainSettings.of(yaml.safe_load(report.settings.read_text()) | {"out": "other"})
+    assert best == asked.trial(report.best.values, out="other")
     grows = {"search": "reduction=mean,first,last", "out": str(report.settings.parent) + "-2"}
     with monkeypatch.context() as patched:
         patched.setattr("optuna.samplers.RandomSampler.sample_independent", lambda *_: "mean")  # twice
@@ -127,8 +132,11 @@ def killed_at(suggest, name):
 
 
 def test_all_combinations_once(settings):
-    report = tune(settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9))
+    asked = settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9)
+    report = tune(asked)
     assert [tuple(one.values.values()) for one in report.trials] == [*product(("mean", "first"), (2, 3))]
+    best = TrainSettings.of(yaml.safe_load(report.settings.read_text()) | {"out": "other"})
+    assert best == asked.trial(report.best.values, out="other")
 
 
 def test_equal_values_are_tried_once(settings, steps, monkeypatch):
