@@ -314,6 +314,8 @@ def test_bad_searches_are_refused(make_search):
         ({"kind": "flat", "nlist": 3}, "a flat index has no parameter 'nlist'; it has storage"),
         ({"kind": "auto", "m": 16}, "auto chooses m too; name the kind, one of flat, hnsw, ivf-flat, ivf-pq"),
         ({"kind": "hnsw", "m": 1}, "m must be a whole number of at least 2, got 1"),
+        ({"kind": "hnsw", "m": 2049}, "m must be a whole number of at most 2048, got 2049"),
+        ({"kind": "ivf-flat", "nlist": 1 << 31}, "nlist must be a whole number of at most 2147483647, got 2147483648"),
         ({"kind": "hnsw", "ef_search": 0}, "ef_search must be a whole number of at least 1, got 0"),
         ({"kind": "hnsw", "storage": "int4"}, "storage must be one of float32, float16; got 'int4'"),
         ({"kind": "ivf-flat", "nlist": 51}, "nlist is 51, more than the rows"),
