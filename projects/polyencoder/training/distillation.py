@@ -140,7 +140,7 @@ class Distillation:
         return (1 - config.weight) * hard + config.weight * soft, {**sums, **own}
 
     def has_choice(self, labels: Sequence[float]) -> bool:
-        return len(labels) > 1
+        return len(labels) > 1 or self.labels.has_choice(labels)
 
     @property
     def _asked(self) -> int:

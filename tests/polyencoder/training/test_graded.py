@@ -156,6 +156,21 @@ def test_distillation_adds_to_any_objective(make_ranker):
     assert mean(0.5) == pytest.approx((mean(0.0) + mean(1.0)) / 2, rel=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["kl", "margin-mse"])
+def test_a_teacher_skips_nothing_that_the_labels_train(make_ranker, kind):
+    """It has nothing to say about a single candidate, whose label does all the same."""
+    teachers = [Teacher(make_ranker("cross", seed=seed), ScoreCache(None)) for seed in (3, 4)]
+    student, alone = make_ranker("bi", seed=1), Example.graded(["hi"], ["cats"], [0.5])
+    labels = build_objective(student, inline("mse")).loss
+    loss = Distillation(teachers, DistillationConfig(teacher="given", weight=0.25, kind=kind), labels=labels)
+    student.model.eval()
+    for others in ([], [Example(["hi"], "cats", ["cats", "math"])]):
+        batch = Collator(student.text, "inline", with_turns=True)([alone, *others])
+        taught, plain = (RankingObjective(student.model, student.text, loss=one) for one in (loss, labels))
+        assert taught(batch).losses[0].item() == pytest.approx(0.75 * plain(batch).losses[0].item())
+        assert taught.skipped_examples == plain.skipped_examples == 0
+
+
 @pytest.mark.parametrize("candidates", ["batch", "batch-all-cands"])
 def test_what_has_no_meaning_is_an_error(candidates):
     with pytest.raises(ConfigError, match=f"objective listnet has no meaning with candidates '{candidates}'"):
