@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.common import machine
 from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.yaml_schema import parse_fields
@@ -101,7 +103,8 @@ def kept_results(folder: Path, scale: str, run: ReproductionRun) -> list[Result]
 def machine_and_versions() -> tuple[dict[str, Any], dict[str, str]]:
     """The machine and the package versions, which numbers depend on besides the settings."""
     packages = {package: number for package in _PACKAGES if (number := version_of(package))}
-    kept = {name: value for name, value in machine().items() if name in _MACHINE and value is not None}
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    kept = {name: value for name, value in {**machine(), **gpu}.items() if name in _MACHINE and value is not None}
     return kept, {"python": platform.python_version(), **packages}
 
 
