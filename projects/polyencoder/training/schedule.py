@@ -62,7 +62,7 @@ class Schedule:
         """The learning rate of the next update."""
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def step(self, updates: int, *, time: float = 0.0) -> None:
+    def step(self, updates: int, *, time: float) -> None:
         """After an update: the number of updates and the fraction of the time limit, 0 without one."""
         self._updates, self._time = updates, time
         self._set()

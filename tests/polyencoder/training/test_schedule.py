@@ -169,9 +169,9 @@ def test_a_plateau_lowers_the_rate(patience, losses, expected):
 
 def test_a_warm_up_has_no_plateau():
     schedule = schedule_of(ScheduleConfig(name="plateau", warmup_updates=2, decay=0.5), total=None)
-    schedule.step(1)
+    schedule.step(1, time=0.0)
     schedule.validated(1.0)
-    schedule.step(2)
+    schedule.step(2, time=0.0)
     assert validated(schedule, [5.0, 5.0, 5.0]) == [1.0, 0.5, 0.25]
 
 
@@ -184,7 +184,7 @@ def test_other_schedules_ignore_validations(name):
 def test_a_resumed_plateau_has_the_rates_of_an_uninterrupted_one():
     config = ScheduleConfig(name="plateau", warmup_updates=0, patience=1, decay=0.5)
     first, resumed = (schedule_of(config, total=None) for _ in range(2))
-    first.step(3)
+    first.step(3, time=0.0)
     validated(first, [3.0, 3.0, 3.0, 3.0])
     resumed.load_state_dict(first.state_dict())
     assert resumed.learning_rate == first.learning_rate == 0.5

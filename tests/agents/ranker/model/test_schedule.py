@@ -31,7 +31,7 @@ def rates(schedule, optimizer, updates: range) -> list[float]:
     """The rate after each of these updates."""
     seen = []
     for update in updates:
-        schedule.step(update)
+        schedule.step(update, time=0.0)
         seen.append(optimizer.param_groups[0]["lr"])
     return seen
 

@@ -15,11 +15,11 @@ import torch
 import polyencoder.index.milvus.collection as collection_module
 import polyencoder.index.milvus.index as index_module
 import polyencoder.index.rows as rows_module
-from polyencoder.errors import InputError, PolyencoderError
+from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index import Fingerprints
 from polyencoder.index.entries import Candidate
 from polyencoder.index.milvus import MilvusIndex
-from polyencoder.index.open import make_index
+from polyencoder.index.open import described, make_index
 from polyencoder.index.rows import key_of
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
@@ -292,3 +292,18 @@ def test_vectors_that_exist(where, make_ranker, few, assert_best, contexts):
     with pytest.raises(InputError, match="no vector"):
         make_index(iter(few), f"{where}_2", Fingerprints("theirs"))
     assert len(index) == len(few) + 1
+
+
+@pytest.mark.parametrize("kind", ["auto", "flat"])
+def test_a_collection_is_of_one_kind_and_says_which(where, ranker, few, kind):
+    index = MilvusIndex.create(where, ranker, kind=kind)
+    index.add(few)
+    index.close()
+    lines = described(where)
+    assert lines[-1].startswith(f"search: Milvus, {kind}: ")
+    assert lines[0] == f"{index.address}: 8 candidates"
+    MilvusIndex.create(where, ranker, kind=kind).close()
+    MilvusIndex.create(where, ranker).close()  # of the kind that it is
+    other = {"auto": "flat", "flat": "auto"}[kind]
+    with pytest.raises(ConfigError, match=f"exists and is of the kind {kind}, not {other}; give another collection"):
+        MilvusIndex.create(where, ranker, kind=other)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
+import pytest
+
 from polyencoder.training.callbacks.record import Record
 
 
@@ -25,6 +27,15 @@ def test_the_record_keeps_the_starts_of_a_resumed_run(run, tmp_path, monkeypatch
     run.updates.count = 0  # another run with the same name
     record.on_start(run)
     assert len(json.loads(path.read_text())["starts"]) == 1
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "{}", "[]", '{"starts": 3}', '"\\udcff"'])
+def test_a_damaged_record_begins_anew(run, tmp_path, damaged):
+    path = tmp_path / "run.json"
+    path.write_text(damaged)
+    run.updates.count = 40
+    Record(path, {}).on_start(run)
+    assert [start["updates"] for start in json.loads(path.read_text())["starts"]] == [40]
 
 
 def test_a_record_that_cannot_be_written_ends_no_run(run, tmp_path, caplog):
