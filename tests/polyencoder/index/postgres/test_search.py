@@ -153,3 +153,12 @@ def test_codes_that_are_alike_share_a_list(where, tolerance, monkeypatch):
     assert lists("hnsw,m=8", tolerance=tolerance) == {None: 3, 0.0: 6, 10.0: 1}[tolerance]
     if tolerance is None:
         assert lists("flat", exactness="certified") == 6
+
+
+def test_what_rounding_could_hide_is_scanned(where):
+    """Inner products that differ by less than float4 tells: a short list proves nothing, though its bound seems to."""
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(1, 64, generator=generator) + 3e-7 * torch.randn(400, 64, generator=generator)
+    contexts = ContextEncoding(torch.randn(8, 3, 64, generator=generator))
+    hits = stored(where, vectors.numpy()).search(contexts, top_k=3, exactness="certified", list_length=3)
+    assert {hit.found for some in hits for hit in some} == {"exact"}
