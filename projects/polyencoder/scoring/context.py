@@ -87,6 +87,8 @@ class ContextEncoding:
             rows %= self.batch_size
             rows = slice(rows, rows + 1)
         elif isinstance(rows, Sequence):
+            if len(rows) == 1:
+                return self.select(rows[0])  # a view, not a copy
             rows = torch.tensor(rows, dtype=torch.int64, device=self.vectors.device)
         some = self._mapped(lambda tensor: tensor[rows])
         if self.tokens is None:

@@ -28,7 +28,8 @@ def test_masks_of_another_shape_or_dtype_are_refused(mask):
 def test_select_keeps_vectors_and_mask_together():
     vectors, mask = torch.randn(4, 3, 2), torch.rand(4, 3) > 0.5
     context = ContextEncoding(vectors, mask)
-    for rows, expected in ((slice(1, 3), [1, 2]), (torch.tensor([3, 0]), [3, 0]), (2, [2]), (-1, [3])):
+    places = ((slice(1, 3), [1, 2]), (torch.tensor([3, 0]), [3, 0]), (2, [2]), (-1, [3]))
+    for rows, expected in (*places, ([3, 0], [3, 0]), (range(1, 3), [1, 2]), ([2], [2]), ([], [])):
         part = context.select(rows)
         assert torch.equal(part.vectors, vectors[expected])
         assert part.mask is not None
