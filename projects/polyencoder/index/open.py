@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -163,7 +164,7 @@ def make_index(
     )
     index = FolderIndex.open(where, ranker)
     if kind is not None and share.rank == 0:
-        with index.changing():
+        with _closed_by_an_error(index), index.changing():
             index.build_faiss(kind, **parameters)
             if options.recall is not None:
                 index.tune(recall=options.recall, contexts=contexts, source=contexts_from)
@@ -205,5 +206,16 @@ def _on_server(
             return PostgresIndex.make(
                 where, shown, ranker, kind=options.postgres, words=options.words, model_name=model_name, dim=dim
             )
-        index.add(shown)
+        with _closed_by_an_error(index):
+            index.add(shown)
     return index
+
+
+@contextmanager
+def _closed_by_an_error(index: Index) -> Iterator[None]:
+    """Closes an index if the block fails, since nobody else has it yet."""
+    try:
+        yield
+    except BaseException:
+        index.close()
+        raise

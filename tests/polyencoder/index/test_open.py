@@ -63,6 +63,20 @@ def test_a_temporary_index_goes_with_the_last_reference(ranker):
     assert not folder.exists()
 
 
+def test_an_index_whose_faiss_index_fails_is_closed(ranker, tmp_path, monkeypatch):
+    closed = []
+    close = FolderIndex.close
+
+    def fail(*_, **__):
+        raise InputError("too few candidates")
+
+    monkeypatch.setattr(FolderIndex, "close", lambda index: (closed.append(index), close(index)))
+    monkeypatch.setattr(FolderIndex, "build_faiss", fail)
+    with pytest.raises(InputError, match="too few"):
+        make_index(RECORDS, tmp_path / "index", ranker, faiss="flat")
+    assert len(closed) == 1
+
+
 def test_a_faiss_index_is_built_and_measured_with_the_contexts(ranker, tmp_path):
     pytest.importorskip("faiss")
     texts = [f"i like number {n} ." for n in range(40)]
