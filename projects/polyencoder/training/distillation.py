@@ -49,6 +49,7 @@ class Teacher:
         self._cache = cache
         self._bf16 = bf16
         self._digest = f"{model_fingerprint(ranker.model, ranker.text)} bf16={bf16}"
+        self._step: tuple[Sequence[Context], Sequence[str], Tensor] | None = None
 
     def scores(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, *, recur: bool = True
@@ -56,14 +57,15 @@ class Teacher:
         """Scores [batch, n] of each context's candidates, in float32 on the CPU.
 
         `index` [batch, n]: each context's candidates as positions in `candidates`; negative is padding, which scores
-        -inf. `recur`: the pairs may come again. Others are not cached, unless the ranker reads each pair: of a ranker
-        with vectors, which encodes each text once, the square of the batch size would be kept for nothing.
+        -inf. `recur`: the pairs may come again. Others are kept for calls with the same two lists alone, unless the
+        ranker reads each pair: of a ranker with vectors, which encodes each text once, the square of the batch size
+        would be cached for nothing.
         """
         if len(contexts) != len(index):
             raise InputError(f"{len(contexts)} contexts, but candidates of {len(index)}")
         index = index.cpu()
         if self.ranker.model.has_vectors and not recur:
-            return self._ask(contexts, candidates, index)
+            return self._of_step(contexts, candidates, index)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
         context_keys = [_key(self._digest, *([turns] if isinstance(turns, str) else turns)) for turns in contexts]
         candidate_keys = [_key(text) for text in candidates]
@@ -83,6 +85,16 @@ class Teacher:
         scores = torch.full(index.shape, -torch.inf)
         scores[rows, columns] = torch.tensor([known[key] for key in keys])
         return scores
+
+    def _of_step(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
+        """Scores pairs of one step once, which several losses may ask for, as with `matryoshka`."""
+        if self._step is None or self._step[0] is not contexts or self._step[1] is not candidates:
+            self._step = contexts, candidates, torch.full((len(contexts), len(candidates)), torch.nan)
+        known, places = self._step[2], index.clamp(min=0)
+        rows, columns = (known.gather(1, places).isnan() & (index >= 0)).nonzero(as_tuple=True)
+        if len(rows):
+            known[rows, index[rows, columns]] = self._ask_some(contexts, candidates, index, rows, columns)
+        return known.gather(1, places).masked_fill(index < 0, -torch.inf)
 
     def _ask(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
         if not self.asked and (share := self.ranker.text.unknown_share(candidates)) > _UNKNOWN:

@@ -71,6 +71,21 @@ def test_pairs_that_do_not_recur_are_kept_of_a_cross_encoder_alone(architecture,
     assert (teacher.asked, len(cache)) == (9 if keeps else 18, 9)
 
 
+@pytest.mark.parametrize("architecture", ["bi", "poly", "late"])
+def test_pairs_that_do_not_recur_are_scored_once_in_a_step(architecture, make_ranker):
+    ranker = make_ranker(architecture)
+    teacher = Teacher(ranker, ScoreCache(None))
+    first, second = torch.tensor([[3, 1], [0, -1], [2, 1]]), torch.tensor([[1, 0], [-1, 0], [2, 1]])
+    for contexts in (CONTEXTS, CONTEXTS[::-1]):  # the next step has other lists
+        scores = ranker.score(contexts, CANDIDATES)
+        for index, new in ((first, 5), (second, 1)):
+            asked = teacher.asked
+            found = teacher.scores(contexts, CANDIDATES, index, recur=False)
+            expected = scores.gather(1, index.clamp(min=0)).masked_fill(index < 0, -math.inf)
+            torch.testing.assert_close(found, expected)
+            assert teacher.asked - asked == new
+
+
 def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker, tmp_path):
     cache, index = ScoreCache(tmp_path / "scores"), torch.tensor([[0, 1]])
     expected = [make_ranker("cross").score([CONTEXTS[1]], CANDIDATES[:2])]

@@ -17,6 +17,7 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import DistillationConfig
 from polyencoder.training.building import build_objective
 from polyencoder.training.candidate_map import mapped
+from polyencoder.training.distillation import Teacher
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import CONFIG, WORDS, Losses
 
@@ -70,6 +71,19 @@ def test_pairs_that_the_teacher_scores_for_each_length_are_counted(make_ranker, 
     found = objective(Collator(ranker.text, "batch", with_turns=True)(PAIRS))
     assert objective.loss.teachers[0].asked > 2 * len(PAIRS)  # the lengths have other rivals
     assert found.sums["teacher_pairs"] == (objective.loss.teachers[0].asked, 0)
+
+
+def test_a_teacher_with_vectors_reads_a_step_once_for_all_lengths(make_ranker, tmp_path, monkeypatch):
+    make_ranker("late", seed=2).save_pretrained(tmp_path / "teacher")
+    ask, requests = Teacher._ask, []
+    monkeypatch.setattr(Teacher, "_ask", lambda *given: requests.append(given) or ask(*given))
+    distillation = DistillationConfig(teacher=str(tmp_path / "teacher"))
+    ranker = make_ranker("bi")
+    objective = build_objective(ranker, replace(CONFIG, matryoshka=(8, 3), distillation=distillation))
+    for step in (1, 2):
+        found = objective(Collator(ranker.text, "batch", with_turns=True)(PAIRS))
+        assert len(requests) == step
+        assert found.sums["teacher_pairs"] == (len(PAIRS) ** 2, 0)
 
 
 def test_training_and_gradient_caching(make_ranker):
