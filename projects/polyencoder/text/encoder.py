@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -187,8 +188,10 @@ class TextEncoder:
 
     def unknown_share(self, texts: Sequence[str]) -> float:
         """The share of the texts' tokens that stand for what the vocabulary lacks; 0 of byte-level and hashed ones."""
-        token = getattr(getattr(self.tokenizer, "model", None), "unk_token", None)
-        unknown = None if token is None else self.tokenizer.token_to_id(token)
+        model = json.loads(self.tokenizer.to_str()).get("model", {})
+        token, unknown = model.get("unk_token"), model.get("unk_id")  # the latter is Unigram's
+        if token is not None:
+            unknown = self.tokenizer.token_to_id(token)
         ids = [i for own in self.ids(texts) for i in own]
         return 0.0 if unknown is None or not ids else ids.count(unknown) / len(ids)
 

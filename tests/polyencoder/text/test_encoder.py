@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 import polyencoder.text.encoder as encoder
 from polyencoder.config import TextConfig
@@ -298,3 +298,15 @@ def test_the_share_of_unknown_tokens(tokenizer, text_config, make_hf_tokenizer):
     assert text.unknown_share(["hello dogs", "zweiundvierzig Hunde"]) == 0.5
     assert text.unknown_share([]) == 0
     assert TextEncoder(tokenizer, text_config).unknown_share(["zweiundvierzig Hunde"]) == 0  # byte-level
+
+
+def test_the_share_of_unknown_tokens_of_unigrams(text_config):
+    specials = [text_config.start_token, text_config.end_token, text_config.pad_token]
+    pieces = [(piece, -1.0) for piece in (*specials, "\u2581hello", "\u2581dogs")]
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), *pieces], unk_id=0))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    assert TextEncoder(tokenizer, text_config).unknown_share(["hello dogs", "\u0416 \u0429"]) == 0.5
+
+
+def test_the_share_of_unknown_tokens_of_hashed_characters(recent_first):
+    assert recent_first().unknown_share(["hello \u0416"]) == 0
