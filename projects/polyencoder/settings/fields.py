@@ -21,10 +21,10 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def commas(value: Any) -> Any:
-    """Splits the values of a flag at commas: `"1,2"`, or a list of such texts -> `("1", "2")`."""
-    if isinstance(value, (list, tuple)) and len(value) == 1 and isinstance(value[0], str):
-        value = value[0]
-    return tuple(value.split(",")) if isinstance(value, str) else value
+    """Splits the values of a flag at commas: `"1, 2"`, or a list of such texts -> `("1", "2")`."""
+    if isinstance(value, (list, tuple)) and value and all(isinstance(one, str) for one in value):
+        value = ",".join(value)
+    return tuple(one.strip() for one in value.split(",")) if isinstance(value, str) else value
 
 
 Numbers = Annotated[tuple[int, ...], BeforeValidator(commas), Parameter(n_tokens=1)]

@@ -56,7 +56,16 @@ def test_only_settings_that_say_so_are_parlais():
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [("1,2", ("1", "2")), (["1,2"], ("1", "2")), ("1", ("1",)), ((1, 2), (1, 2)), (["1", "2"], ["1", "2"]), (3, 3)],
+    [
+        ("1,2", ("1", "2")),
+        (" 1, 2", ("1", "2")),
+        (["1,2"], ("1", "2")),
+        (["1", "2,3"], ("1", "2", "3")),
+        ("1", ("1",)),
+        ((1, 2), (1, 2)),
+        ([], []),
+        (3, 3),
+    ],
 )
 def test_numbers_with_commas(value, expected):
     assert commas(value) == expected
