@@ -78,7 +78,8 @@ def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torc
 def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
     """The index as a description for `faiss.index_factory`."""
     if kind == "ivf-pq":
-        fast = "fs" if parameters["pq_bits"] == 4 else ""  # tables in registers: a third of the time of other bits
+        # Tables in registers: a third of the time of other bits. The codes are, like theirs, of residuals (r).
+        fast = "fsr" if parameters["pq_bits"] == 4 else ""
         return f"IVF{parameters['nlist']},PQ{parameters['pq_m']}x{parameters['pq_bits']}{fast}"
     storage = _STORAGES[str(parameters["storage"])]
     return {

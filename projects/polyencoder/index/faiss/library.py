@@ -20,8 +20,9 @@ _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the o
 
 def faiss_library() -> Any:
     """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed."""
-    core = _CORES.get(vector_instructions() or "")
-    if core is None or "faiss" in sys.modules or _CORE in os.environ or not is_intel():
+    if "faiss" in sys.modules or _CORE in os.environ or not is_intel():  # it is loaded once: a search asks only that
+        return require("faiss", extra="faiss")
+    if (core := _CORES.get(vector_instructions() or "")) is None:
         return require("faiss", extra="faiss")
     os.environ[_CORE] = core
     try:

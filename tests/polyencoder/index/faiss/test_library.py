@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from polyencoder import processor
 from polyencoder.index.faiss import library as faiss_library
 from polyencoder.processor import is_intel
 
@@ -59,3 +60,10 @@ def test_only_where_it_is_needed(monkeypatch):
         faiss_library.faiss_library()
     assert told == ["SkylakeX", None]
     assert "OPENBLAS_CORETYPE" not in os.environ
+
+
+def test_the_processor_is_read_only_before_the_import(monkeypatch):
+    """Each search asks for the module; of many processors Linux writes pages."""
+    faiss_library.faiss_library()
+    monkeypatch.setattr(processor, "_cpuinfo", lambda: pytest.fail("read again"))
+    assert faiss_library.faiss_library() is sys.modules["faiss"]

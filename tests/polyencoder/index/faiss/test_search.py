@@ -248,6 +248,24 @@ def test_codes_of_four_bits_are_scanned_fast(make_search):
     assert (found.scores >= best.scores[:, -1:]).float().mean() > 0.9
 
 
+def test_fast_codes_find_what_others_of_four_bits_find(make_search):
+    """Codes of residuals: with many lists they are nearer to the vectors than codes of the vectors themselves."""
+    torch.manual_seed(0)
+    values, queries = torch.randn(1600, 8), torch.randn(100, 8).numpy()
+    searcher = make_search(values, kind="ivf-pq", nlist=32, pq_m=4, pq_bits=4)
+    faiss = pytest.importorskip("faiss")
+    slow = faiss.index_factory(8, "IVF32,PQ4x4", faiss.METRIC_INNER_PRODUCT)
+    slow.train(values.numpy())
+    slow.add(values.numpy())
+    nearest = (torch.from_numpy(queries) @ values.T).topk(5).indices.tolist()
+
+    def recall(index) -> float:
+        _, rows = index.search(queries, 40, params=faiss.SearchParametersIVF(nprobe=32))
+        return sum(len({*some} & {*found}) for some, found in zip(nearest, rows.tolist(), strict=True)) / 500
+
+    assert recall(searcher.lists.index) == pytest.approx(recall(slow), abs=0.02)
+
+
 def test_newer_rows_are_found(make_search):
     torch.manual_seed(0)
     contexts = ContextEncoding(torch.randn(1, 3, 8))
