@@ -11,15 +11,28 @@ import os
 import sys
 from typing import Any
 
+from polyencoder.errors import ConfigError
 from polyencoder.packages import require
 from polyencoder.processor import is_intel, vector_instructions
 
+LEAST = (1, 9)
+"""The oldest version. With an older one, the fast scan of codes ignores filters."""
 _CORE = "OPENBLAS_CORETYPE"
 _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the oldest processors that have these
 
 
 def faiss_library() -> Any:
-    """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed."""
+    """The module `faiss`. The environment is restored; ConfigError if FAISS is not installed, or too old."""
+    faiss = _imported()
+    if tuple(map(int, faiss.__version__.split(".")[:2])) < LEAST:
+        least = ".".join(map(str, LEAST))
+        raise ConfigError(
+            f"faiss {faiss.__version__} is installed; {least} or later is needed: pip install 'faiss-cpu>={least}'"
+        )
+    return faiss
+
+
+def _imported() -> Any:
     if "faiss" in sys.modules or _CORE in os.environ or not is_intel():  # it is loaded once: a search asks only that
         return require("faiss", extra="faiss")
     if (core := _CORES.get(vector_instructions() or "")) is None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from polyencoder import processor
+from polyencoder.errors import ConfigError
 from polyencoder.index.faiss import library as faiss_library
 from polyencoder.processor import is_intel
 
@@ -53,7 +56,12 @@ def test_only_where_it_is_needed(monkeypatch):
     told = []
     monkeypatch.delitem(sys.modules, "faiss")
     monkeypatch.delenv("OPENBLAS_CORETYPE", raising=False)
-    monkeypatch.setattr(faiss_library, "require", lambda *_, **__: told.append(os.environ.get("OPENBLAS_CORETYPE")))
+
+    def require(*_, **__):
+        told.append(os.environ.get("OPENBLAS_CORETYPE"))
+        return SimpleNamespace(__version__="1.9.0")
+
+    monkeypatch.setattr(faiss_library, "require", require)
     monkeypatch.setattr(faiss_library, "vector_instructions", lambda: "AVX512")
     for intels in (True, False):
         monkeypatch.setattr(faiss_library, "is_intel", lambda intels=intels: intels)
@@ -67,3 +75,14 @@ def test_the_processor_is_read_only_before_the_import(monkeypatch):
     faiss_library.faiss_library()
     monkeypatch.setattr(processor, "_cpuinfo", lambda: pytest.fail("read again"))
     assert faiss_library.faiss_library() is sys.modules["faiss"]
+
+
+def test_an_old_one_is_refused(monkeypatch):
+    """FAISS 1.8 ignores filters in the fast scan, without an error; packages say the same."""
+    faiss = faiss_library.faiss_library()
+    monkeypatch.setattr(faiss, "__version__", "1.8.0")
+    message = "faiss 1.8.0 is installed; 1.9 or later is needed: pip install 'faiss-cpu>=1.9'"
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        faiss_library.faiss_library()
+    for file in ("pyproject.toml", "runtime/pyproject.toml"):
+        assert 'faiss = ["faiss-cpu>=1.9"]' in (Path(__file__).parents[4] / file).read_text(encoding="utf-8")
