@@ -30,11 +30,12 @@ def batch(make_tokens, padded):
     return padded(make_tokens(CONTEXTS, seed=1)), padded(make_tokens(CANDIDATES, seed=2))
 
 
-def gradients(model, contexts, candidates, *, max_tokens, index=None):
-    """The loss and each parameter's gradient, None for what does not learn."""
+def gradients(model, contexts, candidates, *, max_tokens, index=None, bf16=False):
+    """The loss and each parameter's gradient, None for what does not learn; back without autocast, as in training."""
     model.zero_grad()
-    context, vectors = encode(model, contexts, candidates, max_tokens=max_tokens)
-    scores = model.score(context, vectors if index is None else vectors[index])
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        context, vectors = encode(model, contexts, candidates, max_tokens=max_tokens)
+        scores = model.score(context, vectors if index is None else vectors[index])
     loss = F.cross_entropy(scores.float(), torch.arange(len(contexts)) % scores.size(1))
     loss.backward()
     return loss.detach(), {name: p.grad for name, p in model.named_parameters()}
@@ -120,10 +121,8 @@ def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_ba
     """With dropout: no graph, scores, gradients of the vectors; then each piece again with its random state."""
     backbone = make_backbone_config(dropout=0.3, attention_dropout=0.3)
     model = make_model(architecture, backbone=backbone).train()
-    autocast = torch.autocast("cpu", torch.bfloat16, enabled=bf16)
     torch.manual_seed(5)
-    with autocast:
-        ours = gradients(model, *batch, max_tokens=40)
+    ours = gradients(model, *batch, max_tokens=40, bf16=bf16)
 
     def steps():
         for encoder, tokens in ((model.encode_candidates, batch[1]), (model.encode_context, batch[0])):
@@ -145,7 +144,7 @@ def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_ba
     candidates, contexts = (
         torch.stack([leaf[i] for _, (leaf, i) in sorted(places.items())]) for places in vectors.values()
     )
-    with autocast:
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         scores = model.score(type(model.encode_context(batch[0]))(contexts), candidates)
     loss = F.cross_entropy(scores.float(), torch.arange(8))
     loss.backward()
@@ -155,8 +154,7 @@ def test_the_recipe_of_the_paper_by_hand(architecture, bf16, make_model, make_ba
     assert_same(ours, (loss.detach(), {name: p.grad for name, p in model.named_parameters()}))
 
     torch.manual_seed(6)
-    with autocast:
-        other = gradients(model, *batch, max_tokens=40)
+    other = gradients(model, *batch, max_tokens=40, bf16=bf16)
     assert abs(float(other[0] - ours[0])) > 1e-3  # dropout does something
 
 
@@ -183,7 +181,7 @@ def test_each_weight_is_cast_once_a_step(architecture, make_model, batch):
             if architecture == "cross":
                 model(*batch, max_tokens=max_tokens).float().sum().backward()
             else:
-                gradients(model, *batch, max_tokens=max_tokens)
+                gradients(model, *batch, max_tokens=max_tokens, bf16=True)
         assert set(casts.counts.values()) == {1}
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
@@ -195,8 +193,7 @@ def test_packing_is_tried_in_the_first_piece(make_model, batch):
         model = make_model("bi", share_encoders=True).train()
         if tried_before:
             assert model.context_tower.packs
-        with torch.autocast("cpu", torch.bfloat16):
-            results.append(gradients(model, *batch, max_tokens=40))
+        results.append(gradients(model, *batch, max_tokens=40, bf16=True))
         assert model.context_tower.packs
     assert_same(*results, tolerance=1e-7)
 
