@@ -150,8 +150,8 @@ class DistillationConfig(Settings):
     students may share it (default: the run's own)."""
 
     def __post_init__(self) -> None:
-        if not all(self.teacher or ()):
-            raise ConfigError(f"a name in {','.join(self.teacher or ())!r} is empty", argument="teacher")
+        if self.teacher is not None and not all(self.teacher or ("",)):
+            raise ConfigError(f"teacher is {','.join(self.teacher)!r}; give the name of each", argument="teacher")
         if self.candidates == 1:
             raise ConfigError(
                 "distillation asks about 1 candidates; give 0, for all, or at least 2",
