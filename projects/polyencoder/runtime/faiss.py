@@ -62,6 +62,8 @@ class FaissShortlists:
     @cached_property
     def _newer(self) -> Array:
         """The k best of the rows that FAISS lacks, or all if fewer: int64 [contexts, n], ascending."""
+        if self._covered == len(self._vectors):  # without a look at every row
+            return np.empty((len(self.contexts), 0), dtype=np.int64)
         newer = np.arange(len(self._vectors)) >= self._covered
         if self._allowed is not None:
             newer &= self._allowed

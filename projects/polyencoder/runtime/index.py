@@ -175,9 +175,11 @@ class FolderIndex:
         if not row == meta.rows == catalogue.rows:
             raise CheckpointError(f"{self.folder}: its files hold {row} vectors for {meta.rows} texts; build it again")
         self._mapped = mapped
-        lists = None
+        lists, known_faiss = None, self._faiss
+        if known_faiss is not None and (meta.faiss is None or meta.faiss.file != known_faiss[0]):
+            known_faiss = self._faiss = None  # replaced or dropped: its memory is given back
         if faiss and meta.faiss is not None:
-            known_index = None if self._faiss is None or self._faiss[0] != meta.faiss.file else self._faiss[1]
+            known_index = None if known_faiss is None else known_faiss[1]
             lists = FaissLists(meta.faiss, self.folder, dim=meta.dim, rows=row, index=known_index)
             self._faiss = meta.faiss.file, lists.index
         return State(meta, Vectors([*mapped.values()], dim=meta.dim), lists)

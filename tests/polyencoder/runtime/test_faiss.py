@@ -145,6 +145,7 @@ def test_another_faiss_index_is_opened(exported, records, tmp_path):
     assert library_index() is not before
     index.compact()  # drops it
     assert {hit.found for hit in small.search("hi", opened)} == {"exact"}
+    assert opened._faiss is None  # nor is its memory kept
 
 
 def test_options_that_do_not_fit(exported, records, tmp_path):
