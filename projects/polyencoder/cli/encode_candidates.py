@@ -27,7 +27,7 @@ class EncodeCandidatesSettings(Settings):
     """The candidates that are encoded, by which model, and where their vectors are written."""
 
     model: RankerSettings
-    input: Annotated[tuple[str, ...], Parameter(consume_multiple=True, allow_leading_hyphen=False)]
+    input: Annotated[tuple[str, ...], Parameter(consume_multiple=1, allow_leading_hyphen=False)]
     """The candidates: FILE or GLOB, comma-separated, as of polyencoder index --candidates."""
     output: Annotated[Path, Parameter(alias="-o")]
     """The folder for the Parquet files."""

@@ -58,7 +58,7 @@ class IndexSettings(Settings):
     candidates: Annotated[str | None, Parameter(alias="-c"), Without("vectors")] = None
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
     or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
-    vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=True, allow_leading_hyphen=False)] = ()
+    vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=1, allow_leading_hyphen=False)] = ()
     """Candidates whose vectors exist, which are not encoded: FILE or GLOB, comma-separated: Parquet, Arrow or Feather
     with `text`, `vector`, optionally `id`, and any metadata, or .npy with the candidates in a .jsonl beside it."""
     fingerprint: Annotated[str | None, Needs("vectors"), Without("model")] = None

@@ -41,7 +41,7 @@ class QrelsSettings(Settings):
     corpus: Annotated[str | None, Needs("rerank_run"), Without("index")] = None
     """FILE or GLOB with the texts of the documents to rerank, as polyencoder index reads them (default: those of
     --index or --beir)."""
-    measures: Annotated[tuple[str, ...], _OF_QRELS, Parameter(consume_multiple=True, allow_leading_hyphen=False)] = (
+    measures: Annotated[tuple[str, ...], _OF_QRELS, Parameter(consume_multiple=1, allow_leading_hyphen=False)] = (
         MEASURES
     )
     """Measures, by their names in ir_measures, such as nDCG@10 P(rel=2)@5."""

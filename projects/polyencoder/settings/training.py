@@ -125,7 +125,7 @@ class DistillationConfig(Settings):
     teacher: Annotated[
         tuple[str, ...] | None,
         BeforeValidator(commas),
-        Parameter(consume_multiple=True, negative="", allow_leading_hyphen=False),
+        Parameter(consume_multiple=1, negative="", allow_leading_hyphen=False),
         Parlai("teacher_model"),
     ] = None
     """Also learn the scores of this ranker, usually a cross-encoder: folder, model file or hub id. Of several, with
@@ -243,7 +243,7 @@ class TrackerSettings(Settings):
     report_to: Annotated[
         tuple[TrackerName, ...],
         BeforeValidator(commas),
-        Parameter(consume_multiple=True, negative="", allow_leading_hyphen=False),
+        Parameter(consume_multiple=1, negative="", allow_leading_hyphen=False),
     ] = ()
     """Experiment trackers to report to, several with spaces or commas: tensorboard, wandb (offline unless WANDB_MODE is
     set), trackio, mlflow. Each needs the extra of its name; files are written to the run's folder, trackio's to its

@@ -98,7 +98,7 @@ class TuneSettings(TrainSettings):
     search: Annotated[
         tuple[str, ...],
         BeforeValidator(_list),
-        Parameter(consume_multiple=True, negative="", allow_leading_hyphen=False),
+        Parameter(consume_multiple=1, negative="", allow_leading_hyphen=False),
     ] = ()
     """The values to try of one setting of the model or its training, several times: NAME=LOW:HIGH for numbers from LOW
     to HIGH, NAME=LOW:HIGH:log to draw them by their logarithm, NAME=LOW:HIGH:STEP at a distance, NAME=A,B,C for

@@ -131,6 +131,9 @@ def test_other_names_are_those_of_options():
     [
         (["search"], "search requires --model, --index"),
         (["index", "--model", "m", "-c", "texts", "-o"], "index requires a value for --out"),
+        (["train", "--train", "a", "--out", "b", "--report-to"], "train requires a value for --report-to"),
+        (["train", "--teacher", "--train", "a", "--out", "b"], "train requires a value for --teacher"),
+        (["evaluate", "--model", "m", "--measures"], "evaluate requires a value for --measures"),
         (["search", "--modle", "m", "-i", "x"], "unknown option: --modle (did you mean --model?)"),
         (["pretrain"], "pretrain requires CORPUS, --out"),
         (["pretrain", "texts.txt"], "pretrain requires --out"),
