@@ -65,7 +65,7 @@ def _teachers(learner: Learner, config: TrainingConfig) -> list[Teacher]:
         rankers[digest] = name, ranker
     cache = ScoreCache(config.distillation.scores)
     bf16 = config.precision == "bfloat16"
-    return [Teacher(ranker, cache, bf16=bf16, name=name) for name, ranker in rankers.values()]
+    return [Teacher(ranker, cache, bf16=bf16, name=name, student=learner.text) for name, ranker in rankers.values()]
 
 
 def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:

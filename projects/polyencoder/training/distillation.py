@@ -19,6 +19,7 @@ from polyencoder.ranker.scorer import score_texts
 from polyencoder.settings.training import DistillationConfig
 from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.text import TextEncoder
 from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums
 from polyencoder.training.score_cache import ScoreCache
@@ -35,16 +36,25 @@ class Teacher:
         cache: the cache. Keys include a fingerprint of the ranker, so that teachers can share it.
         bf16: compute in bfloat16; cached separately.
         name: in an error.
+        student: reads the student's texts; None if nothing is known of it.
 
     Raises:
-        InputError: when first asked, if most tokens of the candidates are unknown to it.
+        InputError: when first asked, if most tokens of the candidates are unknown to it, and more than to the student.
 
     Attributes:
         asked: the number of pairs the ranker has scored.
     """
 
-    def __init__(self, ranker: TextRanker, cache: ScoreCache, *, bf16: bool = False, name: str = "the teacher") -> None:
-        self.ranker, self.name = ranker, name
+    def __init__(
+        self,
+        ranker: TextRanker,
+        cache: ScoreCache,
+        *,
+        bf16: bool = False,
+        name: str = "the teacher",
+        student: TextEncoder | None = None,
+    ) -> None:
+        self.ranker, self.name, self._student = ranker, name, student
         self.asked = 0
         self._cache = cache
         self._bf16 = bf16
@@ -97,15 +107,20 @@ class Teacher:
         return known.gather(1, places).masked_fill(index < 0, -torch.inf)
 
     def _ask(self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor) -> Tensor:
-        if not self.asked and (share := self.ranker.text.unknown_share(candidates)) > _UNKNOWN:
+        if not self.asked:
+            self._check_knows(candidates)
+        self.asked += int((index >= 0).sum())
+        with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
+            return score_texts(self.ranker, contexts, candidates, index)
+
+    def _check_knows(self, candidates: Sequence[str]) -> None:
+        share = self.ranker.text.unknown_share(candidates)
+        if share > _UNKNOWN and (self._student is None or share > self._student.unknown_share(candidates)):
             raise InputError(
                 f"{self.name} cannot teach here: its vocabulary lacks {share:.0%} of the tokens of the first "
                 f"candidates, such as {candidates[0]!r:.60}",
                 argument="teacher",
             )
-        self.asked += int((index >= 0).sum())
-        with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
-            return score_texts(self.ranker, contexts, candidates, index)
 
     def _ask_some(
         self, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor, rows: Tensor, columns: Tensor

@@ -182,3 +182,6 @@ def test_a_teacher_of_another_vocabulary(backbone_folder):
         teacher.scores(["do you ski ?"], ["zwei Katzen .", "drei Hunde"], index)
     assert caught.value.argument == "teacher"
     assert teacher.scores(["do you ski ?"], ["i ski .", "drei Hunde"], index).isfinite().all()
+    student = teacher.ranker.text  # one that knows as little
+    teacher = Teacher(teacher.ranker, ScoreCache(None), student=student)
+    assert teacher.scores(["do you ski ?"], ["zwei Katzen .", "drei Hunde"], index).isfinite().all()
