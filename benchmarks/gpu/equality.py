@@ -98,7 +98,7 @@ def precision(*, device: str, quick: bool) -> dict[str, Any]:
     """Gradients in each precision beside those of float32 at the same weights, and losses of a run, which fall.
 
     The losses of two runs are not compared: they differ as much from one bfloat16 run to another whose first weights
-    differ by a thousandth, since the loss stays on a plateau until the model has learnt to compare words.
+    differ by a thousandth, since the loss stays on a plateau until the model compares words.
     """
     steps, batch = (8, 8) if quick else (100, 32)
     data = examples(steps * 8 if quick else 1_600)

@@ -135,7 +135,7 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
         "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None,
         "curve": curve,
         "ms": times,
-        "learnt": model.learnt(),
+        "weights": model.learned_weights(),
         "ranks": found,
     }
 

@@ -77,8 +77,8 @@ class Late(nn.Module):
     def after_update(self) -> None:
         self.late.after_batch()
 
-    def learnt(self) -> dict[str, list[float]]:
-        """Weights that show what was learnt: those of the exits."""
+    def learned_weights(self) -> dict[str, list[float]]:
+        """The trained weights of the score's terms."""
         return {"exits": self.late.exit_weights.tolist()}
 
     def groups(self, *, encoder: float, head: float, bias: float) -> list[dict[str, Any]]:
@@ -130,8 +130,8 @@ class Uni(Late):
         added = [[checkpoint(self._added, block, row, use_reentrant=False) for row in rows] for block in blocks]
         return scores + torch.cat([torch.cat(parts, dim=1) for parts in added])
 
-    def learnt(self) -> dict[str, list[float]]:
-        return {**super().learnt(), **{f"bias of layer {i}": row for i, row in enumerate(self.bias.tolist())}}
+    def learned_weights(self) -> dict[str, list[float]]:
+        return {**super().learned_weights(), **{f"bias of layer {i}": row for i, row in enumerate(self.bias.tolist())}}
 
     def _added(self, prefix: Prefix, packed: Packed) -> Tensor:
         """head(x, u) of a row's candidates behind every context, or of row b's behind context b: [batch, most]."""

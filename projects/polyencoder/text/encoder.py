@@ -187,7 +187,7 @@ class TextEncoder:
         return self.pad(self.candidate_ids(texts))
 
     def unknown_share(self, texts: Sequence[str]) -> float:
-        """The share of the texts' tokens that stand for what the vocabulary lacks; 0 of byte-level and hashed ones."""
+        """The share of unknown tokens in the texts; 0 with byte-level and hashed vocabularies."""
         model = json.loads(self.tokenizer.to_str()).get("model", {})
         token, unknown = model.get("unk_token"), model.get("unk_id")  # the latter is Unigram's
         if token is not None:

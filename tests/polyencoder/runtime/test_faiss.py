@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder import CheckpointError, ConfigError
-from polyencoder.index.faiss import library, lists
+from polyencoder.index.faiss import library
 from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.lists import FaissLists
 from polyencoder.index.faiss.search import FaissSearch
@@ -21,25 +21,10 @@ from polyencoder.runtime.faiss import FaissShortlists
 from polyencoder.runtime.scoring import Contexts, score
 from polyencoder.runtime.vectors import MappedFile, Vectors
 from polyencoder.scoring import ContextEncoding
+from tests.small_faiss import SMALL, filters_reach_faiss  # noqa: F401 the fixture works where it is imported
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 pytestmark = pytest.mark.slow
-
-SMALL = {
-    "flat": {},
-    "hnsw": {"m": 8},
-    "ivf-flat": {"nlist": 4, "nprobe": 2},
-    "ivf-pq": {"nlist": 4, "nprobe": 2, "pq_m": 4, "pq_bits": 3},
-}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def filters_reach_faiss():
-    """Else the few rows of a test that are allowed would all be scanned."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lists, "_SCAN_ROWS", 0)
-        patch.setattr(lists, "_SCAN_SHARE", 0.0)
-        yield
 
 
 @settings(deadline=None, max_examples=60)

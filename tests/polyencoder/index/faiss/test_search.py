@@ -20,24 +20,9 @@ from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding, score, search
+from tests.small_faiss import SMALL, filters_reach_faiss  # noqa: F401 the fixture works where it is imported
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
-
-SMALL = {
-    "flat": {},
-    "hnsw": {"m": 8},
-    "ivf-flat": {"nlist": 4, "nprobe": 2},
-    "ivf-pq": {"nlist": 4, "nprobe": 2, "pq_m": 4, "pq_bits": 3},
-}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def filters_reach_faiss():
-    """Else the few rows of a test that are allowed would all be scanned."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lists, "_SCAN_ROWS", 0)
-        patch.setattr(lists, "_SCAN_SHARE", 0.0)
-        yield
 
 
 @pytest.fixture(scope="module")
