@@ -179,8 +179,10 @@ def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dic
                 f"{where}: has no {columns.response!r}, and the last of its messages, which would be the response, is "
                 "not the assistant's"
             )
-        (response,) = turns_of_messages([last], name=f"{where}: the response")
-        found |= {columns.context: messages[:-1], columns.response: response}
+        said = turns_of_messages([last], name=f"{where}: the response")
+        if not said:
+            raise InputError(f"{where}: the last of its messages, which would be the response, only calls tools")
+        found |= {columns.context: messages[:-1], columns.response: said[0]}
     return found
 
 

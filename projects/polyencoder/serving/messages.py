@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError, did_you_mean
-from polyencoder.text.dialogue import turns_of_messages
+from polyencoder.text.dialogue import SPEAKERS, is_of_tools, turns_of_messages
 
 
 def _no_truth(value: Any) -> Any:
@@ -63,10 +63,20 @@ class TextPart(BaseModel):
 class Message(BaseModel):
     """One message of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(
-        description="Messages of `system` and `developer` are lines of the persona."
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"] = Field(
+        description="Messages of `system` and `developer` are lines of the persona, those of tools are not read."
     )
-    content: str | list[TextPart] = Field(description="A text, or the parts of one, `{type: text, text}`.")
+    content: str | list[TextPart] | None = Field(
+        None, description="A text, or the parts of one, `{type: text, text}`; null if the message only calls tools."
+    )
+    tool_calls: list[dict[str, Any]] | None = Field(None, description="Not read.")
+    function_call: dict[str, Any] | None = Field(None, description="Not read.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Message:
+        if self.content is None and not is_of_tools(self.model_dump()):
+            raise ValueError("content is missing: only a message that calls tools may have none")
+        return self
 
 
 def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str]:
@@ -74,8 +84,9 @@ def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str
 
     Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
     """
-    turns = turns_of_messages([one.model_dump() for one in messages])
-    if not any(one.role in ("user", "assistant") for one in messages):
+    said = [message for one in messages if not is_of_tools(message := one.model_dump())]
+    turns = turns_of_messages(said, name=name)
+    if not any(message["role"] in SPEAKERS for message in said):
         raise InputError(f"{name} has no message of the user; give at least one", argument=name)
     if not turns[-1].strip():
         raise InputError(f"{name}: the last message has no text", argument=name)

@@ -10,6 +10,8 @@ from polyencoder.errors import InputError
 
 PERSONA = "your persona: "
 SYSTEM, SPEAKERS = ("system", "developer"), ("user", "assistant")
+TOOLS = ("tool", "function")
+CALLS = ("tool_calls", "function_call")
 
 
 def checked_context(name: str, value: Any) -> list[str]:
@@ -42,6 +44,8 @@ def are_messages(value: Any) -> TypeGuard[Sequence[Any]]:
 def turns_of_messages(messages: Sequence[Any], *, name: str = "messages") -> list[str]:
     """Converts chat messages to turns: the persona (system messages), then the dialogue, oldest first.
 
+    What tools answered is no turn, and neither is an assistant's message that only calls them.
+
     Args:
         messages: each `{"role": ..., "content": ...}`; the content is a text, or OpenAI's list of parts with texts.
         name: what error messages call them.
@@ -54,13 +58,20 @@ def turns_of_messages(messages: Sequence[Any], *, name: str = "messages") -> lis
     for place, message in enumerate(messages):
         where = f"{name}, message {place}"
         role = message.get("role") if isinstance(message, Mapping) else None
-        if role not in (*SYSTEM, *SPEAKERS):
+        if role not in (*SYSTEM, *SPEAKERS, *TOOLS):
             raise InputError(
                 f"{where} is {shown(message)}; it must be {{'role': ..., 'content': ...}} with one of the roles "
-                f"{', '.join((*SYSTEM, *SPEAKERS))}"
+                f"{', '.join((*SYSTEM, *SPEAKERS, *TOOLS))}"
             )
+        if is_of_tools(message):
+            continue
         (persona if role in SYSTEM else said).append(_content(message.get("content"), where=where))
     return [*as_persona(persona), *said]
+
+
+def is_of_tools(message: Mapping[str, Any]) -> bool:
+    """Whether a message is the answer of a tool, or only calls some."""
+    return message.get("role") in TOOLS or (not message.get("content") and any(map(message.get, CALLS)))
 
 
 def as_persona(persona: str | Sequence[str] | None) -> list[str]:

@@ -82,6 +82,7 @@ def test_an_empty_candidate_is_an_error(write):
 
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 PERSONA = {"role": "system", "content": "i ski"}
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,7 @@ PERSONA = {"role": "system", "content": "i ski"}
         ({"context": [USER], "response": "a", "candidates": ["a", "b"]}, (["hi"], "a", ["a", "b"])),
         ({"context": "x", "response": "a", "messages": [USER]}, (["x"], "a", None)),
         ({"messages": [PERSONA, USER, ANSWER]}, (["your persona: i ski", "hi"], "hello", None)),
+        ({"messages": [USER, CALL, {"role": "tool", "content": "{}"}, ANSWER]}, (["hi"], "hello", None)),
     ],
 )
 def test_messages_are_turns(write, record, pair):
@@ -104,6 +106,7 @@ def test_messages_are_turns(write, record, pair):
     [
         ({"messages": [ANSWER, USER]}, "line 1: has no 'response', and the last of its messages"),
         ({"messages": [ANSWER]}, "line 1: the context is empty"),
+        ({"messages": [USER, CALL]}, "line 1: the last of its messages, which would be the response, only calls tools"),
         ({"messages": [{"role": "bot"}], "response": "x"}, "line 1: the context, message 0 is"),
         (
             {"messages": [USER, {"role": "assistant", "content": None}]},

@@ -37,6 +37,18 @@ def test_messages_become_turns_after_the_persona():
     assert turns_of(messages) == ["your persona: i ski .", "hi\nthere", "hello ."]
 
 
+def test_calls_of_tools_and_their_answers_are_no_turns():
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
+    answer = {"role": "tool", "tool_call_id": "1", "content": "{}"}
+    said = {"role": "user", "content": "rain ?"}
+    assert Asked.model_validate({"messages": [said, call, answer]}).turns == ["rain ?"]
+    for messages in ([call], [answer], [{"role": "system", "content": "i ski ."}, call]):
+        with pytest.raises(InputError, match="messages has no message of the user"):
+            _ = Asked.model_validate({"messages": messages}).turns
+    with pytest.raises(ValidationError, match="content is missing: only a message that calls tools may have none"):
+        Asked.model_validate({"messages": [{"role": "user"}]})
+
+
 @pytest.mark.parametrize(
     ("messages", "message"),
     [

@@ -25,7 +25,9 @@ def test_turns(value):
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([{"role": "tool", "content": "x"}], "context, message 0 is .*tool.*; it must be .* one of the roles system"),
+        ([{"role": "bot", "content": "x"}], "context, message 0 is .*bot.*; it must be .* one of the roles system"),
+        ([{"role": "tool", "content": "x"}], "context is empty"),
+        ([{"role": "assistant", "content": None, "tool_calls": []}], "context, message 0, content is None"),
         ([*CHAT, "hi"], "context, message 3 is 'hi'"),
         ([{"role": "user", "content": None}], "context, message 0, content is None"),
         ([{"role": "user", "content": [{"type": "image"}]}], "context, message 0, content is "),
@@ -43,6 +45,19 @@ def test_what_is_no_context(value, message):
 def test_messages_are_one_context():
     with pytest.raises(InputError, match="context 0 is .*; it must be a list of turns or messages, or one text"):
         checked_contexts(CHAT)
+
+
+def test_calls_of_tools_and_their_answers_are_no_turns():
+    call = [{"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}]
+    messages = [
+        {"role": "user", "content": "rain ?"},
+        {"role": "assistant", "content": None, "tool_calls": call},
+        {"role": "tool", "tool_call_id": "1", "content": '{"rain": true}'},
+        {"role": "assistant", "function_call": {"name": "get_weather", "arguments": "{}"}},
+        {"role": "function", "name": "get_weather", "content": "{}"},
+        {"role": "assistant", "content": "yes , shall i book a train ?", "tool_calls": call},
+    ]
+    assert checked_context("context", messages) == ["rain ?", "yes , shall i book a train ?"]
 
 
 def test_a_persona():
