@@ -15,7 +15,7 @@ Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
 
 Filter = Mapping[str, Any]
-"""Metadata fields and the value that each must have; a list of values means any of them."""
+"""Metadata fields and the value that each must have, or a list have in it; a list of values means any of them."""
 
 
 def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:

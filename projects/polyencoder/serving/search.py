@@ -29,7 +29,8 @@ class SearchParameters(KnownFields, Body):
     model: str | None = Field(None, description="Ignored: a server has one model.")
     top_k: Count = Field(10, description="How many results; at most the server's limit.")
     filter: dict[str, Any] | None = Field(
-        None, description="Fields of the metadata and the value of each; a list means any of its values."
+        None,
+        description="Fields of the metadata and the value of each, or in each list; a list means any of its values.",
     )
     exactness: Exactness | None = Field(None, description="At least this (the fastest that the index has).")
     effort: Count | None = Field(

@@ -1,6 +1,7 @@
 """Converts filters to conditions in SQL.
 
-A field of the metadata equals a value if they are equal in JSON; text, number and boolean are never equal.
+A field of the metadata passes if it, or an element of its list, equals a value in JSON; text, number and boolean are
+never equal.
 """
 
 from __future__ import annotations
@@ -17,20 +18,33 @@ def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
     conditions: list[str] = []
     values: list[Any] = []
     for key, options in checked_filter(filter).items():
-        path, some = path_of(key), ["FALSE"]
-        if others := [written for option in options if not _is_number(option) for written in _written(option)]:
-            # With one path SQLite converts values: true to 1, a list to text, a text cut at NUL, a long number rounded.
-            # With two paths it returns a list of unchanged values. A missing field equals null.
-            some.append("json_extract(COALESCE(metadata, '{}'), ?, ?) IN (SELECT value FROM json_each(?))")
-            values += [path, path, json.dumps([f"[{other},{other}]" for other in others])]
-        if numbers := [option for option in options if _is_number(option)]:
-            some.append(
-                "json_type(metadata, ?) IN ('integer', 'real') AND json_extract(metadata, ?) IN "
-                "(SELECT value FROM json_each(?))"
-            )
-            values += [path, path, json.dumps(numbers)]
-        conditions.append(" OR ".join(some))
+        path = path_of(key)
+        passes, own = _equals(path, options, at="?")
+        within, of_elements = _equals(path, [one for one in options if one is not None], at="? || '[' || key || ']'")
+        conditions.append(
+            f"{passes} OR json_type(metadata, ?) = 'array' "
+            f"AND EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {within})"
+        )
+        values += [*own, path, path, *of_elements]
     return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
+
+
+def _equals(path: str, options: list[Any], *, at: str) -> tuple[str, list[Any]]:
+    """The condition that a value of the metadata equals an option; `at` is its path in SQL, with a question mark."""
+    some: list[str] = ["FALSE"]
+    values: list[Any] = []
+    if others := [written for option in options if not _is_number(option) for written in _written(option)]:
+        # With one path SQLite converts values: true to 1, a list to text, a text cut at NUL, a long number rounded.
+        # With two paths it returns a list of unchanged values. A missing field equals null.
+        some.append(f"json_extract(COALESCE(metadata, '{{}}'), {at}, {at}) IN (SELECT value FROM json_each(?))")
+        values += [path, path, json.dumps([f"[{other},{other}]" for other in others])]
+    if numbers := [option for option in options if _is_number(option)]:
+        some.append(
+            f"json_type(metadata, {at}) IN ('integer', 'real') AND json_extract(metadata, {at}) IN "
+            "(SELECT value FROM json_each(?))"
+        )
+        values += [path, path, json.dumps(numbers)]
+    return " OR ".join(some), values
 
 
 def path_of(key: str) -> str:

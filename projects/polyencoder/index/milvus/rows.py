@@ -45,7 +45,7 @@ def condition(filter: Filter | None) -> str:
         InputError: a value that cannot be filtered by.
     """
     return " and ".join(
-        f"({' or '.join(_equals(key, option) for option in options) or any_of('id', [])})"
+        f"({' or '.join((*(_equals(key, one) for one in options), *_contains(key, options))) or any_of('id', [])})"
         for key, options in checked_filter(filter).items()
     )
 
@@ -63,8 +63,17 @@ def any_of(field: str, values: Iterable[str]) -> str:
 def _equals(key: str, value: Any) -> str:
     if value is None:
         return f"(not ({has_field(key)}))"
-    written = _quoted(value) if isinstance(value, str) else json.dumps(value)
-    return f"metadata[{_quoted(key)}] == {written}"
+    return f"metadata[{_quoted(key)}] == {_written(value)}"
+
+
+def _contains(key: str, options: Iterable[Any]) -> list[str]:
+    """The condition that a field is a list with one of the options, if one of them can be in a list."""
+    written = [_written(option) for option in options if option is not None]
+    return [f"json_contains_any(metadata[{_quoted(key)}], [{', '.join(written)}])"] if written else []
+
+
+def _written(value: Any) -> str:
+    return _quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _quoted(text: str) -> str:

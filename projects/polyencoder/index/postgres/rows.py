@@ -1,7 +1,8 @@
 """Candidates as rows of a table, and filters as SQL conditions with bound values.
 
-A field of the metadata equals a value if they are equal in JSON: text, number and boolean are never equal, 1 and 1.0
-are. jsonb has numbers of any size, but normalizes them: a whole float keeps a decimal point here, so it stays a float.
+A field of the metadata passes if it, or an element of its list, equals a value in JSON: text, number and boolean are
+never equal, 1 and 1.0 are. jsonb has numbers of any size, but normalizes them: a whole float keeps a decimal point
+here, so it stays a float.
 """
 
 from __future__ import annotations
@@ -91,11 +92,15 @@ def condition(filter: Filter | None) -> tuple[str, dict[str, Any]]:
         if "\0" in key:  # no row has such a field, and a missing one equals null
             parts.append("TRUE" if None in options else "FALSE")
             continue
-        parts.append(f"COALESCE(metadata -> %(key{i})s::text, 'null') = ANY(%(any{i})s::text[]::jsonb[])")
+        parts.append(
+            f"(COALESCE(metadata -> %(key{i})s::text, 'null') = ANY(%(any{i})s::text[]::jsonb[]) "
+            f"OR metadata -> %(key{i})s::text @> ANY(%(within{i})s::text[]::jsonb[]))"
+        )
         values[f"key{i}"] = key
         values[f"any{i}"] = [
             written(json.dumps(option, ensure_ascii=False))
             for option in options
             if not (isinstance(option, str) and "\0" in option)
         ]
+        values[f"within{i}"] = [one for one in values[f"any{i}"] if one != "null"]
     return " AND ".join(parts) or "TRUE", values

@@ -14,6 +14,7 @@ from polyencoder.index.folder.conditions import condition_of, path_of
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 1.0, -1, 2**53, 2**53 + 1, float(2**53), 0.5])
 VALUES = st.none() | st.booleans() | st.text('a1\0"é', max_size=2) | NUMBERS
+FIELDS = VALUES | st.lists(VALUES | st.lists(VALUES, max_size=1), max_size=3)
 
 
 def equal(one, other) -> bool:
@@ -21,15 +22,20 @@ def equal(one, other) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
-@given(st.lists(st.none() | st.dictionaries(st.sampled_from(["k", "a b"]), VALUES), max_size=5), VALUES)
-def test_the_fields_that_equal_a_value(found, value):
+def passes(field, value) -> bool:
+    within = field if isinstance(field, list) and value is not None else []
+    return any(equal(one, value) for one in (field, *within))
+
+
+@given(st.lists(st.none() | st.dictionaries(st.sampled_from(["k", "a b"]), FIELDS), max_size=5), VALUES)
+def test_the_fields_that_equal_a_value_or_contain_it(found, value):
     database = sqlite3.connect(":memory:")
     database.execute("CREATE TABLE entries(number INTEGER PRIMARY KEY, metadata TEXT)")
     written = [(None if one is None else json.dumps(one, ensure_ascii=False),) for one in found]
     database.executemany("INSERT INTO entries(metadata) VALUES (?)", written)
     condition, values = condition_of({"k": value})
     rows = database.execute(f"SELECT number - 1 FROM entries WHERE {condition}", values)
-    expected = [number for number, one in enumerate(found) if equal((one or {}).get("k"), value)]
+    expected = [number for number, one in enumerate(found) if passes((one or {}).get("k"), value)]
     assert [number for (number,) in rows] == expected
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from itertools import count
+from typing import Any
 
 import pytest
 import torch
@@ -41,10 +42,12 @@ def many() -> list[Candidate]:
     """Three hundred candidates; some texts are there twice."""
     rng = random.Random(0)
     texts = [" ".join(rng.choices(WORDS, k=rng.randint(2, 9))) for _ in range(290)]
-    return [
-        Candidate(f"id {i}", text, {"n": i % 7, "even": i % 2 == 0, "name": f'"{i % 3}\\'} if i % 5 else None)
-        for i, text in enumerate([*texts, *texts[:10]])
-    ]
+    return [Candidate(f"id {i}", text, _metadata(i) if i % 5 else None) for i, text in enumerate([*texts, *texts[:10]])]
+
+
+def _metadata(i: int) -> dict[str, Any]:
+    name = f'"{i % 3}\\'
+    return {"n": i % 7, "even": i % 2 == 0, "name": name, "tags": [*(["odd"] if i % 2 else []), i % 7, name]}
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from polyencoder.index.postgres.rows import condition, postgres_entry, written
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
 
 VALUES = [None, True, False, 0, 1, 1.0, 1.5, -1, 10**20, 1e20, 1e23, 10**23, "1", "true", "", "ü'\"\\", [1], {"a": 1}]
+VALUES += [["1", 1.5, None], [[1], {"a": 2}], [True, 10**23]]
 FILTERS = [value for value in VALUES if not isinstance(value, (list, dict))]
 
 
@@ -27,16 +28,22 @@ def equal(value, option) -> bool:
     return kinds[0] == kinds[1] and value == option
 
 
+def passes(value, option) -> bool:
+    """Whether the value is the option, or a list that contains it."""
+    within = value if isinstance(value, list) and option is not None else []
+    return any(equal(one, option) for one in (value, *within))
+
+
 def test_filters_compare_as_json_does(where):
     metadata = [{"a": value} for value in VALUES] + [{}, {"b": 1}]
     index = stored(where, drawn(len(metadata), 1, 4)[0], metadata)
     contexts = drawn(1, 1, 4, contexts=1)[1]
     for options in [*([one] for one in FILTERS), [], FILTERS, ["x\0", 1]]:
-        right = {str(i) for i, one in enumerate(metadata) if any(equal(one.get("a"), option) for option in options)}
+        right = {str(i) for i, one in enumerate(metadata) if any(passes(one.get("a"), option) for option in options)}
         hits = index.search(contexts, filter={"a": options}, top_k=100)[0]
         assert {hit.id for hit in hits} == right
         assert index.count({"a": options}) == len(right)
-    assert index.count({"a": 1, "b": None}) == 2
+    assert index.count({"a": 1, "b": None}) == 3  # 1, 1.0 and [1]
     assert (index.has_field("a"), index.has_field("c"), index.has_field("a\0")) == (True, False, False)
     assert index.count({"a\0": None}) == len(metadata)
 
@@ -71,7 +78,7 @@ def test_texts_are_bound(where):
     assert index.count({"'; DROP TABLE x; --": "'{}%s%(a)s"}) == 1
     text, values = condition({"key'": "value'"})
     assert "key'" not in text
-    assert values == {"key0": "key'", "any0": ['"value\'"']}
+    assert values == {"key0": "key'", "any0": ['"value\'"'], "within0": ['"value\'"']}
 
 
 @pytest.mark.parametrize("record", [Candidate("a\0", "x"), Candidate("a", "x\0"), Candidate("a", "x", {"m": "\\\0"})])
