@@ -132,6 +132,16 @@ def test_names_types_and_those_that_parlai_has():
     assert actions.keys().isdisjoint({"their_number", "nobodys", "grad_cache", "embedding_clip", "batchsize", "seed"})
 
 
+@pytest.mark.parametrize("given", [["A,B"], ["A", "B"]])
+def test_a_repeated_flag_of_a_list_adds_a_value(given):
+    parser = TrainModel.setup_args()
+    args = ["-m", "biencoder", *(word for one in given for word in ("--teacher-model", one))]
+    opt = parser.parse_args([*args, "--batchsize", "2", "--batchsize", "3"])
+    assert given_in(opt, TrainingConfig)["teacher"] == "A,B"
+    assert opt["override"]["teacher_model"] == "A,B"
+    assert opt["batchsize"] == 3, "ParlAI's flags take the last"
+
+
 def test_the_way_back_is_of_what_is_read():
     opt = Opt({"our_number": 3, "their_number": 2.0, "teacher_model": None, "distillation_weight": 0.7, "bf16": True})
     assert given_in(opt, Scratch) == {"ours": 3, "bf16": True}
