@@ -9,12 +9,20 @@ import pytest
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.entries import Candidate
+from polyencoder.index.postgres import PostgresIndex
 from polyencoder.serving.writing import IndexWriter
+from tests.polyencoder.index.postgres.tables import names
 
 
-@pytest.fixture
-def index(make_ranker, tmp_path):
-    return make_ranker("bi").index(["hello", "guten tag"], tmp_path / "index")
+@pytest.fixture(params=["folder", "postgres"])
+def index(request, make_ranker, tmp_path):
+    ranker, texts = make_ranker("bi"), ["hello", "guten tag"]
+    if request.param == "folder":
+        yield ranker.index(texts, tmp_path / "index")
+        return
+    address = f"{request.getfixturevalue('postgres').address}#{next(names)}"
+    with PostgresIndex.make(address, [Candidate(text, text) for text in texts], ranker) as made:
+        yield made
 
 
 @pytest.fixture
@@ -61,7 +69,7 @@ def test_a_change_is_seen_when_it_returns(writer, index):
     assert gathered(writer, lambda index: index.remove(["a"])) == [2]
 
 
-def test_waiting_changes_are_one_transaction_of_a_folder(writer, index, monkeypatch):
+def test_waiting_changes_are_one_transaction(writer, index, monkeypatch):
     transactions = []
     changing = index.changing
     monkeypatch.setattr(index, "changing", lambda: (transactions.append(1), changing())[1])

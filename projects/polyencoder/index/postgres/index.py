@@ -41,6 +41,7 @@ class PostgresIndex(RowIndex):
 
     meta: PostgresMeta
     word_scoring = "ts_rank"
+    rolls_back = True
 
     def __init__(
         self,
