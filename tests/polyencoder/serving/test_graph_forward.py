@@ -59,8 +59,8 @@ def check_alike(found, expected) -> None:
 def folder(make_ranker, tmp_path):
     """(architecture) -> a calibrated model's folder, with graphs; its index is beside it."""
 
-    def make(architecture):
-        ranker = make_ranker(architecture)
+    def make(architecture, **fields):
+        ranker = make_ranker(architecture, **fields)
         ranker.save_pretrained(tmp_path / "model")
         export_onnx(ranker, tmp_path / "model")
         calibration = Calibration(0.5, -3.0, model_fingerprint(ranker.model, ranker.text))
@@ -94,6 +94,15 @@ def test_the_answers_of_torch(folder, architecture, tmp_path):
             assert found.json() == expected.json() or path == "/v1/models"  # which has a time
         info = [client.get("/info").json() for client in clients]
         assert info[1] == info[0] | {"backend": "onnx"}
+
+
+def test_a_poly_encoder_of_one_code_has_no_embeddings(folder):
+    config = ServerConfig(model=str(folder("poly", n_codes=1)), backend="onnx", threads=1, port=0)
+    with running(Service.of(config, graph_forward.load(config)[0], index=None)) as url:
+        answer = httpx.post(f"{url}/v1/embeddings", json=REQUESTS["/v1/embeddings"], timeout=SECONDS)
+        assert not httpx.get(f"{url}/info", timeout=SECONDS).json()["embeddings"]
+    assert answer.status_code == 422
+    assert "the model is a poly-encoder, which has no single vector for a text" in answer.text
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])

@@ -93,8 +93,8 @@ class Exported:
 
     @property
     def has_one_vector(self) -> bool:
-        """As `RankerModel.has_one_vector`."""
-        return not self.reads_pairs and self.graphs[CONTEXT].has_one_vector
+        """As `RankerModel.has_one_vector`: of a poly-encoder, which may have one code, never."""
+        return not self.reads_pairs and self.config.architecture != "poly" and self.graphs[CONTEXT].has_one_vector
 
     def merged(self) -> Exported:
         """As `RankerModel.merged`."""

@@ -25,6 +25,7 @@ KINDS = {
     "poly-turns": ("poly", {"context_vectors": "turns", "turn_end": 3}),
     "poly-multihead": ("poly", {"poly_attention": "multihead", "codes_attention": "multihead"}),
     "poly-multihead-n_last": ("poly", {"context_vectors": "n_last", "poly_attention": "multihead"}),
+    "poly-one_code": ("poly", {"n_codes": 1}),
     "bi-mlp": ("bi", {"candidate_mlp": True, "share_encoders": True}),
     # more codes than a context has tokens: the graph takes the other side of min(codes, length)
     "poly-many_codes": ("poly", {"context_vectors": "first_n_last", "n_codes": 60}),
