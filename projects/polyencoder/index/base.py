@@ -72,7 +72,7 @@ class Index(ABC):
         self.close()
 
     def close(self) -> None:  # noqa: B027 - most have nothing to close
-        """Closes the connection, if any; the index cannot be used afterwards."""
+        """Closes the connection or files, if any; the index cannot be used afterwards."""
 
     @property
     @abstractmethod

@@ -62,8 +62,9 @@ class FolderIndex:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections; the index cannot be used afterwards."""
+        """Closes the connections and files; the index cannot be used afterwards."""
         self._database.close()
+        self._mapped, self._faiss = {}, None
 
     def check_model(self, fingerprints: Sequence[Fingerprints]) -> None:
         """Raises CheckpointError unless the model with these fingerprints made the index."""

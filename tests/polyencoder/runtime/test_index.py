@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,21 @@ def same_hits(found, expected) -> None:
         (hit.id, hit.text, hit.metadata, "exact") for hit in expected
     ]
     assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="maps of files are read as Linux shows them")
+def test_a_closed_index_has_no_files_mapped(exported, records, tmp_path):
+    def mapped() -> bool:
+        return str(tmp_path / "index" / "vectors-") in Path("/proc/self/maps").read_text()
+
+    ranker, folder = exported(KIND)
+    ranker.index(records, tmp_path / "index").close()
+    small = Ranker.from_pretrained(folder)
+    index = small.open_index(tmp_path / "index")
+    small.search("hi", index)
+    assert mapped()
+    index.close()
+    assert not mapped()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])

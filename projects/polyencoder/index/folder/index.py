@@ -85,6 +85,7 @@ class FolderIndex(Index):
 
     def close(self) -> None:
         self._database.close()
+        self._state = None  # which has the files of vectors mapped into memory
 
     @property
     def address(self) -> str:

@@ -7,6 +7,7 @@ import sqlite3
 import time
 from contextlib import closing, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,18 @@ def test_a_bi_encoder_with_the_same_candidates(folder, make_ranker, dialogues):
     """What is on the contexts' side does not matter."""
     bi = make_ranker("bi")
     assert len(FolderIndex.open(folder, bi).search(bi.encode_contexts(dialogues), top_k=2)[0]) == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="maps of files are read as Linux shows them")
+def test_a_closed_index_has_no_files_mapped(folder, ranker, dialogues):
+    def mapped() -> bool:
+        return str(folder / "vectors-") in Path("/proc/self/maps").read_text()
+
+    index = FolderIndex.open(folder, ranker)
+    index.search(ranker.encode_contexts(dialogues), top_k=2)
+    assert mapped()
+    index.close()
+    assert not mapped()
 
 
 def test_no_index(tmp_path, ranker):
