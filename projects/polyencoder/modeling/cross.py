@@ -81,6 +81,8 @@ class CrossEncoder(RankerModel):
         """
         if index is None:
             index = torch.arange(len(candidates), device=contexts.ids.device).expand(len(contexts), -1)
+        if self.base is not None and not torch.is_grad_enabled() and self._scores_zero:
+            return self._base_scores(contexts, candidates, index).masked_fill(index < 0, -torch.inf)
         rows, columns = (index >= 0).nonzero(as_tuple=True)
         pairs = self._pairs(contexts, candidates, rows.tolist(), index[rows, columns].tolist())
         lengths = [len(ids) for ids, _ in pairs]
@@ -95,6 +97,11 @@ class CrossEncoder(RankerModel):
             place = torch.tensor(batch, device=device)
             scores = scores.index_put((rows[place], columns[place]), values.to(scores.dtype))
         return scores if self.base is None else scores + self._base_scores(contexts, candidates, index)
+
+    @property
+    def _scores_zero(self) -> bool:
+        """Whether its own score is 0 for all pairs, as before the training of a residual one: no pair need be read."""
+        return not any(parameter.any() for parameter in self.linear.parameters())
 
     @torch.no_grad()
     def _base_scores(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor) -> Tensor:

@@ -65,6 +65,18 @@ def test_before_training_it_ranks_exactly_as_its_start(start, sentences):
 
 
 @torch.no_grad()
+def test_a_score_of_0_is_not_computed(start, sentences):
+    cross = Ranker.from_backbone(start[1], "cross", device="cpu")
+    read = []
+    cross.model.tower.register_forward_hook(lambda *_: read.append(1))
+    cross.score(CONTEXTS, sentences)
+    assert not read
+    cross.model.linear.bias.fill_(1)
+    assert cross.score(CONTEXTS, sentences).sub(start[0].score(CONTEXTS, sentences)).sub(1).abs().max() < 1e-4
+    assert read
+
+
+@torch.no_grad()
 def test_many_contexts_with_own_candidates_are_not_all_compared(start, sentences, monkeypatch):
     """Evaluation scores thousands of contexts in one call."""
     ranker, folder = start
