@@ -39,7 +39,8 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
         build(config, backbone or build_backbone(config.backbone)) if own.has_backbone else build(config)
     )
     if config.base is not None:
-        model.base = build_model(config.base)
+        model.base = build_model(config.base).requires_grad_(False)
+        model.inference_only = (model.base,)  # also where nothing calls `freeze`
     return model
 
 

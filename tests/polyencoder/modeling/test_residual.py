@@ -10,14 +10,21 @@ import pytest
 import torch
 
 from polyencoder.config import RankerConfig
+from polyencoder.data.collator import Collator
+from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling import build_model, freeze
 from polyencoder.modeling.cross import BASE_CONTEXTS
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.train import TrainSettings
+from polyencoder.settings.training import ScheduleConfig
 from polyencoder.training import train_ranker
+from polyencoder.training.precision import Precision
+from polyencoder.training.schedule import Schedule
 from polyencoder.training.start import starting_ranker, untrained_ranker
+from polyencoder.training.trainer import Trainer
+from polyencoder.training.updates import OptimizerUpdates
 
 CONTEXTS = [["your persona: i ski .", "hi !", "do you like snow ?"], ["hello", "where is my money ?"], ["bye"]]
 STARTS = {
@@ -132,6 +139,21 @@ def test_gradients_reach_the_head_and_never_the_base(start, sentences):
     scores.log_softmax(1)[:, 0].sum().backward()
     assert cross.model.linear.weight.grad.abs().max() > 0
     assert all(one.grad is None and not one.requires_grad for one in cross.model.base.parameters())
+
+
+def test_updates_of_a_user_never_change_the_base(start, sentences):
+    """Those of no configuration, which a `Trainer` is given."""
+    cross = Ranker.from_backbone(start[1], "cross", device="cpu")
+    optimizer = torch.optim.SGD(cross.model.parameters(), lr=0.1, weight_decay=0.1)
+    schedule = Schedule(optimizer, ScheduleConfig(name="constant", warmup_updates=0), total_updates=None)
+    precision = Precision("float32", torch.device("cpu"))
+    before = copy.deepcopy(cross.model.state_dict())
+    trainer = Trainer(cross, updates=OptimizerUpdates(cross.model, optimizer, schedule, precision=precision))
+    trainer.step(Collator(cross.text)([Example(["say", text], text) for text in sentences[:4]]))
+    assert not any(module.training for module in cross.model.base.modules())
+    changed = [name for name, tensor in cross.model.state_dict().items() if not tensor.equal(before[name])]
+    assert "linear.weight" in changed
+    assert not any(name.startswith("base.") for name in changed)
 
 
 @pytest.mark.slow
