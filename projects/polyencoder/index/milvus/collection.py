@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 _INDEX_TYPES = {"auto": "AUTOINDEX", "flat": "FLAT"}
 _DEFAULT_NAME = "polyencoder"
-_PROPERTY = "polyencoder"
+_PROPERTY, _KIND = "polyencoder", "polyencoder_kind"
 _TOKEN = "MILVUS_TOKEN"
 _UNAVAILABLE = 2  # error codes of Milvus, and of pymilvus if it cannot reconnect
 _NOT_LOADED = 101
@@ -62,6 +62,8 @@ class Description(NamedTuple):
     """Another one if a collection of this name was created anew; always 0 in Milvus Lite."""
     text: str
     """As it was given to `create`."""
+    kind: str | None
+    """Of its index; None if an older version made it."""
 
 
 class MilvusCollection:
@@ -121,7 +123,7 @@ class MilvusCollection:
             found = self._client.describe_collection(self.name, timeout=self._timeout)
         if (text := found["properties"].get(_PROPERTY)) is None:
             raise CheckpointError(f"{self.where}: the collection {self.name} exists, but was not made by polyencoder")
-        return Description(found["collection_id"], str(text))
+        return Description(found["collection_id"], str(text), found["properties"].get(_KIND))
 
     def create(self, *, dim: int, kind: IndexKind, description: str) -> None:
         """Creates the collection."""
@@ -140,7 +142,7 @@ class MilvusCollection:
                 self.name,
                 schema=schema,
                 index_params=index,
-                properties={_PROPERTY: description},
+                properties={_PROPERTY: description, _KIND: kind},
                 consistency_level="Session",  # visible to this writer at once, to others a moment later
             )
 

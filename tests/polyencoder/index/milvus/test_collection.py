@@ -69,6 +69,17 @@ class TestOpening:
         hits = again.search(contexts, top_k=9, exactness="certified")
         assert_best(hits, ranker, contexts, [c for c in many if c.id != "id 3"], k=9, found={"exact", "certified"})
 
+    @pytest.mark.parametrize(("kind", "other"), [("flat", "auto"), ("auto", "flat")])
+    def test_one_made_anew_of_another_kind(self, where, ranker, contexts, many, kind, other):
+        """Its results are certified only if its lists are exact."""
+        index = MilvusIndex.create(where, ranker, kind=kind)
+        index.add(many)
+        index.search(contexts, top_k=2)
+        index.collection._client.drop_collection(index.collection.name)
+        MilvusIndex.create(where, ranker, kind=other).add(many)
+        index.search(contexts, top_k=2)
+        assert index.has_exact_lists is (other == "flat")
+
     def test_a_folder_is_opened_as_one(self, tmp_path, ranker, few):
         build_index(tmp_path / "folder", few, ranker)
         assert isinstance(open_index(tmp_path / "folder", ranker), FolderIndex)
