@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import httpx
 import numpy as np
@@ -103,6 +104,22 @@ def test_a_poly_encoder_of_one_code_has_no_embeddings(folder):
         assert not httpx.get(f"{url}/info", timeout=SECONDS).json()["embeddings"]
     assert answer.status_code == 422
     assert "the model is a poly-encoder, which has no single vector for a text" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("backend", "module"), [("torch", batch_forward), ("onnx", batch_forward), ("onnx", graph_forward)]
+)
+def test_a_faiss_index_without_faiss_is_an_error_before_the_server_starts(
+    folder, backend, module, tmp_path, monkeypatch
+):
+    pytest.importorskip("faiss")
+    model, place = str(folder("bi")), str(tmp_path / "by-faiss")
+    Ranker.from_pretrained(model, device="cpu").index(REPLIES, place, faiss="hnsw,m=8").close()
+    config = ServerConfig(model=model, index=(place,), backend=backend, threads=1, port=0)
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    forward, opened, _ = module.load(config)
+    with pytest.raises(ConfigError, match=r"^the package `faiss` is not installed: pip install '.*\[faiss\]'$"):
+        Service.of(config, forward, index=opened)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly"])
