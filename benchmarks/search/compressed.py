@@ -3,7 +3,8 @@
 For each context of one vector the ten best, one context at a time: a method proposes `length` rows, whose vectors are
 read from their files and scored exactly. Recall is counted against the fp32 scan; times are the processor's.
 - scan, scan_bf16, scan_int8: every row is scored, with `polyencoder.scoring.search`;
-- signs: the sign of each number, compared by their Hamming distance, with numpy; signs-faiss: by `IndexBinaryFlat`;
+- signs: the sign of each number, compared by their Hamming distance, with numpy (2 or later: `np.bitwise_count`);
+  signs-faiss: by `IndexBinaryFlat`;
 - rabitq: the signs of a vector's differences from the mean, compared with the context's numbers (Gao and Long 2024),
   by FAISS's `IndexRaBitQ`; int8: by its `IndexScalarQuantizer`;
 - kinds of `FaissSearch`, of which ivf-pq with pq_bits=4 has FAISS's fast scan, with the defaults of their efforts.
