@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from polyencoder.errors import InputError
 from polyencoder.serving.engine import Engine
@@ -31,6 +31,16 @@ class EmbeddingsRequest(Body):
     encoding_format: Literal["float", "base64"] = Field("float", description="Of the vectors.")
     dimensions: int | None = Field(None, description="The dimension of the model's vectors, or null.")
     normalize: bool = Field(True, description="Vectors of length 1; else those whose products are the model's scores.")
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _no_tokens(cls, value: Any) -> Any:
+        if isinstance(value, list) and any(isinstance(one, int | list) for one in value):
+            raise ValueError(
+                "has tokens of another model's vocabulary: send texts (LangChain's OpenAIEmbeddings does with "
+                "check_embedding_ctx_length=False)"
+            )
+        return value
 
 
 class Embedding(BaseModel):

@@ -53,7 +53,8 @@ def test_openais_client_lists_the_model_and_is_told_where_chats_are(shared):
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"input": [[1, 2]]}, "input"),
+        ({"input": [[1, 2]]}, "input: has tokens of another model's vocabulary: send texts"),
+        ({"input": [1, 2]}, "input: has tokens of another model's vocabulary: send texts"),
         ({"input": []}, "input is empty"),
         ({"input": ["a", " "], "input_type": "query"}, "input.1 is empty"),
         ({"input": "a", "dimensions": 3}, "the model's vectors have 16"),
