@@ -267,13 +267,14 @@ class Ranker:
             if not len(vectors):
                 raise InputError("no text to encode: the list of texts is empty")
         else:
-            codes = self.encode_contexts(texts).vectors
-            if codes.shape[1] != 1:
+            contexts = self.encode_contexts(texts)
+            if not self.model.has_one_vector:
                 raise InputError(
-                    "this model has several vectors of a context, which `encode_contexts` gives; ask for another kind",
+                    f"a {self.model.title} has several vectors of a context, which `encode_contexts` gives; ask for "
+                    "another kind",
                     argument="kind",
                 )
-            vectors = codes[:, 0]
+            vectors = contexts.vectors[:, 0]
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
     def encode_context_ids(self, ids: Sequence[Sequence[int]]) -> Contexts:
