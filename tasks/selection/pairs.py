@@ -19,7 +19,7 @@ from parlai.tasks.selection.teacher import SelectionTeacher
 from polyencoder.data.epochs import Counts
 from polyencoder.data.layouts import Columns
 from polyencoder.data.pairs import HUB, pair_counts, read_pairs
-from polyencoder.data.readers import DataFile, OnBad, expand
+from polyencoder.data.readers import DataFile, OnBad, expand, format_of
 from polyencoder.errors import ConfigError, InputError
 
 
@@ -68,7 +68,8 @@ class JsonlTeacher(SelectionTeacher):
             return [f"{HUB}{hub}"]
         if file:
             return expand(file)
-        found = sorted(str(path) for path in Path(folder).glob(f"{split}.*"))
+        # ParlAI's own teachers put files such as train.jsonl.lengths beside their data
+        found = sorted(str(path) for path in Path(folder).glob(f"{split}.*") if format_of(path) != "txt")
         if not found:
             raise InputError(
                 f"--selection-folder {folder}: has no {split}.jsonl, {split}.csv, ...; it needs one for "

@@ -96,6 +96,8 @@ def test_folder(save, make, tmp_path):
     save("mine/train.jsonl", RECORDS)
     save("mine/valid.csv", RECORDS[:1])
     folder = str(tmp_path / "mine")
+    for name in ("train.jsonl.lengths", "train.jsonl~", "test.md"):  # the first is ParlAI's
+        (tmp_path / "mine" / name).write_text("2\n2\n")
     assert make("train", selection_folder=folder).num_examples() == 2
     assert make("valid", selection_folder=folder).num_examples() == 1
     with pytest.raises(
