@@ -222,7 +222,7 @@ class RankerModelAgent(TorchRankerAgent):
         self._checkpoint = None
         if self._is_finetune:
             fresh = transfer_weights(self.ranker, states["model"], origin=path)
-            logging.info(f"starting from {path}" + (f"; not in it, so random: {', '.join(fresh)}" if fresh else ""))
+            logging.info(f"starting from {path}" + (f"; random at first: {', '.join(fresh)}" if fresh else ""))
             config = self.ranker.config
             self.ranker.continue_with(given_flags(self.opt), origin=path)
             if self.ranker.config != config:

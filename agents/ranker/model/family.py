@@ -156,6 +156,7 @@ class ModelFamily:
             if not start.origin.is_finetune:
                 check_ranker(opt, start.config, origin=origin)
             own = inherited_fields(start.config, architecture, normalize=fields.get("normalize"), residual=residual)
+            fields = {name: value for name, value in fields.items() if RANKER_FIELDS[name] in given or name not in own}
             backbone = with_dropout(start.config.backbone, **dropout)
             check_encoder(opt, backbone, origin=origin)
         elif opt.get("backbone"):

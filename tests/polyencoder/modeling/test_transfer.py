@@ -112,6 +112,15 @@ def test_a_map_of_tokens_goes_to_another_late_interaction_encoder_alone(make_mod
     assert all("token_dim" not in inherited_fields(config, other) for other in ("bi", "poly", "cross"))
 
 
+def test_a_poly_encoder_keeps_the_codes_of_another(make_ranker, sentences, tmp_path):
+    trained = make_ranker("poly", n_codes=3, poly_attention="multihead", poly_attention_heads=2)
+    trained.save_pretrained(tmp_path)
+    again = Ranker.from_backbone(str(tmp_path), "poly")
+    assert again.model.config.n_codes == 3
+    assert torch.equal(again.score(["hi"], sentences), trained.score(["hi"], sentences))
+    assert Ranker.from_backbone(str(tmp_path), "poly", n_codes=5).model.config.n_codes == 5
+
+
 def test_shorter_vectors_are_kept_or_refused(make_model, make_ranker, tmp_path):
     make_ranker("bi").shortened(5).save_pretrained(tmp_path)
     assert Ranker.from_backbone(str(tmp_path), "poly").model.dim == 5

@@ -71,6 +71,16 @@ def test_a_size_against_the_initial_model(trained, make_agent):
     make_agent("polyencoder", init_model=str(path), n_layers=1, poly_n_codes=7)  # codes are the new model's own
 
 
+def test_codes_are_those_of_the_initial_poly_encoder(trained, make_agent, task):
+    path, _ = trained("polyencoder")
+    first = make_agent("polyencoder", model_file=path, **task)
+    options = {"model": "polyencoder", "init_model": str(path), "loglevel": "error", **task}
+    agent = create_agent(TrainModel.setup_args().parse_kwargs(**options))
+    assert agent.ranker.config.n_codes == agent.opt["poly_n_codes"] == 4  # by default there are 64
+    assert agent.ranker.codes.codes.equal(first.ranker.codes.codes)
+    assert make_agent("polyencoder", init_model=str(path), poly_n_codes=7).ranker.config.n_codes == 7
+
+
 def test_the_same_with_eval_model(trained, evaluate):
     with pytest.raises(CheckpointError, match=r"--n-layers 3 contradicts --model-file .*model, which was "):
         evaluate(trained("biencoder")[0], n_layers=3)
