@@ -43,11 +43,15 @@ SMALL = (
     "--required-batch-size-multiple 1"  # else a last batch of fewer than 8 is dropped
 )
 KINDS = ["gpt2", "fastbpe", "subword_nmt", "sentencepiece", "words"]
-# Each command in a process of its own, forked from one that has imported fairseq
+# Each command in a process of its own, forked from one that has imported fairseq, and what its training imports later.
+# It ends without taking all of that down.
 DRIVER = """if True:
-    import json, os, sys
+    import gc, json, os, sys
+    import hydra.experimental, torch._dynamo
     from fairseq_cli import preprocess, train
     from subword_nmt import subword_nmt
+
+    gc.freeze()
 
     mains = {"subword-nmt": subword_nmt.main}
     mains |= {"fairseq-preprocess": preprocess.cli_main, "fairseq-train": train.cli_main}
@@ -55,7 +59,8 @@ DRIVER = """if True:
         if (child := os.fork()) == 0:
             sys.argv = command
             mains[command[0]]()
-            sys.exit()
+            sys.stdout.flush()
+            os._exit(0)
         if os.waitpid(child, 0)[1]:
             sys.exit(f"failed: {command}")
 """
