@@ -25,7 +25,7 @@ def examples(n: int = 80, **settings) -> list[Ranked]:
 
 
 def ndcg(some: list[Ranked], scores) -> float:
-    return float(np.mean([ndcg_score([one.right.astype(float)], [scores(one)], k=10) for one in some]))
+    return float(ndcg_score([one.right.astype(float) for one in some], [scores(one) for one in some], k=10))
 
 
 @pytest.mark.parametrize("weight", [0.2, 0.7])

@@ -23,7 +23,9 @@ import pytest
 
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, FolderIndex, verify
+from polyencoder.index.folder import encoding
 from polyencoder.index.meta import Fingerprints
+from polyencoder.ranker.encoding import encode_candidates
 
 pytestmark = pytest.mark.slow
 
@@ -92,20 +94,23 @@ def interrupt(_: str) -> None:
 
 @pytest.fixture
 def ranker(ranker, monkeypatch):
-    """Encodes and scores the same texts once: at each moment the same are asked for."""
+    """Encodes and scores the same texts once, and is digested once: at each moment the same are asked for."""
 
     def once(method: Callable[..., Any]) -> Callable[..., Any]:
         known: dict[str, Any] = {}
 
-        def call(*given: Any) -> Any:
-            if repr(given) not in known:
-                known[repr(given)] = method(*given)
-            return known[repr(given)]
+        def call(*given: Any, **settings: Any) -> Any:
+            if (asked := repr((given, settings))) not in known:
+                known[asked] = method(*given, **settings)
+            return known[asked]
 
         return call
 
     for name in ("encode_contexts", "score"):
         monkeypatch.setattr(ranker, name, once(getattr(ranker, name)))
+    monkeypatch.setattr(Fingerprints, "of", once(Fingerprints.of))
+    encode = once(lambda texts: encode_candidates(ranker.model, ranker.text, texts))
+    monkeypatch.setattr(encoding, "encode_candidates", lambda model, text, texts, **settings: encode(texts))
     return ranker
 
 
@@ -130,9 +135,10 @@ def is_before_or_after(ranker, candidates, assert_finds, tmp_path):
 
     def check(folder: Path, change: Changes) -> bool:
         verify(folder)
-        made = "new" in {hit.id for hit in all_of(FolderIndex.open(folder, fingerprints))}
+        found = FolderIndex.open(folder, fingerprints)
+        made = "new" in {hit.id for hit in all_of(found)}
         expected = AFTER[change](candidates) if made else candidates
-        assert_finds(FolderIndex.open(folder, fingerprints), ranker, expected)
+        assert_finds(found, ranker, expected)
         again = FolderIndex.open(folder, ranker)
         again.add([later := Candidate("later", "later")])
         assert_finds(again, ranker, [*expected, later])
