@@ -13,7 +13,7 @@ from polyencoder.export.onnx import export_onnx
 pytestmark = pytest.mark.slow
 
 
-def test_a_report(make_ranker, tmp_path, capsys):
+def test_a_report(make_ranker, tmp_path, capsys, forked):
     pytest.importorskip("onnxruntime")
     ranker = make_ranker("bi")
     ranker.save_pretrained(tmp_path / "model")

@@ -8,7 +8,6 @@ import pytest
 
 from polyencoder.errors import InputError
 
-mteb = pytest.importorskip("mteb")
 pytestmark = pytest.mark.slow
 
 QUERIES = {
@@ -23,6 +22,12 @@ DOCUMENTS = {
     "d5": "i like to ski .",
 }
 RIGHT = {"q1": {"d2": 1}, "q2": {"d5": 1, "d1": 1}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    """Imported by these tests alone: it takes seconds, and every process collects this file."""
+    pytest.importorskip("mteb")
 
 
 @pytest.fixture
@@ -62,6 +67,8 @@ def make_task():
 
 
 def evaluated(ranker, task):
+    import mteb
+
     from polyencoder.adapters.mteb import MtebRanker
 
     results = mteb.evaluate(MtebRanker(ranker), task, cache=None, show_progress_bar=False)

@@ -31,10 +31,6 @@ from tests.polyencoder.importing.fairseq_texts import ids_of, words_of
 
 pytestmark = pytest.mark.slow
 
-fairseq = pytest.importorskip("fairseq", reason="no fairseq: its wheel is for Python 3.11 on Linux (Makefile)")
-sentencepiece = pytest.importorskip("sentencepiece")
-pytest.importorskip("subword_nmt")
-
 DOCUMENT = Path(__file__).parents[3] / "docs" / "pretraining.md"
 # Behind the document's own flags, of which the last counts
 SMALL = (
@@ -81,6 +77,14 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    """Imported by these tests alone: it takes seconds, and every process collects this file."""
+    pytest.importorskip("fairseq", reason="no fairseq: its wheel is for Python 3.11 on Linux (Makefile)")
+    pytest.importorskip("sentencepiece")
+    pytest.importorskip("subword_nmt")
+
+
 class Encoder(NamedTuple):
     theirs: Any
     """fairseq's own, with `encode`."""
@@ -91,6 +95,7 @@ class Encoder(NamedTuple):
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory) -> dict[str, Encoder]:
     """Encoders of small files, trained on the lines."""
+    import sentencepiece
     from fairseq.data.encoders import build_bpe
     from subword_nmt.learn_bpe import learn_bpe
 

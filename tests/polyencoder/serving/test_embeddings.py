@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import openai
+import importlib
+
 import pytest
 import torch
 
 TEXTS = ["do you have any pets ?", "hello", "i like to ski in the mountains ."]
 
 
-def test_openais_client_gets_the_vectors_as_base64_and_as_numbers(serve):
+@pytest.fixture(scope="module")
+def openai():
+    """Imported by the tests that need it: it takes seconds, and every process collects this file."""
+    return importlib.import_module("openai")
+
+
+def test_openais_client_gets_the_vectors_as_base64_and_as_numbers(serve, openai):
     client = serve("bi", records=None)
     ranker = client.service.engine.ranker
     theirs = openai.OpenAI(api_key="none", base_url=str(client.base_url.join("/v1")), max_retries=0)
@@ -40,7 +47,7 @@ def test_a_query_is_read_as_a_context_and_its_product_with_a_document_is_their_s
             assert product == pytest.approx(float(score[i, j]), rel=1e-4, abs=1e-4)
 
 
-def test_openais_client_lists_the_model_and_is_told_where_chats_are(shared):
+def test_openais_client_lists_the_model_and_is_told_where_chats_are(shared, openai):
     client = openai.OpenAI(api_key="none", base_url=str(shared.base_url.join("/v1")), max_retries=0)
     assert [one.id for one in client.models.list()] == ["tiny"]
     assert client.models.retrieve("tiny").object == "model"

@@ -18,11 +18,16 @@ from polyencoder.settings.fields import leaves
 from tests.polyencoder.calibration.test_probability import calibrated
 from tests.polyencoder.ranker.test_selector import CHAT, TOOLS
 
-mcp = pytest.importorskip("mcp")
+
+@pytest.fixture(scope="module", autouse=True)
+def installed():
+    """Imported by these tests alone: it takes seconds, and every process collects this file."""
+    pytest.importorskip("mcp")
 
 
 def asked(server, *calls, **options):
     """The names of a server's tools, and its answers to calls of them, (name, arguments)."""
+    import mcp
 
     async def ask():
         async with mcp.Client(server, **options) as client:
@@ -90,6 +95,8 @@ def test_the_endpoint_is_as_guarded_as_the_routes(serve):
 
 @pytest.mark.slow
 def test_over_stdio(place):
+    import mcp
+
     command = ["-m", "polyencoder", "serve", "-m", "model", "--index", "replies", "--mcp", "stdio"]
     started = mcp.StdioServerParameters(command=sys.executable, args=command, cwd=str(place))
     tools, (answer,) = asked(started, ("select", {"query": "do you ski ?", "options": TOOLS}))
