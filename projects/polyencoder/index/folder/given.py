@@ -49,7 +49,7 @@ class GivenShards:
             self._texts.append(candidate.text)
             if len(self._texts) == size:
                 self.flush()
-        elif not same_vector(self._known(row), candidate.vector):
+        elif not self._is_known(row, candidate.vector):
             raise InputError(
                 f"{candidate.where or repr(candidate.id)}: its text, {candidate.text!r:.60}, occurred before with "
                 "another vector; an index has one vector per text"
@@ -65,10 +65,16 @@ class GivenShards:
         self._files.append(map_file(path, dim=plan.dim, dtype=plan.dtype))
         self._shard, self._texts = [], []
 
-    def _known(self, row: int) -> np.ndarray[Any, Any]:
+    def _is_known(self, row: int, vector: np.ndarray[Any, Any]) -> bool:
+        """Whether a row has this vector, or one that a file would hold alike: int8 may change it by more than 1 %."""
         shard, place = divmod(row, self._plan.shard_size)
         if shard == len(self._files):
-            return self._shard[place]
-        rows, scales, _ = self._files[shard]
-        vector = rows[place].float()
-        return (vector if scales is None else vector * scales[place]).numpy()
+            return same_vector(self._shard[place], vector)
+        known = _vector(self._files[shard], place)
+        rounded = _vector(MappedFile(*quantize(torch.from_numpy(vector[None]), self._plan.dtype)), 0)
+        return same_vector(known, vector) or same_vector(known, rounded)
+
+
+def _vector(file: MappedFile, place: int) -> np.ndarray[Any, Any]:
+    vector = file.rows[place].float()
+    return (vector if file.scales is None else vector * file.scales[place]).numpy()

@@ -89,6 +89,23 @@ def test_a_text_has_one_vector_and_other_vectors_are_another_index(tmp_path, bui
     build_index(tmp_path / "nearly", [*with_vectors[:-1], nearly], ranker, shard_size=3)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+def test_a_text_that_comes_again_after_its_vector_was_written(tmp_path, dtype):
+    """As of encoders with one large number: int8 rounds the others to a hundredth of it."""
+    vectors = np.random.default_rng(0).normal(size=(5, 384)).astype(np.float32)
+    vectors[:, 7] = 27
+    texts = [f"text {row}" for row in range(5)]
+    candidates = [
+        Candidate(f"{part} {text}", text, vector=vectors[row]) for part in (0, 1) for row, text in enumerate(texts)
+    ]
+    build_index(tmp_path / "index", candidates, Fingerprints("theirs"), dtype=dtype, shard_size=2)
+    with open_index(tmp_path / "index") as index:
+        assert (len(index), index.count_texts()) == (10, 5)
+    other = candidates[0]._replace(id="other", vector=vectors[1])
+    with pytest.raises(InputError, match="occurred before with another vector"):
+        build_index(tmp_path / "new", [*candidates, other], Fingerprints("theirs"), dtype=dtype, shard_size=2)
+
+
 def test_a_foreign_encoder_is_a_name(tmp_path, build, ranker, with_vectors, contexts):
     build("foreign", maker=Fingerprints("their encoder v2"))
     index = open_index(tmp_path / "foreign", Fingerprints("their encoder v2"))
