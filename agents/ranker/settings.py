@@ -110,7 +110,7 @@ class _Joined(argparse.Action):
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, values if before == self.default else f"{before},{values}")
+        setattr(namespace, self.dest, values if before is self.default else f"{before},{values}")
 
 
 def _is_list(leaf: Leaf) -> bool:
