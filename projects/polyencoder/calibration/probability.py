@@ -158,9 +158,12 @@ class CalibratedRanker(TextRanker, Protocol):
 
 def calibration_file(model: str | os.PathLike[str], *, of: TextRanker | None = None) -> Path:
     """The path of the calibration of a model folder or model file; `of` is the calibrated ranker."""
-    path = Path(model)
-    name = CALIBRATION if getattr(of and of.model, "precision", "float32") == "float32" else CALIBRATION_INT8
+    path, name = Path(model), _name(of)
     return path / name if path.is_dir() else path.with_name(f"{path.name}.{name}")
+
+
+def _name(of: TextRanker | None) -> str:
+    return CALIBRATION if getattr(of and of.model, "precision", "float32") == "float32" else CALIBRATION_INT8
 
 
 def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calibration | None:
@@ -207,8 +210,9 @@ def _of_json(values: dict[str, Any]) -> Calibration:
 def _other_calibration(model: Path, ranker: TextRanker) -> Path | None:
     """One nearby of the same weights: a model file and the folder that it was exported to are calibrated apart."""
     home, fingerprint = model.absolute().parent, model_fingerprint(ranker.model, ranker.text)
+    name = _name(ranker)
     for place in dict.fromkeys((home, home.parent, Path.cwd())):
-        for pattern in (f"*.{CALIBRATION}", f"*/{CALIBRATION}", f"*/*.{CALIBRATION}", f"*/*/*.{CALIBRATION}"):
+        for pattern in (f"*.{name}", f"*/{name}", f"*/*.{name}", f"*/*/*.{name}"):
             for path in islice(place.glob(pattern), _MOST_LOOKED_AT):
                 try:
                     if json.loads(path.read_bytes())["fingerprint"] == fingerprint:
@@ -230,10 +234,13 @@ def least_probability(
     if calibration is None:
         model = "MODEL" if of.source is None else of.source
         other = None if of.source is None else _other_calibration(of.source, of)
-        remedy = f"copy {other}, which is of the same weights, to {calibration_file(model)}, or " if other else ""
+        remedy = (
+            f"copy {other}, which is of the same weights, to {calibration_file(model, of=of)}, or " if other else ""
+        )
+        command = "polyencoder calibrate" + (" --backend onnx-int8" if _name(of) == CALIBRATION_INT8 else "")
         raise ConfigError(
             "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
-            f"{remedy}calibrate {model} with `polyencoder calibrate`",
+            f"{remedy}calibrate {model} with `{command}`",
             argument="min_probability",
         )
     if wanted == "auto":

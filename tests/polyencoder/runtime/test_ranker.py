@@ -99,6 +99,17 @@ def test_probabilities(exported, sentences, tmp_path):
     assert "fitted to other weights" in str(caught[0].message)
 
 
+def test_int8_graphs_need_a_calibration_of_their_own(exported, sentences, tmp_path):
+    ranker, source = exported("bi-mean_first")
+    folder = shutil.copytree(source, tmp_path / "model")
+    quantize_int8(folder)
+    Calibration(0.2, -3.0, model_fingerprint(ranker.model, ranker.text)).save(folder)
+    with pytest.warns(UserWarning, match=r"calibration.json: not used, .* `polyencoder calibrate --backend onnx-int8`"):
+        found = Ranker.from_pretrained(folder, precision="int8")
+    with pytest.raises(ConfigError, match=f"trained since: calibrate {folder} with .* --backend onnx-int8`"):
+        found.rank("hi", sentences, min_probability=0.5)
+
+
 def test_what_is_not_calibrated_has_no_probability(exported, sentences):
     with pytest.raises(ConfigError, match="needs a calibrated model, and this one is not calibrated"):
         Ranker.from_pretrained(exported("bi-mean_first")[1]).rank("hi", sentences, min_probability=0.5)
