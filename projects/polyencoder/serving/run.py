@@ -57,7 +57,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
             del app, service
             os.environ[SHARED] = folder
             told = uvicorn_config(config, partial(_worker, config), factory=True)
-            Multiprocess(told, sockets=[listener]).run()
+            Workers(told, sockets=[listener]).run()
 
 
 def _serve_stdio(config: ServerConfig) -> None:
@@ -87,6 +87,26 @@ def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bo
         timeout_graceful_shutdown=max(1, round(config.limits.drain_seconds)),
         timeout_worker_healthcheck=_STARTING,
     )
+
+
+class Workers(Multiprocess):
+    """uvicorn's supervisor, which replaces a worker also if it dies while it is asked whether it is alive.
+
+    uvicorn keeps the worker's end of their pipe open, so the question would wait for `_STARTING` seconds, and with it
+    SIGTERM and all that the supervisor does.
+    """
+
+    def init_processes(self) -> None:
+        super().init_processes()
+        self._leave_the_ends_of_workers()
+
+    def keep_subprocess_alive(self) -> None:
+        super().keep_subprocess_alive()
+        self._leave_the_ends_of_workers()
+
+    def _leave_the_ends_of_workers(self) -> None:
+        for process in self.processes:  # a started one has its own
+            process.child_conn.close()
 
 
 def _worker(config: ServerConfig) -> ASGIApp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -121,6 +122,26 @@ def test_workers_end_with_the_process_that_started_them(place):
             while httpx.get(f"{url}/health", timeout=SECONDS):
                 assert time.monotonic() < until
                 time.sleep(0.1)
+
+
+def test_a_worker_that_dies_while_it_is_asked_is_replaced(place):
+    def workers() -> set[int]:
+        pids = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
+        return {pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+
+    with started("--workers", "2", "--threads", "1") as (process, _):
+        first = workers()
+        dead = min(first)
+        os.kill(dead, signal.SIGSTOP)  # it answers no more
+        time.sleep(1.5)  # the supervisor asks twice a second
+        os.kill(dead, signal.SIGKILL)
+        until = time.monotonic() + SECONDS
+        while len(left := workers() - {dead}) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert len(first & left) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS) in (0, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize(
