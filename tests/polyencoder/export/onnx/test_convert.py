@@ -67,7 +67,7 @@ def test_graphs_give_the_scores_of_torch(ranker, sentences, tmp_path):
 
 
 def test_by_the_current_exporter(make_convert_ranker, sentences, tmp_path, by_current_exporter):
-    ranker = make_convert_ranker(extra_contexts=2)
+    ranker = make_convert_ranker(extra_contexts=2, attention_limits=(2,))  # one layer: it takes seconds for each
     export_onnx(ranker, tmp_path)
     check_graphs(ranker, tmp_path, sentences)
     quantize_int8(tmp_path)
