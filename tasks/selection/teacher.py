@@ -15,6 +15,7 @@ from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, MESSAGE_TURNS
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric, Metric
+from parlai.core.mutators import MUTATOR_REGISTRY, setup_mutator_registry
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.teachers import FixedDialogTeacher
@@ -30,7 +31,7 @@ from polyencoder.data.example import Example
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
 from polyencoder.data.readers import BadExamples, DataFile, OnBad
 from polyencoder.data.seeded_random import SeededRandom
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError, did_you_mean
 
 CHOICES = "choices"
 """The field of a message that holds its own candidates until it is sent."""
@@ -55,6 +56,7 @@ class SelectionTeacher(FixedDialogTeacher):
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         explain_errors(parser)
         check_option_files(partial_opt)  # ParlAI calls this before it reads a model's options
+        _check_mutators((partial_opt or {}).get("mutators"))
         super().add_cmdline_args(parser, partial_opt)
         group = parser.add_argument_group("Selection tasks")
         group.add_argument(
@@ -300,3 +302,11 @@ def _epochs_done(opt: Opt) -> float:
         return 0.0
     with open(stats, encoding="utf-8") as file:
         return float(json.load(file).get("total_epochs", 0.0))
+
+
+def _check_mutators(names: str | None) -> None:
+    """Raises ConfigError for an unknown mutator, of which ParlAI says only a KeyError."""
+    setup_mutator_registry()
+    for name in names.replace("+", ",").split(",") if names else ():
+        if name not in MUTATOR_REGISTRY:
+            raise ConfigError(f"unknown mutator {name!r}{did_you_mean(name, MUTATOR_REGISTRY)}", argument="mutators")

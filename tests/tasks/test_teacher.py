@@ -14,7 +14,7 @@ from parlai.tasks.selection import teacher as teacher_module
 from parlai.tasks.selection.pairs import JsonlTeacher
 
 from polyencoder.data.epochs import Reader
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from tests.tasks.reading import TRAINING, clones_of, questions
 
 TASKS = ["convai2", "dstc7", "dstc7:plain", "ubuntu", "wiki", "reddit", "amazonqa"]
@@ -142,6 +142,11 @@ def test_mutators_apply(make_teacher, datapath):
     first, second = plain.act(), plain.act()
     assert flat.act()["text"] == first["text"]
     assert flat.act()["text"] == "\n".join([first["text"], first["eval_labels"][0], second["text"]])
+
+
+def test_an_unknown_mutator():
+    with pytest.raises(ConfigError, match="unknown mutator 'flaten'; did you mean flatten"):
+        JsonlTeacher.add_cmdline_args(DisplayData.setup_args(), {"mutators": "last_turn,flaten"})
 
 
 @pytest.mark.parametrize("datatype", TRAINING)
