@@ -32,4 +32,6 @@ def reduce(outputs: Tensor, mask: Tensor, *, reduction: Reduction, first_m: int 
     weights = mask.to(outputs.dtype)
     if reduction == "weighted_mean":
         weights = weights * torch.arange(skip + 1, skip + 1 + mask.size(1), device=mask.device)
-    return torch.einsum("bld,bl->bd", outputs, weights) / weights.sum(1, keepdim=True).clamp(min=1)
+    # A product of matrices: as an einsum it takes 1.5 to 3 times as long, and 2 to 12 times in an ONNX graph
+    total = (weights[:, None] @ outputs)[:, 0]
+    return total / weights.sum(1, keepdim=True).clamp(min=1)
