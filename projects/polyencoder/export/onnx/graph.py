@@ -51,8 +51,9 @@ class Graph:
         # A graph's threads would wait for more work by spinning, while those of the ranker's other graph compute
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self._on_cpu = list(providers) == [CPU]
-        # Merged into one operator, an addition and a normalisation take longer on a CPU than one after the other
-        slower = ["SkipLayerNormFusion"] if self._on_cpu else []
+        # Merged into one operator, an addition and a normalisation, or a GELU, take longer on a CPU than one after the
+        # other
+        slower = ["SkipLayerNormFusion", "BiasGeluFusion"] if self._on_cpu else []
         try:
             self._session = runtime.InferenceSession(
                 os.fspath(path), options, providers=[*providers], disabled_optimizers=slower
