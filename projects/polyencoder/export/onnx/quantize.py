@@ -19,14 +19,16 @@ from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write
 from polyencoder.storage.names import CONFIG, TOKENIZER
 
+AXES, TINY = "last axis", "smallest number"  # constants of a graph
+
 
 def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:
     """Quantizes each float32 graph of a folder to `*.int8.onnx`, for `backend="onnx-int8"`.
 
     The weights of the linear layers become int8, with a scale for each of their outputs, and so do embeddings, with a
-    scale for each token. What computes in int8 are the linear layers, except the second of each feed-forward block:
-    embeddings and its weights are stored in int8 alone. The scale of activations is that of a whole batch, so that a
-    text's vector depends a little on the texts beside it.
+    scale for each token. The linear layers compute in int8; embeddings are stored in int8 alone. The scale of
+    activations is that of a whole batch, so that a text's vector depends a little on the texts beside it; in
+    feed-forward blocks each token is scaled by itself before.
 
     Args:
         folder: what `export_onnx` wrote.
@@ -45,20 +47,22 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
     with ExitStack() as written:
         described = written.enter_context(atomic_write(target / DESCRIPTION))  # entered first: it takes its place last
         for name, graph in graphs.items():
-            narrowing = _narrowing(graph)
-            _store_in_int8(graph, narrowing, onnx)
+            _store_embeddings(graph, onnx)
+            _scale_tokens(graph, onnx)
             path = written.enter_context(atomic_write(target / int8_name(name)))
             quantization.quantize_dynamic(
                 graph,
                 path,
                 op_types_to_quantize=["MatMul"],  # nn.Linear over tokens; a cross-encoder's last layer is no MatMul
-                nodes_to_exclude=narrowing,
                 per_channel=True,
                 # 7 bits of the 8: on x86 before VNNI the products of 8 overflow, and nothing says so
                 reduce_range=True,
                 weight_type=quantization.QuantType.QInt8,
                 extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},  # where it cannot infer one
             )
+            quantized = onnx.load(path)
+            del quantized.graph.value_info[:]  # shapes that it inferred, as onnxruntime does again
+            onnx.save(quantized, path)
             digests = {**digests, int8_name(name): file_digest(path)}
         described.write_text(replace(description, graphs=digests).to_json(), encoding="utf-8")
         if target.resolve() != source.resolve():
@@ -95,64 +99,64 @@ def _unshare(graph: Any) -> None:
             seen.add(name)
 
 
-def _narrowing(graph: Any) -> list[str]:
-    """The linear layers with more inputs than outputs: in a transformer the second one of each feed-forward block.
+def _scale_tokens(graph: Any, onnx: Any) -> None:
+    """Divides what goes into feed-forward layers by each token's largest value, and multiplies what comes out by it.
 
-    What comes out of the activation before them has outliers, for which one scale for all values is too coarse: they
-    cause half of what int8 changes in a vector, and take a third of the products.
+    They are the linear layers with other numbers of inputs and outputs. A few tokens have outliers there, for which one
+    scale for all tokens is too coarse: it caused more than half of what int8 changed in a vector. In attention, whose
+    layers are square, it matters less.
     """
+    make, tensor = onnx.helper.make_node, onnx.numpy_helper.from_array
+    axes_are_input = next(one.version for one in graph.opset_import if not one.domain) >= 18
     shapes = {weight.name: tuple(weight.dims) for weight in graph.graph.initializer if len(weight.dims) == 2}
-    layers = ((node.name, shapes.get(node.input[1])) for node in graph.graph.node if node.op_type == "MatMul")
-    return [name for name, shape in layers if shape is not None and shape[0] > shape[1]]
+    nodes = []
+    for node in graph.graph.node:
+        shape = shapes.get(node.input[1]) if node.op_type == "MatMul" else None
+        if shape is None or shape[0] == shape[1]:
+            nodes.append(node)
+            continue
+        given, result = node.input[0], node.output[0]
+        absolute, largest, scale, scaled = (f"{result} {what}" for what in ("absolute", "largest", "scale", "scaled"))
+        node.input[0], node.output[0] = scaled, f"{result} unscaled"
+        last = {} if axes_are_input else {"axes": [-1]}
+        nodes += [
+            make("Abs", [given], [absolute], absolute),
+            make("ReduceMax", [absolute, *([AXES] if axes_are_input else [])], [largest], largest, keepdims=1, **last),
+            make("Max", [largest, TINY], [scale], scale),  # of a token of zeros
+            make("Div", [given, scale], [scaled], scaled),
+            node,
+            make("Mul", [node.output[0], scale], [result], f"{result} rescaled"),
+        ]
+    graph.graph.initializer.extend([tensor(np.array([-1]), AXES), tensor(np.array(np.finfo(np.float32).tiny), TINY)])
+    del graph.graph.node[:]
+    graph.graph.node.extend(nodes)
 
 
-def _store_in_int8(graph: Any, layers: list[str], onnx: Any) -> None:
-    """Replaces embeddings, and the weights of these layers, by int8 ones that are dequantized at run time.
-
-    Of embeddings only the rows that are looked up; of layers all weights, once, when onnxruntime opens the graph.
-    """
+def _store_embeddings(graph: Any, onnx: Any) -> None:
+    """Replaces embeddings by int8 ones. Only the rows that are looked up are dequantized."""
+    make = onnx.helper.make_node
     weights = {weight.name: weight for weight in graph.graph.initializer}
     uses = Counter(name for node in graph.graph.node for name in node.input)
-    stored = []
+    nodes = []
     for node in graph.graph.node:
         lookup = node.op_type == "Gather" and not any(one.name == "axis" and one.i for one in node.attribute)
-        place = 0 if lookup else 1
-        weight = weights.get(node.input[place]) if lookup or node.name in layers else None
+        weight = weights.get(node.input[0]) if lookup and uses[node.input[0]] == 1 else None
         if weight is None or len(weight.dims) != 2 or weight.data_type != onnx.TensorProto.FLOAT:
+            nodes.append(node)
             continue
-        if uses[weight.name] == 1:
-            stored.append((node, place, weight))
-    for node, place, weight in stored:
         values = onnx.numpy_helper.to_array(weight)
-        scale = np.maximum(np.abs(values).max(1 - place, keepdims=True) / 127, np.finfo(np.float32).tiny)
+        scale = np.maximum(np.abs(values).max(1, keepdims=True) / 127, np.finfo(np.float32).tiny)
         parts = {"int8": np.rint(values / scale).astype(np.int8), "scale": scale.astype(np.float32)}
-        names = {kind: f"{weight.name} {kind}" for kind in parts}
         graph.graph.initializer.remove(weight)
-        graph.graph.initializer.extend(onnx.numpy_helper.from_array(parts[kind], names[kind]) for kind in parts)
-        at = list(graph.graph.node).index(node)
-        made = _looked_up(node, names, onnx) if place == 0 else _whole(node, names, onnx)
-        if place == 0:
-            graph.graph.node.remove(node)
-        for one in reversed(made):
-            graph.graph.node.insert(at, one)
-
-
-def _looked_up(node: Any, names: dict[str, str], onnx: Any) -> list[Any]:
-    """Replaces a Gather: gathers int8 rows and scales, and multiplies them."""
-    rows = {kind: f"{node.output[0]} {kind}" for kind in names}
-    make = onnx.helper.make_node
-    return [
-        *(make("Gather", [names[kind], node.input[1]], [rows[kind]], f"{node.name} {kind}", axis=0) for kind in names),
-        make("Cast", [rows["int8"]], [f"{rows['int8']} float"], f"{node.name} float", to=onnx.TensorProto.FLOAT),
-        make("Mul", [f"{rows['int8']} float", rows["scale"]], [node.output[0]], f"{node.name} rows"),
-    ]
-
-
-def _whole(node: Any, names: dict[str, str], onnx: Any) -> list[Any]:
-    """Dequantizes the weights of a MatMul."""
-    make, cast = onnx.helper.make_node, f"{names['int8']} float"
-    node.input[1] = f"{names['int8']} scaled"
-    return [
-        make("Cast", [names["int8"]], [cast], f"{node.name} float", to=onnx.TensorProto.FLOAT),
-        make("Mul", [cast, names["scale"]], [node.input[1]], f"{node.name} weights"),
-    ]
+        rows = {kind: f"{node.output[0]} {kind}" for kind in parts}
+        for kind, array in parts.items():
+            stored = f"{weight.name} {kind}"
+            graph.graph.initializer.append(onnx.numpy_helper.from_array(array, stored))
+            nodes.append(make("Gather", [stored, node.input[1]], [rows[kind]], f"{node.name} {kind}", axis=0))
+        cast = f"{rows['int8']} float"
+        nodes += [
+            make("Cast", [rows["int8"]], [cast], f"{node.name} float", to=onnx.TensorProto.FLOAT),
+            make("Mul", [cast, rows["scale"]], [node.output[0]], f"{node.name} rows"),
+        ]
+    del graph.graph.node[:]
+    graph.graph.node.extend(nodes)

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import logging
 
+import numpy as np
 import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.export.onnx import export_onnx, quantize_int8
+from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
+from polyencoder.export.onnx.files import Description
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +47,7 @@ def test_all_matrices_are_stored_in_int8(quantized):
         integer = [one for one in graph.initializer if one.data_type == onnx.TensorProto.INT8 and len(one.dims) == 2]
         # two layers: query, key, value, output and both of the feed-forward part; words, positions, segments
         assert len(integer) == 2 * 6 + 3
-        # the second of the feed-forward part computes in float32
-        assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 2 * 5
+        assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 2 * 6
         floats = [
             one
             for one in graph.initializer
@@ -70,6 +71,36 @@ def test_an_embedding_is_off_by_half_a_step_at_most(quantized, sentences):
     )
     assert (abs(stored * scale - words) <= scale * 0.5001).all()
     assert scale.shape == (len(words), 1)
+
+
+@pytest.mark.parametrize("outputs", [16, 128])
+@pytest.mark.parametrize("opset", [exporters.OPSET, exporters.OPSET_OF_TRACES])
+def test_a_token_of_outliers_makes_no_other_one_coarse(opset, outputs, tmp_path):
+    """In a layer with fewer or more outputs than inputs; nor are tokens of zeros divided by zero."""
+    onnx, runtime = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+    generator = np.random.default_rng(0)
+    weights = generator.normal(size=(64, outputs)).astype(np.float32)
+    tokens = generator.normal(size=(2, 3, 64)).astype(np.float32)
+    tokens[0, 1] *= 1_000
+    tokens[1, 2] = 0
+    made, kind = onnx.helper, onnx.TensorProto.FLOAT
+    graph = made.make_graph(
+        [made.make_node("MatMul", ["tokens", "weights"], ["product"], "layer")],
+        "graph",
+        [made.make_tensor_value_info("tokens", kind, ["batch", "length", 64])],
+        [made.make_tensor_value_info("product", kind, ["batch", "length", outputs])],
+        [onnx.numpy_helper.from_array(weights, "weights")],
+    )
+    model = made.make_model(graph, opset_imports=[made.make_opsetid("", opset)], ir_version=9)
+    onnx.save(model, tmp_path / "scorer.onnx")
+    (tmp_path / "onnx.json").write_text(Description("of no model", None, {"scorer.onnx": 0.0}).to_json())
+    quantize_int8(tmp_path)
+    session = runtime.InferenceSession(tmp_path / "scorer.int8.onnx", providers=["CPUExecutionProvider"])
+    found, expected = session.run(None, {"tokens": tokens})[0], tokens @ weights
+    deviations, lengths = np.linalg.norm(found - expected, axis=-1), np.linalg.norm(expected, axis=-1)
+    assert (deviations <= 0.02 * lengths).all()
+    assert (deviations > 0).sum() == 5  # it computes in int8
+    assert not found[1, 2].any()
 
 
 def test_out_is_complete_by_itself(quantized):
