@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError, NoAnswerError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.postgres import PostgresIndex
 from polyencoder.serving.writing import IndexWriter
@@ -89,6 +89,19 @@ def test_a_change_that_fails_leaves_the_others(writer, index):
     assert isinstance(results[2], InputError)
     assert "no candidate has the id 'no such id'" in str(results[2])
     assert set(index.texts_of(["a", "b", "first"])) == {"a", "b", "first"}
+
+
+@pytest.mark.parametrize("index", ["postgres"], indirect=True)
+def test_changes_on_a_connection_that_is_lost_are_not_made(writer, index):
+    def lost(index) -> None:
+        with index.changing():
+            index._change.session.ask("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    results, _ = blocked(writer, adding("a"), lost, adding("b"))
+    assert results[0] == 3
+    assert all(isinstance(result, NoAnswerError) for result in results[1:])
+    assert set(index.texts_of(["a", "b", "first"])) == {"first"}
+    assert gathered(writer, adding("a")) == [4]
 
 
 def test_alone_a_failed_change_is_undone_whole(writer, index):

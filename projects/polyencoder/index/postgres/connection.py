@@ -125,6 +125,8 @@ class PostgresSession:
             with self._limited():
                 transaction.__exit__(type(error), error, error.__traceback__)
             raise
+        if self.connection.closed:  # of which psycopg says nothing if the block did not fail
+            raise self._closed("the connection is lost, and what it had not committed")
         with self._limited():
             transaction.__exit__(None, None, None)
 
@@ -215,6 +217,15 @@ class Server:
             raise self._explained(error, session) from None
         finally:
             session.connection.close()
+
+    @contextmanager
+    def step(self, session: PostgresSession) -> Iterator[None]:
+        """A part of a change: an error rolls back no more, and says what it is, as others may follow."""
+        try:
+            with session.transaction():
+                yield
+        except self._psycopg.Error as error:
+            raise self._explained(error, session) from None
 
     def _connect(self, *, reads: bool = True) -> PostgresSession:
         given = {

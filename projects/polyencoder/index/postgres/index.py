@@ -233,7 +233,7 @@ class PostgresIndex(RowIndex):
         """As in `Index.changing`, as a transaction; waits for another process's change, half a minute at most."""
         with self._mutex:
             if self._change is not None:
-                with self._change.session.transaction():
+                with self._server.step(self._change.session):
                     yield
                 return
             with self._server.changing() as session:

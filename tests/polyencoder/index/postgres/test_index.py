@@ -19,7 +19,7 @@ import torch
 import polyencoder.index.postgres.connection as connection_module
 import polyencoder.index.postgres.index as index_module
 import polyencoder.index.rows as rows_module
-from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
+from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError
 from polyencoder.index import open_index
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
@@ -112,6 +112,28 @@ def test_nested_blocks_and_readers(index):
             index.remove(["id 1", "none"])
         assert len(index) == 6  # a reader sees what was there
     assert sorted(contents(index)) == ["id 1", "id 2", "id 3", "id 4", "id 5"]
+
+
+def test_an_error_in_a_block_says_what_it_is(index):
+    """Other changes of the block may follow it, unless the connection is lost, and with it those before."""
+
+    def fails(query: str) -> None:
+        with index.changing():
+            index.remove(["a"], missing_ok=True)
+            index._change.session.ask(query)
+
+    def caught(query: str, *, kind: type[Exception], match: str) -> None:
+        with index.changing():
+            index.put([Candidate("a", "hello")])
+            with pytest.raises(kind, match=match):
+                fails(query)
+
+    caught("SELECT 1 / 0", kind=PolyencoderError, match=r"PostgreSQL refused the request \(division by zero")
+    assert index.remove(["a"]) == 1
+    lost = {"kind": NoAnswerError, "match": "PostgreSQL does not answer"}
+    with pytest.raises(NoAnswerError, match="PostgreSQL does not answer"):
+        caught("SELECT pg_terminate_backend(pg_backend_pid())", **lost)
+    assert {*contents(index)} == {one.id for one in FEW}
 
 
 def test_a_search_sees_one_state(index):
