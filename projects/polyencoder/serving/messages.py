@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError, did_you_mean
-from polyencoder.text.dialogue import SPEAKERS, is_of_tools, turns_of_messages
+from polyencoder.text.dialogue import SPEAKERS, TOOLS, is_of_tools, turns_of_messages
 
 
 def _no_truth(value: Any) -> Any:
@@ -71,6 +71,13 @@ class Message(BaseModel):
     )
     tool_calls: list[dict[str, Any]] | None = Field(None, description="Not read.")
     function_call: dict[str, Any] | None = Field(None, description="Not read.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_tools_say(cls, value: Any) -> Any:
+        """Cohere's clients send documents, which are no texts."""
+        is_answer = isinstance(value, dict) and value.get("role") in TOOLS
+        return {"role": value["role"]} if is_answer else value
 
     @model_validator(mode="after")
     def _says_something(self) -> Message:

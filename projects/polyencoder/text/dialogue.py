@@ -71,7 +71,7 @@ def turns_of_messages(messages: Sequence[Any], *, name: str = "messages") -> lis
 
 def is_of_tools(message: Mapping[str, Any]) -> bool:
     """Whether a message is the answer of a tool, or only calls some."""
-    return message.get("role") in TOOLS or (not message.get("content") and any(map(message.get, CALLS)))
+    return message.get("role") in TOOLS or (any(map(message.get, CALLS)) and _says_nothing(message.get("content")))
 
 
 def as_persona(persona: str | Sequence[str] | None) -> list[str]:
@@ -79,6 +79,16 @@ def as_persona(persona: str | Sequence[str] | None) -> list[str]:
     texts = [persona] if isinstance(persona, str) else persona or []
     lines = (line.strip() for text in texts for line in text.splitlines())
     return [line if line.startswith(PERSONA.strip()) else PERSONA + line for line in lines if line]
+
+
+def _says_nothing(content: Any) -> bool:
+    """Whether a content is missing or blank; some models write a line break before they call a tool."""
+    if isinstance(content, list):
+        return all(
+            isinstance(part, Mapping) and part.get("type") == "text" and _says_nothing(part.get("text"))
+            for part in content
+        )
+    return content is None or (isinstance(content, str) and is_blank(content))
 
 
 def _content(content: Any, *, where: str) -> str:

@@ -42,6 +42,9 @@ def test_calls_of_tools_and_their_answers_are_no_turns():
     answer = {"role": "tool", "tool_call_id": "1", "content": "{}"}
     said = {"role": "user", "content": "rain ?"}
     assert Asked.model_validate({"messages": [said, call, answer]}).turns == ["rain ?"]
+    documents = [{"type": "document", "document": {"data": "{}"}}]  # as Cohere's clients send
+    for one in (answer | {"content": documents}, call | {"content": "\n"}):
+        assert Asked.model_validate({"messages": [said, one]}).turns == ["rain ?"]
     for messages in ([call], [answer], [{"role": "system", "content": "i ski ."}, call]):
         with pytest.raises(InputError, match="messages has no message of the user"):
             _ = Asked.model_validate({"messages": messages}).turns

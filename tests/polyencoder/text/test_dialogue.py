@@ -49,15 +49,19 @@ def test_messages_are_one_context():
 
 def test_calls_of_tools_and_their_answers_are_no_turns():
     call = [{"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}]
+    text = {"type": "text", "text": " "}
     messages = [
         {"role": "user", "content": "rain ?"},
         {"role": "assistant", "content": None, "tool_calls": call},
         {"role": "tool", "tool_call_id": "1", "content": '{"rain": true}'},
         {"role": "assistant", "function_call": {"name": "get_weather", "arguments": "{}"}},
         {"role": "function", "name": "get_weather", "content": "{}"},
+        *({"role": "assistant", "content": blank, "tool_calls": call} for blank in ("", "\n\n", [], [text])),
         {"role": "assistant", "content": "yes , shall i book a train ?", "tool_calls": call},
     ]
     assert checked_context("context", messages) == ["rain ?", "yes , shall i book a train ?"]
+    with pytest.raises(InputError, match="context, message 0, content is "):
+        checked_context("context", [{"role": "assistant", "content": [text, {"type": "image"}], "tool_calls": call}])
 
 
 def test_a_persona():
