@@ -49,7 +49,7 @@ class GivenShards:
             self._texts.append(candidate.text)
             if len(self._texts) == size:
                 self.flush()
-        elif not self._is_known(row, candidate.vector):
+        elif not self._is_known(row, candidate):
             raise InputError(
                 f"{candidate.where or repr(candidate.id)}: its text, {candidate.text!r:.60}, occurred before with "
                 "another vector; an index has one vector per text"
@@ -65,14 +65,18 @@ class GivenShards:
         self._files.append(map_file(path, dim=plan.dim, dtype=plan.dtype))
         self._shard, self._texts = [], []
 
-    def _is_known(self, row: int, vector: np.ndarray[Any, Any]) -> bool:
-        """Whether a row has this vector, or one that a file would hold alike: int8 may change it by more than 1 %."""
+    def _is_known(self, row: int, candidate: Candidate) -> bool:
+        """Whether a row has its vector, or one that a file would hold alike: int8 may change it by more than 1 %."""
+        vector = candidate.vector
+        assert vector is not None
         shard, place = divmod(row, self._plan.shard_size)
         if shard == len(self._files):
             return same_vector(self._shard[place], vector)
         known = _vector(self._files[shard], place)
-        rounded = _vector(MappedFile(*quantize(torch.from_numpy(vector[None]), self._plan.dtype)), 0)
-        return same_vector(known, vector) or same_vector(known, rounded)
+        if same_vector(known, vector):
+            return True
+        rounded = quantize(torch.from_numpy(vector[None]), self._plan.dtype, texts=[candidate.text])
+        return same_vector(known, _vector(MappedFile(*rounded), 0))
 
 
 def _vector(file: MappedFile, place: int) -> np.ndarray[Any, Any]:

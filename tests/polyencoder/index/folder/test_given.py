@@ -104,6 +104,10 @@ def test_a_text_that_comes_again_after_its_vector_was_written(tmp_path, dtype):
     other = candidates[0]._replace(id="other", vector=vectors[1])
     with pytest.raises(InputError, match="occurred before with another vector"):
         build_index(tmp_path / "new", [*candidates, other], Fingerprints("theirs"), dtype=dtype, shard_size=2)
+    large = candidates[0]._replace(id="other", vector=vectors[0] * 1e5)
+    match = "of the candidate 'text 0' have numbers" if dtype == "float16" else "'text 0', occurred before with another"
+    with pytest.raises(InputError, match=match):
+        build_index(tmp_path / "new", [*candidates, large], Fingerprints("theirs"), dtype=dtype, shard_size=2)
 
 
 def test_a_foreign_encoder_is_a_name(tmp_path, build, ranker, with_vectors, contexts):
