@@ -10,12 +10,14 @@ from polyencoder.config import PROMPTS
 from polyencoder.errors import ConfigError
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.open import open_index
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.modeling.transfer import check_layout
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
+from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
 
@@ -44,9 +46,9 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
 def untrained_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to evaluate before training.
 
-    A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone replaces it. Not for a cross-encoder
-    that is residual or has a pre-trained next-utterance head, nor for a late-interaction encoder, which starts as a
-    bi-encoder. A new ConveRT is random.
+    A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone replaces it. Not for one with all of
+    its weights from another of its architecture, nor for a cross-encoder that is residual or has a pre-trained
+    next-utterance head. A late-interaction encoder starts as a bi-encoder. A new ConveRT is random.
     """
     own = family(settings.model.architecture)
     if settings.model.init or not own.has_backbone:
@@ -54,12 +56,24 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
     assert settings.model.backbone is not None
     if own.model.has_one_vector:
         return _around_backbone(settings, settings.model.architecture)
+    if holds_ranker(settings.model.backbone):
+        ranker = _around_backbone(settings, settings.model.architecture)
+        if _has_all_weights_of(Ranker.from_pretrained(settings.model.backbone, device="cpu").model, ranker.model):
+            return ranker
     if not own.model.has_vectors:
         ranker = _around_backbone(settings, settings.model.architecture)
         if ranker.model.config.residual or begins_with_head(ranker.model, settings.model.backbone):
             return ranker
     # a bi-encoder refuses multihead
     return _around_backbone(settings.changed(poly_attention=None, residual=None), "bi")
+
+
+def _has_all_weights_of(start: RankerModel, model: RankerModel) -> bool:
+    """Whether a model that starts from another of its architecture has nothing that is random."""
+    weights = start.state_dict()
+    return start.config.architecture == model.config.architecture and all(
+        name in weights and weights[name].shape == tensor.shape for name, tensor in model.state_dict().items()
+    )
 
 
 def _new(settings: TrainSettings) -> Ranker:

@@ -6,6 +6,8 @@ import torch
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
 from polyencoder.ranker.ranker import Ranker
+from polyencoder.settings.train import TrainSettings
+from polyencoder.training.start import untrained_ranker
 
 
 @pytest.fixture
@@ -119,6 +121,10 @@ def test_a_poly_encoder_keeps_the_codes_of_another(make_ranker, sentences, tmp_p
     assert again.model.config.n_codes == 3
     assert torch.equal(again.score(["hi"], sentences), trained.score(["hi"], sentences))
     assert Ranker.from_backbone(str(tmp_path), "poly", n_codes=5).model.config.n_codes == 5
+    settings = {"architecture": "poly", "backbone": str(tmp_path), "train": "train.jsonl", "out": "out"}
+    before = untrained_ranker(TrainSettings.of(settings))
+    assert torch.equal(before.score(["hi"], sentences), trained.score(["hi"], sentences))
+    assert untrained_ranker(TrainSettings.of(settings | {"n_codes": 5})).model.config.architecture == "bi"
 
 
 def test_shorter_vectors_are_kept_or_refused(make_model, make_ranker, tmp_path):
