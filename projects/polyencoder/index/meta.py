@@ -154,9 +154,16 @@ class Maker:
         if ranker is None or (fingerprints := Fingerprints.of(ranker, known=self.fingerprints)).fits(self.fingerprints):
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
-        ours, theirs = (one.model.removesuffix("-int8") for one in (fingerprints, self.fingerprints))
+        (ours, own, _), (theirs, others, _) = (
+            one.model.partition("-int8") for one in (fingerprints, self.fingerprints)
+        )
         if ours == theirs and fingerprints.model != self.fingerprints.model:  # of int8 graphs and their model
-            maker = "int8 graphs" if self.fingerprints.model != theirs else "the float32 model"
+            maker = "int8 graphs" if others else "the float32 model"
+            if own == others:
+                raise CheckpointError(
+                    f"{where}: made by int8 graphs that another version of polyencoder exported, whose vectors differ: "
+                    f"{remedy}"
+                )
             raise CheckpointError(
                 f"{where}: made by {maker}, and its vectors have another precision: load the model with the "
                 f"backend that made it, or {remedy}"

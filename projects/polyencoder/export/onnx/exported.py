@@ -71,14 +71,16 @@ class Exported:
         for graph in graphs.values():
             if graph.takes_both_texts:
                 graph.separator = text.separator_ids[0]
-        candidates = description.candidates
+        candidates, suffix = description.candidates, ""
+        if not exact:  # another quantization gives other vectors
+            suffix = f"-{precision}" + (f".{description.quantization}" if description.quantization > 1 else "")
         return cls(
             config,
             text,
             graphs,
             precision,
             {"float32": description.weights},
-            candidates if exact or candidates is None else f"{candidates}-{precision}",
+            None if candidates is None else candidates + suffix,
         )
 
     @property

@@ -35,6 +35,8 @@ _GRAPHS: tuple[Set[str], ...] = ({CONTEXT, CANDIDATES}, {SCORER})  # of one mode
 
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
+QUANTIZATION = 2
+"""How `quantize_int8` computes: one that gives other vectors has another number. 1, the first, is not written."""
 LONGEST_HEADER = 100_000_000  # bytes: safetensors' own limit
 
 HOW_TO_EXPORT = "write them with `polyencoder export` or `polyencoder.export.onnx.export_onnx`"
@@ -66,6 +68,8 @@ class Description:
     """Each float32 graph's largest deviation from torch, relative to the largest value."""
     graphs: dict[str, str] = field(default_factory=dict)
     """The SHA-256 of each graph's file, by its name."""
+    quantization: int = 1
+    """That of its int8 graphs, if any."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:

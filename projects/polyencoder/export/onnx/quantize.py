@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, int8_name, read_description
+from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, QUANTIZATION, int8_name, read_description
 from polyencoder.packages import require
 from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write
@@ -64,7 +64,8 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
             del quantized.graph.value_info[:]  # shapes that it inferred, as onnxruntime does again
             onnx.save(quantized, path)
             digests = {**digests, int8_name(name): file_digest(path)}
-        described.write_text(replace(description, graphs=digests).to_json(), encoding="utf-8")
+        description = replace(description, graphs=digests, quantization=QUANTIZATION)
+        described.write_text(description.to_json(), encoding="utf-8")
         if target.resolve() != source.resolve():
             for name in (CONFIG, TOKENIZER):
                 shutil.copyfile(source / name, written.enter_context(atomic_write(target / name)))

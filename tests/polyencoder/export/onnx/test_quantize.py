@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 import logging
+import shutil
 
 import numpy as np
 import pytest
@@ -133,6 +135,22 @@ def test_an_index_belongs_to_a_precision(quantized, sentences, tmp_path):
     with pytest.raises(CheckpointError, match="int8: made by int8 graphs, and its vectors have another precision"):
         ranker.search(["hi"], tmp_path / "int8")
     assert int8.search(["hi"], tmp_path / "int8")
+
+
+def test_an_index_of_another_quantization_is_an_error(quantized, sentences, tmp_path):
+    """Graphs and indexes of an older version still fit each other."""
+    folder, description = shutil.copytree(quantized("bi")[2], tmp_path / "older"), tmp_path / "older" / "onnx.json"
+    newer = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
+    values = json.loads(description.read_bytes())
+    del values["quantization"]
+    description.write_text(json.dumps(values))
+    older = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
+    older.index(sentences, tmp_path / "index")
+    assert older.search(["hi"], tmp_path / "index")
+    with pytest.raises(
+        CheckpointError, match="index: made by int8 graphs that another version of polyencoder exported"
+    ):
+        newer.search(["hi"], tmp_path / "index")
 
 
 def test_it_is_quiet(exported, tmp_path, caplog, capfd):
