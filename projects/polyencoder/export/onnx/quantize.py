@@ -53,7 +53,7 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
             quantization.quantize_dynamic(
                 graph,
                 path,
-                op_types_to_quantize=["MatMul"],  # nn.Linear over tokens; a cross-encoder's last layer is no MatMul
+                op_types_to_quantize=["MatMul"],  # nn.Linear; of vectors it is a Gemm, which is made a MatMul before
                 per_channel=True,
                 # 7 bits of the 8: on x86 before VNNI the products of 8 overflow, and nothing says so
                 reduce_range=True,
@@ -128,7 +128,8 @@ def _scale_tokens(graph: Any, onnx: Any) -> None:
             node,
             make("Mul", [node.output[0], scale], [result], f"{result} rescaled"),
         ]
-    graph.graph.initializer.extend([tensor(np.array([-1]), AXES), tensor(np.array(np.finfo(np.float32).tiny), TINY)])
+    constants = {AXES: np.array([-1], np.int64), TINY: np.array(np.finfo(np.float32).tiny)}
+    graph.graph.initializer.extend(tensor(value, name) for name, value in constants.items())
     del graph.graph.node[:]
     graph.graph.node.extend(nodes)
 
