@@ -20,12 +20,14 @@ def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
     for key, options in checked_filter(filter).items():
         path = path_of(key)
         passes, own = _equals(path, options, at="?")
-        within, of_elements = _equals(path, [one for one in options if one is not None], at="? || '[' || key || ']'")
+        present = [one for one in options if one is not None]
+        within, of_elements = _equals(path, present, at="? || '[' || key || ']'")
+        # The first comparison of elements is fast, and true for more: it is of values as SQLite converts them
         conditions.append(
-            f"{passes} OR json_type(metadata, ?) = 'array' "
-            f"AND EXISTS (SELECT 1 FROM json_each(metadata, ?) WHERE {within})"
+            f"{passes} OR json_type(metadata, ?) = 'array' AND EXISTS (SELECT 1 FROM json_each(metadata, ?) "
+            f"WHERE value IN (SELECT value FROM json_each(?)) AND ({within}))"
         )
-        values += [*own, path, path, *of_elements]
+        values += [*own, path, path, json.dumps(present), *of_elements]
     return " AND ".join(f"({condition})" for condition in conditions) or "TRUE", values
 
 
