@@ -66,7 +66,7 @@ VALUES += ["cut", "cut\0 here", "cut\0 there", 'a "quote" \\ and \n é 🙂']
 @pytest.mark.parametrize("key", ["k", "a.b", "it's", "back\\slash", "new\nline", "", "é 🙂", "[0]"])
 def test_a_filter_tells_all_values_apart(tmp_path, ranker, key):
     records = [Candidate(str(i), f"text {i}", {key: value}) for i, value in enumerate(VALUES)]
-    others = [Candidate("list", "a list", {key: [1]}), Candidate("none", "without")]
+    others = [Candidate("list", "a list without a 1", {key: [[1]]}), Candidate("none", "without")]
     build_index(tmp_path / "index", [*records, *others], ranker)
     index = FolderIndex.open(tmp_path / "index", ranker)
     assert [index.count({key: value}) for value in VALUES] == [2] + [1] * (len(VALUES) - 1)  # a missing one is None
