@@ -105,7 +105,7 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
             raise ConfigError(f"{flag(option)} {value} is read only {wanted}: give that too, or leave it out")
 
 
-class _Joined(argparse.Action):
+class _Joined(argparse._StoreAction):  # one of those that ParlAI's scripts also take as keywords
     """Joins the values of a repeated flag with commas: `-t A -t B` is `-t A,B`."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:

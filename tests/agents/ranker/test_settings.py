@@ -148,6 +148,11 @@ def test_a_repeated_flag_of_a_list_adds_a_value(given, options, tmp_path):
     assert opt["batchsize"] == 3, "ParlAI's flags take the last"
 
 
+def test_a_list_is_a_keyword_of_parlais_scripts():
+    opt = TrainModel.setup_args().parse_kwargs(model="biencoder", teacher_model="model a,model b")
+    assert given_in(opt, TrainingConfig)["teacher"] == "model a,model b"
+
+
 def test_the_way_back_is_of_what_is_read():
     opt = Opt({"our_number": 3, "their_number": 2.0, "teacher_model": None, "distillation_weight": 0.7, "bf16": True})
     assert given_in(opt, Scratch) == {"ours": 3, "bf16": True}
