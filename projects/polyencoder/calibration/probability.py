@@ -237,10 +237,11 @@ def least_probability(
         remedy = (
             f"copy {other}, which is of the same weights, to {calibration_file(model, of=of)}, or " if other else ""
         )
-        command = "polyencoder calibrate" + (" --backend onnx-int8" if _name(of) == CALIBRATION_INT8 else "")
+        int8 = _name(of) == CALIBRATION_INT8
+        command = "`polyencoder calibrate --backend onnx-int8`" if int8 else "`polyencoder calibrate`"
         raise ConfigError(
             "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
-            f"{remedy}calibrate {model} with `{command}`",
+            f"{remedy}calibrate {model} with {command}",
             argument="min_probability",
         )
     if wanted == "auto":
