@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError, did_you_mean
-from polyencoder.text.dialogue import SPEAKERS, TOOLS, is_of_tools, turns_of_messages
+from polyencoder.text.dialogue import SPEAKERS, is_of_tools, turns_of_messages
 
 
 def _no_truth(value: Any) -> Any:
@@ -66,8 +66,8 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"] = Field(
         description="Messages of `system` and `developer` are lines of the persona, those of tools are not read."
     )
-    content: str | list[TextPart] | None = Field(
-        None, description="A text, or the parts of one, `{type: text, text}`; null if the message only calls tools."
+    content: str | list[TextPart] = Field(
+        description="A text, or the parts of one, `{type: text, text}`; a message that only calls tools needs none."
     )
     tool_calls: list[dict[str, Any]] | None = Field(None, description="Not read.")
     function_call: dict[str, Any] | None = Field(None, description="Not read.")
@@ -75,15 +75,8 @@ class Message(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_what_tools_say(cls, value: Any) -> Any:
-        """Cohere's clients send documents, which are no texts."""
-        is_answer = isinstance(value, dict) and value.get("role") in TOOLS
-        return {"role": value["role"]} if is_answer else value
-
-    @model_validator(mode="after")
-    def _says_something(self) -> Message:
-        if self.content is None and not is_of_tools(self.model_dump()):
-            raise ValueError("content is missing: only a message that calls tools may have none")
-        return self
+        """Calls have no text, and of Cohere's clients their answers are documents."""
+        return {**value, "content": ""} if isinstance(value, dict) and is_of_tools(value) else value
 
 
 def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str]:

@@ -48,7 +48,7 @@ def test_calls_of_tools_and_their_answers_are_no_turns():
     for messages in ([call], [answer], [{"role": "system", "content": "i ski ."}, call]):
         with pytest.raises(InputError, match="messages has no message of the user"):
             _ = Asked.model_validate({"messages": messages}).turns
-    with pytest.raises(ValidationError, match="content is missing: only a message that calls tools may have none"):
+    with pytest.raises(ValidationError, match="content\n *Field required"):
         Asked.model_validate({"messages": [{"role": "user"}]})
 
 

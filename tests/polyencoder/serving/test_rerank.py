@@ -106,7 +106,7 @@ def test_messages_are_turns_and_the_system_s_are_the_persona(serve, field):
         ({"query": "a", "documents": ["a", " "]}, "documents.1", "documents.1 is empty"),
         ({"query": "a", "documents": [{"text": "a", "x": "\ud800"}]}, "documents.0.x", "lone surrogate"),
         ({"query": "a", "documents": [{"text": "a", "\ud800": 1}]}, "documents.0", "lone surrogate"),
-        ({"messages": [{"role": "tool", "content": "x"}], "documents": ["a"]}, "messages.0.role", "messages.0.role"),
+        ({"messages": [{"role": "bot", "content": "x"}], "documents": ["a"]}, "messages.0.role", "messages.0.role"),
         ({"messages": [{"role": "user"}], "documents": ["a"]}, "messages.0.content", "messages.0.content: Field"),
         ({"query": "a"}, "documents", "documents"),
     ],
