@@ -28,8 +28,7 @@ _SOURCES = {
 }
 _LENGTHS = ("text_truncate", "label_truncate", "history_size")
 
-# Fields of weights that only rankers of one architecture have: codes, their attention, the map of token vectors
-_CONTEXT_VECTORS = [
+_OF_ARCHITECTURE = [  # fields of weights that only one has: codes, their attention, the map of token vectors
     "context_vectors",
     "n_codes",
     "codes_attention",
@@ -78,7 +77,7 @@ def inherited_fields(
     names, together = ["reduction", "reduction_outputs"], not family(architecture).model.has_vectors
     names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map", "dense", "prompt_tokens"]
     names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened
-    names += _CONTEXT_VECTORS if architecture == stored.architecture else []
+    names += _OF_ARCHITECTURE if architecture == stored.architecture else []
     inherited = {name: getattr(stored, name) for name in names}
     has_length_1 = not together and (stored.normalize if normalize is None else normalize)
     means_the_same = has_length_1 == stored.normalize or (

@@ -38,6 +38,8 @@ class Exported:
     """As `RankerModel.weights_fingerprints`: those of the exported torch weights."""
     candidate_fingerprint: str | None
     """That of an index's vectors; an int8 ranker's are others. None for a cross-encoder."""
+    has_one_vector: bool
+    """As `RankerModel.has_one_vector`."""
 
     @classmethod
     def open(
@@ -74,6 +76,9 @@ class Exported:
         candidates, suffix = description.candidates, ""
         if not exact:  # another quantization gives other vectors
             suffix = f"-{precision}" + (f".{description.quantization}" if description.quantization > 1 else "")
+        one_vector = description.has_one_vector
+        if one_vector is None:
+            one_vector = CONTEXT in graphs and graphs[CONTEXT].has_one_vector
         return cls(
             config,
             text,
@@ -81,6 +86,7 @@ class Exported:
             precision,
             {"float32": description.weights},
             None if candidates is None else candidates + suffix,
+            one_vector,
         )
 
     @property
@@ -92,11 +98,6 @@ class Exported:
     def reads_pairs(self) -> bool:
         """As `RankerModel.reads_pairs`."""
         return SCORER in self.graphs
-
-    @property
-    def has_one_vector(self) -> bool:
-        """As `RankerModel.has_one_vector`: of a poly-encoder, which may have one code, never."""
-        return not self.reads_pairs and self.config.architecture != "poly" and self.graphs[CONTEXT].has_one_vector
 
     def merged(self) -> Exported:
         """As `RankerModel.merged`."""

@@ -70,6 +70,8 @@ class Description:
     """The SHA-256 of each graph's file, by its name."""
     quantization: int = 1
     """That of its int8 graphs, if any."""
+    has_one_vector: bool | None = None
+    """As `RankerModel.has_one_vector`; None in those of older versions."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
