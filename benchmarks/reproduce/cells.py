@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from benchmarks.reproduce.runs import LAUNCHER, PROCESSES, Asked, ReproductionRun, Step
+from benchmarks.reproduce.runs import LAUNCHER, PROCESSES, ReproductionRun, Step
 from benchmarks.reproduce.scales import Flags, Scale, Task
 from benchmarks.reproduce.tables import Cell, Column, Row, Table
 from polyencoder.errors import ConfigError, did_you_mean
@@ -88,8 +88,8 @@ def run_of(scale: Scale, cell: Cell, *, where: str) -> ReproductionRun:
     return ReproductionRun(
         name=name,
         steps=steps,
-        asked=asked,
-        files=tuple(task.files),
+        **asked,
+        files=task.files,
         seeds=task.seeds or scale.seeds,
         hours=task.hours.get(cell.model, task.hours.get("-".join(cell.model.split("-")[:2]))),
         missing="; ".join(reason for reason in reasons if reason),
@@ -120,15 +120,7 @@ def _counting(name: str, task: Task) -> ReproductionRun:
         if not task.splits.get(split):
             words = ["-t", task.teacher, "-dt", datatype, "--datapath", "{data}", "-n", "1"]
             steps.append(Step(split, ("parlai", "display_data", *words), read))
-    return ReproductionRun(
-        name=f"{name}-counts",
-        steps=tuple(steps),
-        asked=Asked(),
-        files=tuple(task.files),
-        seeds=1,
-        hours=None,
-        missing=task.missing,
-    )
+    return ReproductionRun(f"{name}-counts", steps, files=task.files, missing=task.missing)
 
 
 def _merged(parts: Sequence[Flags]) -> dict[str, Any]:
@@ -143,8 +135,11 @@ def _part(parts: Mapping[str, Any], kind: str, name: str, where: str) -> Any:
     return parts[name]
 
 
-def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str) -> tuple[tuple[Step, ...], Asked]:
-    """ParlAI's commands that train a ranker, in one process or several that share each batch, and evaluate it."""
+def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str) -> tuple[list[Step], dict[str, int]]:
+    """ParlAI's commands that train a ranker, in one process or several that share each batch, and evaluate it.
+
+    And the updates and examples of the training.
+    """
     batch = int(flags["batchsize"])
     if batch % processes:
         raise ConfigError(f"{where}: a batch of {batch} cannot be shared by {processes} processes")
@@ -154,9 +149,9 @@ def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str
     if ("max-train-steps" in flags) == ("num-epochs" in flags):
         raise ConfigError(f"{where}: needs either examples (or max-train-steps) or num-epochs")
     if "max-train-steps" in flags:
-        asked = Asked(updates=int(flags["max-train-steps"]), examples=int(flags["max-train-steps"]) * batch)
+        asked = {"updates": int(flags["max-train-steps"]), "examples": int(flags["max-train-steps"]) * batch}
     else:
-        asked = Asked(examples=math.ceil(float(flags["num-epochs"]) * task.examples))
+        asked = {"examples": math.ceil(float(flags["num-epochs"]) * task.examples)}
     common = ["-t", task.teacher, "--datapath", "{data}", "-m", model.agent, "-mf", "{folder}/model"]
     program = LAUNCHER if processes > 1 else ("parlai",)
     words = (*program, "train_model", *common, *_words(flags), "--seed", "{seed}")
@@ -168,7 +163,7 @@ def _steps(flags: Flags, *, task: Task, model: Model, processes: int, where: str
             command = ["parlai", "eval_model", *common, "-dt", split, "--batchsize", str(flags["eval-batchsize"])]
             command += ["--report-filename", report, *_words(task.evaluation)]
             steps.append(Step(split, tuple(command), {"report": report}, ("--num-examples", "8")))
-    return tuple(steps), asked
+    return steps, asked
 
 
 def _warmed_up(flags: Flags, batch: int) -> Iterator[tuple[str, Any]]:

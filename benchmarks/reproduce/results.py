@@ -115,7 +115,7 @@ def _seed_of(path: Path) -> int:
 
 def _check_enough(result: Result, run: ReproductionRun, *, where: str) -> None:
     for what in ("updates", "examples"):
-        had, asked = getattr(result, what), getattr(run.asked, what)
+        had, asked = getattr(result, what), getattr(run, what)
         if had < asked:
             raise ConfigError(
                 f"{where}: was trained on {had:,} {what} where its row asks for {asked:,}; it is not a result"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,26 +38,21 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The least amount of training for a run to count as a result; 0: no requirement."""
-
-    updates: int = 0
-    examples: int = 0
-
-
-@dataclass(frozen=True)
 class ReproductionRun:
     """Commands that are run once for each seed."""
 
     name: str
-    steps: tuple[Step, ...]
-    asked: Asked
-    files: tuple[str, ...]
+    steps: list[Step] = field(default_factory=list)
+    updates: int = 0
+    """The least, for the run to count as a result; 0: no requirement."""
+    examples: int = 0
+    """The same of training examples; a step with `read: {amount: true}` prints both."""
+    files: list[str] = field(default_factory=list)
     """Below the data folder; see `scales.Task.files`."""
-    seeds: int
-    hours: float | None
+    seeds: int = 1
+    hours: float | None = None
     """Expected for one seed, on the scale's machine."""
-    missing: str
+    missing: str = ""
     """Why it cannot be run anywhere at this scale; empty if it can."""
 
     @property
@@ -82,12 +77,12 @@ class ReproductionRun:
     @property
     def trains(self) -> bool:
         """Whether it trains a model, so that results depend on the seed."""
-        return bool(self.asked.updates or self.asked.examples)
+        return bool(self.updates or self.examples)
 
     def smoke(self) -> ReproductionRun:
         """A smoke test of the run: a few updates and examples; not a result."""
-        steps = tuple(replace(step, command=(*step.command, *step.smoke), smoke=()) for step in self.steps)
-        return replace(self, steps=steps, asked=Asked())
+        steps = [replace(step, command=(*step.command, *step.smoke), smoke=()) for step in self.steps]
+        return replace(self, steps=steps, updates=0, examples=0)
 
 
 @dataclass(frozen=True)

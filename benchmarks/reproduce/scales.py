@@ -7,11 +7,11 @@ another inherits its values and may override them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reproduce.runs import Asked, ReproductionRun, Step
+from benchmarks.reproduce.runs import ReproductionRun, Step
 from benchmarks.reproduce.yaml_schema import parse_fields, read_yaml
 from polyencoder.errors import ConfigError, did_you_mean
 
@@ -68,7 +68,7 @@ class Scale:
     tasks: Mapping[str, Task]
     starts: Mapping[str, InitialWeights]
     runs: Mapping[str, ReproductionRun]
-    tables: Mapping[str, Mapping[str, str]]
+    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By table, replacements of tasks: fewer examples where a table has many rows."""
 
 
@@ -82,25 +82,16 @@ def read_scale(name: str) -> Scale:
     if name not in scale_names():
         raise ConfigError(f"there is no scale {name}{did_you_mean(name, scale_names())}", argument="scale")
     path = SCALES / f"{name}.yaml"
-    document = parse_fields(_Document, _document(path), where=path.name)
-    parts: dict[str, Any] = {}
+    scale = parse_fields(Scale, _document(path), where=path.name, name=name)
     kinds: dict[str, type] = {"tasks": Task, "starts": InitialWeights}
-    for part, kind in kinds.items():
-        values = getattr(document, part)
-        parts[part] = {key: parse_fields(kind, of, where=f"{path.name}, {part}, {key}") for key, of in values.items()}
-    runs = {key: _plain_run(key, of, where=f"{path.name}, runs, {key}") for key, of in document.runs.items()}
-    return Scale(
-        name=name,
-        title=document.title,
-        machine=document.machine,
-        seeds=document.seeds,
-        places=document.places,
-        flags=document.flags,
-        families=document.families,
-        runs=runs,
-        tables=document.tables,
-        **parts,
-    )
+    parts: dict[str, Any] = {
+        part: {
+            key: parse_fields(kind, of, where=f"{path.name}, {part}, {key}") for key, of in getattr(scale, part).items()
+        }
+        for part, kind in kinds.items()
+    }
+    runs = {key: _plain_run(key, of, where=f"{path.name}, runs, {key}") for key, of in scale.runs.items()}
+    return replace(scale, runs=runs, **parts)
 
 
 def _document(path: Path) -> dict[str, Any]:
@@ -120,32 +111,6 @@ def _over(base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Document:
-    title: str
-    machine: str
-    seeds: int
-    places: dict[str, str]
-    flags: dict[str, Any]
-    families: dict[str, Any]
-    tasks: dict[str, Any]
-    starts: dict[str, Any]
-    runs: dict[str, Any]
-    tables: dict[str, dict[str, str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _RunFields:
-    steps: list[Any] = field(default_factory=list)
-    files: list[str] = field(default_factory=list)
-    seeds: int = 1
-    hours: float | None = None
-    examples: int = 0
-    """Training examples; a step with `read: {amount: true}` prints `updates` and `examples`."""
-    updates: int = 0
-    missing: str = ""
-
-
-@dataclass(frozen=True)
 class _PlainStep:
     name: str
     command: str
@@ -155,19 +120,11 @@ class _PlainStep:
 
 def _plain_run(name: str, values: object, *, where: str) -> ReproductionRun:
     """A run whose commands are written out in the scale's file."""
-    plain = parse_fields(_RunFields, values, where=where)
+    run = parse_fields(ReproductionRun, values, where=where, name=name)
     steps = []
-    for number, of in enumerate(plain.steps, start=1):
+    for number, of in enumerate(run.steps, start=1):
         step = parse_fields(_PlainStep, of, where=f"{where}, step {number}")
         steps.append(Step(step.name, tuple(step.command.split()), step.read, tuple(step.smoke.split())))
-    if not steps and not plain.missing:
+    if not steps and not run.missing:
         raise ConfigError(f"{where}: needs steps, or says why it is missing")
-    return ReproductionRun(
-        name=name,
-        steps=tuple(steps),
-        asked=Asked(updates=plain.updates, examples=plain.examples),
-        files=tuple(plain.files),
-        seeds=plain.seeds,
-        hours=plain.hours,
-        missing=plain.missing,
-    )
+    return replace(run, steps=steps)

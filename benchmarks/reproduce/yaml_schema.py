@@ -36,8 +36,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return document
 
 
-def parse_fields(kind: type[T], values: object, *, where: str) -> T:
-    """Build a dataclass from a mapping of its fields; nested mappings and lists are kept unchanged.
+def parse_fields(kind: type[T], values: object, *, where: str, **known: Any) -> T:
+    """Build a dataclass from a mapping of its fields, but those `known`; nested mappings and lists are kept unchanged.
 
     Raises:
         ConfigError: not a mapping, or a field is unknown, missing or of another type; the message begins with `where`.
@@ -45,6 +45,7 @@ def parse_fields(kind: type[T], values: object, *, where: str) -> T:
     assert dataclasses.is_dataclass(kind)
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: must be a mapping of names to values, not {values!r}")
+    values = {**values, **known}
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in values:
         if name not in fields:

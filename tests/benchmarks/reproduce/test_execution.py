@@ -15,7 +15,7 @@ from benchmarks.reproduce import __main__ as command
 from benchmarks.reproduce.execution import OutOfTime, StepFailed, execute
 from benchmarks.reproduce.reports import numbers
 from benchmarks.reproduce.results import kept_results, write_result
-from benchmarks.reproduce.runs import Asked, Places, ReproductionRun, Step
+from benchmarks.reproduce.runs import Places, ReproductionRun, Step
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 
 pytestmark = pytest.mark.slow
@@ -27,8 +27,7 @@ def places(tmp_path):
 
 
 def a_run(*steps: Step, **fields) -> ReproductionRun:
-    usual = {"asked": Asked(), "files": (), "seeds": 1, "hours": None, "missing": ""}
-    return ReproductionRun(name="mine", steps=steps, **{**usual, **fields})
+    return ReproductionRun("mine", steps, **fields)
 
 
 def python(name: str, code: str, **read) -> Step:
@@ -130,7 +129,7 @@ def test_a_result_is_read_back_and_one_of_less_than_its_row_asks_for_is_refused(
     result = execute(run, scale="small", seed=0, places=places, deadline=None)
     write_result(tmp_path, result, run)
     assert kept_results(tmp_path, "small", run) == [result]
-    longer = dataclasses.replace(run, asked=Asked(updates=1))
+    longer = dataclasses.replace(run, updates=1)
     with pytest.raises(ConfigError, match="0 updates where its row asks for 1"):
         write_result(tmp_path / "other", result, longer)
     assert not (tmp_path / "other").exists()

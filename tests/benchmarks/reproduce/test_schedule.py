@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.reproduce.plan import Planned
 from benchmarks.reproduce.results import kept_results, result_path
-from benchmarks.reproduce.runs import Asked, Places, ReproductionRun, Step
+from benchmarks.reproduce.runs import Places, ReproductionRun, Step
 from benchmarks.reproduce.schedule import MORE_TO_DO, run_all
 
 
@@ -35,7 +35,7 @@ def a_run(tmp_path):
         code = f"open(r'{tmp_path / 'notes'}', 'a').write('{name}-{{seed}} '); print(1); {also}"
         folders = (f"{{model:{need}}}" if each else f"{{folder:{need}}}" for need, each in needs.items())
         step = Step("only", ("python", "-c", code, *folders), {"pattern": r"(?P<n>\d+)"})
-        return ReproductionRun(name=name, steps=(step,), asked=Asked(), files=(), seeds=1, hours=None, missing="")
+        return ReproductionRun(name, [step])
 
     return make
 
@@ -113,5 +113,5 @@ def test_nothing_is_run_again_for_what_cannot_be_had(start, a_run, tmp_path, cap
 
 def test_a_word_that_names_two_runs_needs_both():
     step = Step("train", ("parlai", "train_model", "--teacher-model", "{folder:one}/model,{model:other}"), {})
-    run = ReproductionRun(name="x", steps=(step,), asked=Asked(), files=(), seeds=1, hours=None, missing="")
+    run = ReproductionRun("x", [step])
     assert run.needs == {"one": False, "other": True}
