@@ -117,7 +117,7 @@ def _maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
     stated = fingerprints_of(files) if settings.vectors else None
     if settings.model.model is not None:
         ranker = load_named(settings.model.model, settings.model)
-        if stated is not None and not stated.fits(Fingerprints.of(ranker, known=stated)):
+        if stated is not None and not stated.fits(Fingerprints.of(ranker)):
             raise InputError(f"{files[0]}: made by another model (fingerprint {stated.model}) than --model: give that")
         return ranker
     if settings.fingerprint is not None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from polyencoder.checks import checked_count
 from polyencoder.data.readers import expand
 from polyencoder.distributed.encoding import EncodeCandidates, candidates_table
-from polyencoder.distributed.parts import begun, check_whole, part_name, write_part
+from polyencoder.distributed.parts import check_whole, make_folder, part_name, write_part
 from polyencoder.errors import InputError, PolyencoderError, first_line
 from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.candidates import candidate_of
@@ -89,8 +89,9 @@ def encode_blocks(
     """
     folder = Path(folder).absolute()
     blocks = list(_blocks(paths, folder, rows=checked_count("rows", rows)))
-    work, total = EncodeBlock(begun(folder, encode)), 0
-    for done in engine(blocks, work) if blocks else ():  # no cluster is started for nothing
+    make_folder(folder)
+    total = 0
+    for done in engine(blocks, EncodeBlock(encode)) if blocks else ():  # no cluster is started for nothing
         if done.error:
             raise InputError(done.error)
         total += done.rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 from collections.abc import Iterable
@@ -41,18 +40,11 @@ class EncodeCandidates:
         self, model: str, *, device: str | None = None, backend: Backend = "torch", dtype: WeightDtype = "float32"
     ) -> None:
         self._settings = (model, device, backend, dtype)
-        self._known: Fingerprints | None = None
-
-    def like(self, known: Fingerprints) -> EncodeCandidates:
-        """The same, but its fingerprints are these if they are an earlier version's of its model."""
-        other = copy.copy(self)
-        other._known = known
-        return other
 
     @property
     def fingerprints(self) -> Fingerprints:
         """The fingerprints of its model, which it loads."""
-        return _loaded(*self._settings, self._known)[1]
+        return _loaded(*self._settings)[1]
 
     def __call__(self, batch: Any) -> Any:
         """Returns the table of the candidates with their vectors.
@@ -69,7 +61,7 @@ class EncodeCandidates:
             InputError: an invalid candidate; it names the row of the batch, from 1.
         """
         arrow = require("pyarrow", extra="data")
-        ranker, fingerprints = _loaded(*self._settings, self._known)
+        ranker, fingerprints = _loaded(*self._settings)
         model = separable(ranker)
         table = candidates_table(
             candidate_of(plain(record), where=f"row {row}") for row, record in enumerate(batch.to_pylist(), start=1)
@@ -102,8 +94,6 @@ def candidates_table(candidates: Iterable[Candidate]) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(
-    model: str, device: str | None, backend: Backend, dtype: WeightDtype, known: Fingerprints | None
-) -> tuple[Ranker, Fingerprints]:
+def _loaded(model: str, device: str | None, backend: Backend, dtype: WeightDtype) -> tuple[Ranker, Fingerprints]:
     ranker = Ranker.from_pretrained(model, device=device, backend=backend, dtype=dtype)
-    return ranker, Fingerprints.of(ranker, known=known)
+    return ranker, Fingerprints.of(ranker)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def encode_parts(
     records = checked_records(candidates)
     total, written = 0, set[str]()
     with tqdm(desc="encoding", unit=" candidates", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar:
-        encode = begun(folder, encode)
+        make_folder(folder)
         while (table := candidates_table(islice(records, rows))).num_rows:
             path = folder / part_name(total)
             total += table.num_rows
@@ -71,15 +70,10 @@ def part_name(first: int) -> str:
     return f"part-{first:012d}.parquet"
 
 
-def begun(folder: Path, encode: EncodeCandidates) -> EncodeCandidates:
-    """Makes the folder if missing; returns what encodes in it, with fingerprints like those of parts that are there."""
+def make_folder(folder: Path) -> None:
+    """Makes the folder of the parts if missing."""
     with reporting_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(folder.glob("part-*.parquet")):
-        with suppress(InputError):  # damaged: `write_part` says so
-            if (known := fingerprints_of(path)) is not None:
-                return encode.like(known)
-    return encode
 
 
 def write_part(path: Path, table: Any, encode: EncodeCandidates) -> None:

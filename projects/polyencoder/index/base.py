@@ -98,7 +98,7 @@ class Index(ABC):
         """Raises CheckpointError unless this ranker's model made the index. Reads its weights, the first time."""
         if ranker.model in self.made_by:
             return
-        ours, theirs = Fingerprints.of(ranker, known=self.fingerprints), self.fingerprints
+        ours, theirs = Fingerprints.of(ranker), self.fingerprints
         if not ours.fits(theirs):
             raise CheckpointError(
                 f"{self.address}: made by another model (fingerprint {theirs.model}) than the one that searches it "

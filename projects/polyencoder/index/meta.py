@@ -34,26 +34,15 @@ class Fingerprints(NamedTuple):
     """Empty if only the encoder's name is known."""
 
     @classmethod
-    def of(cls, ranker: TextRanker | Fingerprints, *, known: Fingerprints | None = None) -> Fingerprints:
-        """The fingerprints of a ranker; fingerprints are returned unchanged.
-
-        `known` are those of an index, which until November 2026 were of contexts, too: the ranker's are then like them.
-        """
+    def of(cls, ranker: TextRanker | Fingerprints) -> Fingerprints:
+        """The fingerprints of a ranker; fingerprints are returned unchanged."""
         if isinstance(ranker, Fingerprints):
             return ranker
         from polyencoder.ranker.encoding import candidate_fingerprint  # here: fingerprints alone need no torch
 
         model, text = separable(ranker), ranker.text
-
-        def computed(*, contexts: bool) -> Fingerprints:
-            tokenizer = "" if model.has_foreign_candidates else text.fingerprint(contexts=contexts)
-            return cls(candidate_fingerprint(model, text, contexts=contexts), tokenizer)
-
-        own = computed(contexts=False)
-        if known is None or own.fits(known):
-            return own
-        before = computed(contexts=True)
-        return before if before.fits(known) else own
+        tokenizer = "" if model.has_foreign_candidates else text.fingerprint(contexts=False)
+        return cls(candidate_fingerprint(model, text), tokenizer)
 
     def fits(self, other: Fingerprints) -> bool:
         """Whether they belong to one model; an unknown tokenizer fits any."""
@@ -151,7 +140,7 @@ class Maker:
 
     def check_model(self, ranker: TextRanker | Fingerprints | None, *, where: object) -> None:
         """Raises CheckpointError unless this model, or the one with these fingerprints, made the index; None: any."""
-        if ranker is None or (fingerprints := Fingerprints.of(ranker, known=self.fingerprints)).fits(self.fingerprints):
+        if ranker is None or (fingerprints := Fingerprints.of(ranker)).fits(self.fingerprints):
             return
         remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
         (ours, own, _), (theirs, others, _) = (

@@ -40,8 +40,6 @@ class RankerModel(TrainableModel, Capabilities, ABC):
     config: RankerConfig
     candidate_fingerprint: str | None = None
     """The fingerprint of the weights before they were cast; see `ranker.encoding`."""
-    candidate_fingerprint_of_2026: str | None = None
-    """The same as indexes have it that were made until November 2026; None if unknown, as of graphs."""
     weights_fingerprints: Mapping[str, str] | None = None
     """Fingerprints of all weights before they were cast, by dtype."""
     foreign_vectors: Callable[[Tensor], Tensor] | None = None

@@ -141,25 +141,19 @@ def _batches(
             return_free_memory()
 
 
-def candidate_fingerprint(model: RankerModel, text: TextEncoder, *, contexts: bool = False) -> str:
-    """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer.
-
-    With `contexts`, that of indexes made until November 2026: of how contexts are tokenized, and of dropout, too.
-    """
+def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
+    """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer."""
     if model.config.foreign_fingerprint is not None:
         return model.config.foreign_fingerprint
     if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
-        return (contexts and model.candidate_fingerprint_of_2026) or model.candidate_fingerprint
+        return model.candidate_fingerprint
     model = model.merged().as_kept()
     config = model.config
-    parts: list[bytes | memoryview | str] = [text.fingerprint(contexts=contexts)]
-    backbone, convert = config.backbone, config.convert
-    if not contexts:
-        backbone = {name: value for name, value in backbone.items() if name not in DROPOUT}
-        convert = convert and replace(convert, dropout=0.0)
+    parts: list[bytes | memoryview | str] = [text.fingerprint(contexts=False)]
+    backbone = {name: value for name, value in config.backbone.items() if name not in DROPOUT}
     parts.append(repr((backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling)))
-    if convert is not None:
-        parts.append(repr(convert))
+    if config.convert is not None:
+        parts.append(repr(replace(config.convert, dropout=0.0)))
     _, skipped = config.prompt_tokens or (0, 0)
     if skipped or config.dense:
         parts.append(repr((skipped, config.dense)))

@@ -58,9 +58,7 @@ def cast_encoders(ranker: Scorer, dtype: WeightDtype, *, backend: Backend) -> No
     if dtype == "float16" and ranker.device.type == "cpu":
         raise ConfigError("dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster than 'float32'")
     if model.has_vectors:
-        model.candidate_fingerprint, model.candidate_fingerprint_of_2026 = (
-            candidate_fingerprint(model, ranker.text, contexts=contexts) for contexts in (False, True)
-        )
+        model.candidate_fingerprint = candidate_fingerprint(model, ranker.text)
     state = model.state_dict()
     model.weights_fingerprints = {kind: weights_fingerprint(state, dtype=kind) for kind in get_args(WeightDtype)}
     for encoder in encoders:

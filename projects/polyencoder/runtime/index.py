@@ -43,11 +43,8 @@ class FolderIndex:
 
     remote, rolls_back, missing = False, True, ()
 
-    def __init__(self, folder: str | os.PathLike[str], fingerprints: Sequence[Fingerprints]) -> None:
-        """Opens an index. CheckpointError if there is none, it is damaged, or another model made it.
-
-        `fingerprints` are those that the model's indexes may have.
-        """
+    def __init__(self, folder: str | os.PathLike[str], fingerprints: Fingerprints) -> None:
+        """Opens an index. CheckpointError if there is none, it is damaged, or another model made it."""
         self.folder = Path(folder).absolute()
         self._fingerprints = fingerprints
         self._database = Database(self.folder)
@@ -66,7 +63,7 @@ class FolderIndex:
         self._database.close()
         self._mapped, self._faiss = {}, None
 
-    def check_model(self, fingerprints: Sequence[Fingerprints]) -> None:
+    def check_model(self, fingerprints: Fingerprints) -> None:
         """Raises CheckpointError unless the model with these fingerprints made the index."""
         if fingerprints != self._fingerprints:  # which every newest state is checked against
             self._database.read(lambda catalogue: self._meta(catalogue, fingerprints))
@@ -151,11 +148,10 @@ class FolderIndex:
 
         return self._database.read(ask)
 
-    def _meta(self, catalogue: Catalogue, fingerprints: Sequence[Fingerprints]) -> IndexMeta:
-        """The newest description. CheckpointError if it has none of the fingerprints."""
+    def _meta(self, catalogue: Catalogue, fingerprints: Fingerprints) -> IndexMeta:
+        """The newest description. CheckpointError if it has other fingerprints."""
         meta = IndexMeta.parsed(catalogue.description(), self.folder)
-        known = (one for one in fingerprints if one.fits(meta.fingerprints))
-        meta.check_model(next(known, fingerprints[0]), where=self.folder)
+        meta.check_model(fingerprints, where=self.folder)
         return meta
 
     def _opened(self, catalogue: Catalogue, *, faiss: bool = False) -> State:

@@ -225,11 +225,10 @@ class Ranker:
         return FolderIndex(where, self._fingerprints)
 
     @cached_property
-    def _fingerprints(self) -> tuple[Fingerprints, ...]:
-        """Those of an index of this model, now and until November 2026. InputError for a cross-encoder."""
+    def _fingerprints(self) -> Fingerprints:
+        """Those of an index of this model. InputError for a cross-encoder."""
         self._check_has_vectors()
-        model = self.model.candidate_fingerprint or ""
-        return tuple(Fingerprints(model, self.text.fingerprint(contexts=contexts)) for contexts in (False, True))
+        return Fingerprints(self.model.candidate_fingerprint or "", self.text.fingerprint(contexts=False))
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders."""

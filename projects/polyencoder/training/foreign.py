@@ -40,7 +40,7 @@ def foreign_candidates(where: str | None, ranker: Ranker) -> ForeignCandidates |
     if (
         isinstance(index, FolderIndex)
         and not index.meta.architecture
-        and not index.fingerprints.fits(Fingerprints.of(ranker, known=index.fingerprints))
+        and not index.fingerprints.fits(Fingerprints.of(ranker))
     ):
         return ForeignCandidates(index)
     index.close()

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from polyencoder.distributed import EncodeCandidates, encode_blocks, encode_parts
-from polyencoder.distributed.blocks import in_this_process
-from polyencoder.distributed.encoding import candidates_table
+from polyencoder.distributed import EncodeCandidates, encode_parts
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, FolderIndex, build_index, open_index, vectors_from
-from polyencoder.index.meta import Fingerprints
-from polyencoder.index.parts import FINGERPRINTS, fingerprints_of
-from polyencoder.ranker.encoding import candidate_fingerprint
+from polyencoder.index.parts import fingerprints_of
 from tests.polyencoder.distributed.conftest import contents
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -69,32 +63,6 @@ def test_killed_and_started_again(tmp_path, monkeypatch, encode, candidates, cal
     encode_parts(candidates, tmp_path / "parts", until_then, rows=ROWS)
     assert contents(tmp_path / "parts") == contents(tmp_path / "undisturbed")
     assert len(encoded) == len(contents(tmp_path / "parts")) + 1  # nothing twice but what was lost
-
-
-@pytest.mark.parametrize("whole", [encode_parts, encode_blocks])
-def test_parts_of_an_earlier_version_are_continued(tmp_path, encode, candidates, ranker, make_ranker, whole):
-    """Its fingerprints of the same model had another form, which the new parts then have, too: an index needs one."""
-    folder, given, settings = tmp_path / "parts", candidates, {"rows": ROWS}
-    if whole is encode_blocks:
-        pq.write_table(candidates_table(iter(candidates)), tmp_path / "candidates.parquet")
-        given, settings = tmp_path / "candidates.parquet", {"rows": ROWS, "engine": in_this_process}
-    whole(given, folder, encode, **settings)
-    model, text = ranker.model, ranker.text
-    before = Fingerprints(candidate_fingerprint(model, text, contexts=True), text.fingerprint(contexts=True))
-    assert before != fingerprints_of(folder / "*.parquet") == Fingerprints.of(ranker)
-    for path in folder.iterdir():
-        table = pq.read_table(path)
-        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, FINGERPRINTS: json.dumps(before)}), path)
-    expected = {path: pq.read_table(path) for path in sorted(folder.iterdir())}
-    for path in [*expected][1:3]:
-        path.unlink()
-    whole(given, folder, encode, **settings)
-    assert sorted(folder.iterdir()) == [*expected]
-    assert all(pq.read_table(path).equals(table, check_metadata=True) for path, table in expected.items())
-    assert fingerprints_of(folder / "*.parquet") == before
-    make_ranker("poly", seed=1).save_pretrained(tmp_path / "other")
-    with pytest.raises(InputError, match=r"part-000000000000\.parquet: was made from other models"):
-        whole(given, folder, EncodeCandidates(str(tmp_path / "other")), **settings)
 
 
 def test_other_parts_are_no_parts_of_this_run(tmp_path, encode, candidates, make_ranker):

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder import Ranker
-from polyencoder.config import identity
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.index import Candidate, build_index, open_index
 from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.meta import Fingerprints, IndexMeta, Maker, separable
-from polyencoder.ranker.loading import cast_encoders
-from polyencoder.storage.digests import fingerprint, weight_parts
 from polyencoder.text import TextEncoder
 
 OURS = Fingerprints("m1", "t1")
@@ -147,47 +141,6 @@ def test_a_summary_says_what_is_known():
     ]
     nameless = Maker(architecture="poly", dim=3, fingerprints=OURS, model_name="")
     assert nameless.summary("i", entries=1, vectors="")[1] == "model: not known (poly-encoder, fingerprint m1)"
-
-
-@pytest.fixture
-def before(ranker):
-    """The fingerprints of the ranker in an index that was made until November 2026, as that code computed them."""
-    model, text = ranker.model, ranker.text
-    config = ", ".join(f"{name}={value!r}" for name, value in identity(text.config).items())
-    tokenizer = fingerprint([text.tokenizer.to_str(), f"TextConfig({config})"])
-    known = model.config
-    parts = [tokenizer]
-    parts.append(
-        repr((known.backbone, known.reduction, known.reduction_outputs, known.normalize, known.output_scaling))
-    )
-    for module in model.candidate_modules():
-        parts += weight_parts(module.state_dict())
-    return Fingerprints(fingerprint(parts), tokenizer)
-
-
-def test_indexes_of_earlier_fingerprints_are_opened(ranker, before, tmp_path):
-    texts = ["hi", "do you have any pets ?", "i love snow ."]
-    vectors = ranker.encode_candidates(texts).numpy()
-    records = [Candidate(None, text, vector=vector) for text, vector in zip(texts, vectors, strict=True)]
-    build_index(tmp_path / "old", records, before)
-    ranker.index(texts, tmp_path / "new").close()
-    expected = [(hit.text, hit.score) for hit in ranker.search("hi", tmp_path / "new")]
-    for where in (tmp_path / "old", [tmp_path / "old", tmp_path / "new"], [tmp_path / "new", tmp_path / "old"]):
-        with closing(open_index(where, ranker)) as index:
-            assert [(hit.text, hit.score) for hit in ranker.search("hi", index)] == expected
-    build_index(tmp_path / "old", records, ranker)  # exists
-    with closing(open_index(tmp_path / "old", ranker)) as index:
-        assert index.add(["a text that is new"]) == 1
-        assert index.fingerprints == before
-    with pytest.raises(CheckpointError, match="made by another model"):
-        open_index([tmp_path / "old", tmp_path / "new"])  # of which nobody knows that they are of one
-    cast_encoders(ranker, "bfloat16", backend="torch")
-    open_index(tmp_path / "old", ranker).close()
-    with torch.no_grad():
-        next(ranker.model.candidate_tower.parameters()).mul_(2)
-    ranker.model.candidate_fingerprint = None
-    with pytest.raises(CheckpointError, match="made by another model"):
-        open_index(tmp_path / "old", ranker)
 
 
 def test_contexts_may_change(make_ranker, tmp_path):

@@ -22,7 +22,6 @@ from polyencoder.index.milvus.collection import MilvusCollection
 from polyencoder.index.model import IndexModel
 from polyencoder.index.open import is_postgres, make_index, open_index
 from polyencoder.index.postgres.connection import Server
-from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.scoring import ContextEncoding, score
 
 TEXTS = ["hello", "do you ski ?", "i have two dogs ."]
@@ -52,9 +51,9 @@ def where(engine, request, tmp_path):
 
 @pytest.fixture
 def build(engine, where):
-    """(ranker, before=False): an index of this model in place of what is there; `before`: as it was made earlier."""
+    """(ranker, nameless=False): an index of this model in place of what is there; `nameless`: without its tokenizer."""
 
-    def build(ranker, *, before: bool = False) -> None:
+    def build(ranker, *, nameless: bool = False) -> None:
         if is_postgres(where):
             with closing(Server(where)) as server, server.changing() as session:
                 session.ask(f"DROP TABLE IF EXISTS {server.name}")
@@ -64,20 +63,19 @@ def build(engine, where):
         else:
             shutil.rmtree(where, ignore_errors=True)
         records = [Candidate(text, text) for text in TEXTS]
-        if before:
+        if nameless:
             vectors = ranker.encode_candidates(TEXTS).numpy()
             records = [one._replace(vector=vector) for one, vector in zip(records, vectors, strict=True)]
         kind = {"faiss": "flat", "milvus": "flat"}.get(engine)
         settings = {engine: kind} if kind else {}
-        make_index(records, where, earlier(ranker) if before else ranker, **settings).close()
+        make_index(records, where, without_tokenizer(ranker) if nameless else ranker, **settings).close()
 
     return build
 
 
-def earlier(ranker) -> Fingerprints:
-    """Those of an index that was made until November 2026."""
-    model, text = ranker.model, ranker.text
-    return Fingerprints(candidate_fingerprint(model, text, contexts=True), text.fingerprint(contexts=True))
+def without_tokenizer(ranker) -> Fingerprints:
+    """Those of an index of which only the encoder's name was given."""
+    return Fingerprints(Fingerprints.of(ranker).model)
 
 
 def scores(index, contexts) -> dict[str, float]:
@@ -106,15 +104,15 @@ def test_an_index_that_another_model_has_replaced(build, where, ranker, make_ran
 
 
 def test_an_index_that_the_same_model_has_replaced_under_another_fingerprint(build, where, ranker, make_ranker):
-    build(ranker, before=True)
+    build(ranker, nameless=True)
     contexts = ranker.encode_contexts(["hello"])
     with open_index(where, ranker) as index:
         expected = scores(index, contexts)
-        for before in (False, True, False):
-            build(ranker, before=before)
+        for nameless in (False, True, False):
+            build(ranker, nameless=nameless)
             assert scores(index, contexts) == pytest.approx(expected, rel=1e-4, abs=1e-4)
             index.add([Candidate("new", "guten tag !")])
-            assert index.fingerprints == (earlier(ranker) if before else Fingerprints.of(ranker))
+            assert index.fingerprints == (without_tokenizer(ranker) if nameless else Fingerprints.of(ranker))
             assert len(index) == 4
         build(make_ranker("poly", seed=1))
         with pytest.raises(CheckpointError, match="made by another model"):

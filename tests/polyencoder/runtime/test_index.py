@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ import pytest
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.calibration import Calibration
 from polyencoder.export.onnx import quantize_int8
-from polyencoder.index import Candidate, Fingerprints, build_index
 from polyencoder.index.vector_files import VectorDtype
-from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.runtime import Ranker
 from polyencoder.runtime import vectors as runtime_vectors
 from polyencoder.storage.fingerprint import model_fingerprint
@@ -128,22 +125,6 @@ def test_an_index_of_another_tokenizer(exported, records, tmp_path, edit_json):
     edit_json(folder / TOKENIZER, model=vocabulary | {"vocab": vocabulary["vocab"] | {one: b, other: a}})
     with pytest.raises(CheckpointError, match="made by another model, .*another tokenizer"):
         Ranker.from_pretrained(folder).search("hi", tmp_path / "index")
-
-
-def test_an_index_of_an_earlier_fingerprint(exported, records, tmp_path):
-    """Graphs that were exported when the fingerprint covered contexts search an index of then."""
-    ranker, source = exported(KIND)
-    before = Fingerprints(
-        candidate_fingerprint(ranker.model, ranker.text, contexts=True), ranker.text.fingerprint(contexts=True)
-    )
-    vectors = ranker.encode_candidates([record["text"] for record in records]).numpy()
-    made = [Candidate(**record, vector=vector) for record, vector in zip(records, vectors, strict=True)]
-    build_index(tmp_path / "index", made, before)
-    with pytest.raises(CheckpointError, match="made by another model"):
-        Ranker.from_pretrained(source).open_index(tmp_path / "index")
-    small = Ranker.from_pretrained(source)
-    small.model = replace(small.model, candidate_fingerprint=before.model)
-    assert len(small.search("hi", tmp_path / "index")) == 10
 
 
 def test_bad_arguments(exported, records, tmp_path):

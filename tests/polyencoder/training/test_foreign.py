@@ -18,7 +18,6 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate, Fingerprints, build_index, open_index
 from polyencoder.index.folder import FolderIndex
-from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.training import DistillationConfig, TrainSettings, train_ranker
 from polyencoder.training.building import build_objective
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
@@ -117,14 +116,10 @@ def test_the_map_starts_as_the_regression_of_the_vectors(index, make_ranker):
     np.testing.assert_array_equal(ranker.model.foreign_vectors(torch.tensor([2, 0])), vectors(3)[[2, 0]])
 
 
-@pytest.mark.parametrize("contexts", [False, True], ids=["now", "until November 2026"])
-def test_vectors_of_the_ranker_itself_are_not_foreign(make_ranker, tmp_path, contexts):
+def test_vectors_of_the_ranker_itself_are_not_foreign(make_ranker, tmp_path):
     ranker = make_ranker("bi")
-    own = Fingerprints(
-        candidate_fingerprint(ranker.model, ranker.text, contexts=contexts), ranker.text.fingerprint(contexts=contexts)
-    )
     records = zip(RESPONSES, ranker.encode_candidates(RESPONSES).numpy(), strict=True)
-    build_index(tmp_path / "own", [Candidate(None, text, vector=vector) for text, vector in records], own)
+    build_index(tmp_path / "own", [Candidate(None, text, vector=vector) for text, vector in records], ranker)
     assert foreign_candidates(str(tmp_path / "own"), ranker) is None
 
 
