@@ -90,8 +90,6 @@ class Maker:
         model, tokenizer = values.pop("fingerprints")
         values |= {"model_fingerprint": model, "tokenizer_fingerprint": tokenizer}
         values["format_version"] = self.FORMAT_VERSION
-        if self.attention == "basic":  # earlier versions, which always took it for that, read the index, too
-            del values["attention"]
         return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from contextlib import closing
 from itertools import count
 
-import numpy as np
 import pytest
-import torch
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index import Candidate
-from polyencoder.index.folder import FolderIndex
-from polyencoder.index.folder.catalogue import Catalogue
-from polyencoder.index.folder.database import connect
-from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MilvusCollection
 from polyencoder.index.model import IndexModel
 from polyencoder.index.open import is_postgres, make_index, open_index
 from polyencoder.index.postgres.connection import Server
-from polyencoder.scoring import ContextEncoding, score
+from polyencoder.scoring import score
 
 TEXTS = ["hello", "do you ski ?", "i have two dogs ."]
 names = (f"model_{i}" for i in count())
@@ -178,16 +171,3 @@ def test_multihead_attention_without_a_model(tmp_path, make_ranker):
         )
         with pytest.raises(InputError, match="attention is 'multihead', but the contexts have no keys"):
             index.search(contexts.vectors)
-
-
-def test_an_index_that_does_not_say_its_attention(tmp_path, ranker):
-    """It was made until November 2026: "basic", as then, for contexts without keys."""
-    make_index(TEXTS, tmp_path / "index", ranker).close()
-    with closing(connect(tmp_path / "index" / DATABASE)) as connection:
-        catalogue = Catalogue(connection, tmp_path / "index")
-        assert "attention" not in json.loads(catalogue.description())
-    contexts = ContextEncoding(torch.from_numpy(np.eye(2, 16, dtype=np.float32)[None]))
-    with FolderIndex.open(tmp_path / "index") as index:
-        assert index.meta.attention == "basic"
-        expected = score(contexts, ranker.encode_candidates(TEXTS), attention="basic")[0].tolist()
-        assert scores(index, contexts) == pytest.approx(dict(zip(TEXTS, expected, strict=True)), rel=1e-4, abs=1e-5)

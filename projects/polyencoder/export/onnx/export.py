@@ -89,7 +89,7 @@ def export_onnx(
             for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
                 written.enter_context(atomic_write(target / name)).write_text(content, encoding="utf-8")
         candidates = candidate_fingerprint(model, text) if model.has_vectors else None
-        described = Description(weights, candidates, differences, digests, has_one_vector=model.has_one_vector)
+        described = Description(weights, candidates, differences, digests, model.has_one_vector)
         description.write_text(described.to_json(), encoding="utf-8")
         for name in (DESCRIPTION, *map(int8_name, steps)):
             (target / name).unlink(missing_ok=True)

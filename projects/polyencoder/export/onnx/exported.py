@@ -21,7 +21,7 @@ from polyencoder.export.onnx.files import (
     read_description,
 )
 from polyencoder.export.onnx.graph import CPU, Graph
-from polyencoder.storage.names import CONFIG, CONTEXT, SCORER, TOKENIZER
+from polyencoder.storage.names import CONFIG, SCORER, TOKENIZER
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 
 
@@ -76,9 +76,6 @@ class Exported:
         candidates, suffix = description.candidates, ""
         if not exact:  # another quantization gives other vectors
             suffix = f"-{precision}" + (f".{description.quantization}" if description.quantization > 1 else "")
-        one_vector = description.has_one_vector
-        if one_vector is None:
-            one_vector = CONTEXT in graphs and graphs[CONTEXT].has_one_vector
         return cls(
             config,
             text,
@@ -86,7 +83,7 @@ class Exported:
             precision,
             {"float32": description.weights},
             None if candidates is None else candidates + suffix,
-            one_vector,
+            description.has_one_vector,
         )
 
     @property

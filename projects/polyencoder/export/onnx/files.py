@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -66,12 +66,12 @@ class Description:
     """The torch ranker's candidate fingerprint; None for a cross-encoder."""
     differences: dict[str, float]
     """Each float32 graph's largest deviation from torch, relative to the largest value."""
-    graphs: dict[str, str] = field(default_factory=dict)
+    graphs: dict[str, str]
     """The SHA-256 of each graph's file, by its name."""
+    has_one_vector: bool
+    """As `RankerModel.has_one_vector`."""
     quantization: int = 1
     """That of its int8 graphs, if any."""
-    has_one_vector: bool | None = None
-    """As `RankerModel.has_one_vector`; None in those of older versions."""
     format_version: int = FORMAT_VERSION
 
     def to_json(self) -> str:
@@ -103,11 +103,9 @@ def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = Non
     """Verifies the graphs of a folder against their digests; returns their names.
 
     `progress` is called with numbers of bytes that were read. Raises CheckpointError for a graph that is missing or
-    damaged, and for a folder without digests.
+    damaged.
     """
     expected = read_description(folder).graphs
-    if not expected:
-        raise CheckpointError(f"{folder / DESCRIPTION}: holds no checksums of the graphs; export again")
     for name, digest in sorted(expected.items()):
         try:
             found = file_digest(folder / name, progress=progress)

@@ -71,11 +71,6 @@ class Graph:
         """Whether the graph takes the two texts of a context separately (multi-context ConveRT)."""
         return "extra_ids" in self._inputs
 
-    @property
-    def has_one_vector(self) -> bool:
-        """Whether a graph of contexts gives one vector for each, or, with two texts, one of both."""
-        return self.takes_both_texts or self._session.get_outputs()[0].shape[1:-1] == [1]
-
     def __call__(
         self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
     ) -> dict[str, Array]:

@@ -58,8 +58,8 @@ class FaissFile:
         rows: the index covers the rows 0 to `rows` - 1.
         max_norm: the length of the longest vector, for the rounding error of inner products.
         parameters: of the build; `ef_search` (hnsw) and `nprobe` (ivf) are a search's defaults.
+        ends: a digest of the file's beginning and end, compared when it is opened.
         tuned: the measured defaults of a search (see `tuning`); None if not tuned.
-        ends: a digest of the file's beginning and end, compared when it is opened; empty in earlier indexes.
     """
 
     file: str
@@ -67,8 +67,8 @@ class FaissFile:
     rows: int
     max_norm: float
     parameters: Parameters
+    ends: str
     tuned: Tuned | None = None
-    ends: str = ""
 
     @classmethod
     def parsed(cls, values: dict[str, Any]) -> FaissFile:

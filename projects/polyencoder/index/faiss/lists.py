@@ -53,7 +53,7 @@ class FaissLists:
         """FAISS's index, mapped into memory."""
         faiss, meta = faiss_library(), self.meta
         try:
-            is_other = bool(meta.ends) and ends_fingerprint(self._file) != meta.ends
+            is_other = ends_fingerprint(self._file) != meta.ends
             index = faiss.read_index(str(self._file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
         except (RuntimeError, OSError) as error:
             raise CheckpointError(

@@ -95,7 +95,7 @@ def test_a_token_of_outliers_makes_no_other_one_coarse(opset, outputs, tmp_path)
     )
     model = made.make_model(graph, opset_imports=[made.make_opsetid("", opset)], ir_version=9)
     onnx.save(model, tmp_path / "scorer.onnx")
-    (tmp_path / "onnx.json").write_text(Description("of no model", None, {"scorer.onnx": 0.0}).to_json())
+    (tmp_path / "onnx.json").write_text(Description("of no model", None, {"scorer.onnx": 0.0}, {}, True).to_json())
     quantize_int8(tmp_path)
     session = runtime.InferenceSession(tmp_path / "scorer.int8.onnx", providers=["CPUExecutionProvider"])
     found, expected = session.run(None, {"tokens": tokens})[0], tokens @ weights
