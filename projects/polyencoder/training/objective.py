@@ -12,7 +12,6 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool, inline_pool, shared_pool, without_twins
-from polyencoder.errors import ConfigError
 from polyencoder.modeling import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
@@ -74,8 +73,6 @@ class CrossEntropy:
     """
 
     def __init__(self, label_smoothing: float = 0.0) -> None:
-        if not 0 <= label_smoothing < 1:
-            raise ConfigError(f"label_smoothing is {label_smoothing}; it must be at least 0 and below 1")
         self.label_smoothing = label_smoothing
 
     def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from polyencoder.errors import ConfigError, InputError, TrainingError
+from polyencoder.errors import InputError, TrainingError
 from polyencoder.settings.training import HardNegatives
 from polyencoder.training.distributed import sum_of_all
 
@@ -67,8 +67,6 @@ class FiniteUpdates:
     """
 
     def __init__(self, *, limit: int) -> None:
-        if limit < 1:
-            raise ConfigError(f"max_nonfinite is {limit}; it must be at least 1", argument="max_nonfinite")
         self._limit = limit
         self.in_a_row = 0
         """Updates skipped in a row; a resumed run continues to count."""

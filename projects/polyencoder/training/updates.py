@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import sum_gradients
 from polyencoder.training.optimizer import clip_embeddings
 from polyencoder.training.precision import Precision
@@ -42,10 +41,6 @@ class OptimizerUpdates:
         clip: float | None = None,
         max_nonfinite: int = 5,
     ) -> None:
-        if accumulate < 1:
-            raise ConfigError(f"gradients of {accumulate} batches cannot be accumulated; give 1 or more")
-        if clip is not None and not clip > 0:
-            raise ConfigError(f"gradients cannot be clipped at a norm of {clip}; it must be above 0")
         self.model, self.optimizer, self.schedule, self.precision = model, optimizer, schedule, precision
         self.count = self.left_out = 0
         self.norm = self.time = 0.0

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyencoder.errors import ConfigError, TrainingError
+from polyencoder.errors import TrainingError
 from polyencoder.settings.training import ScheduleConfig
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
@@ -104,12 +104,3 @@ def test_a_resumed_run_makes_the_same_updates(model):
     assert torch.equal(model.weight.grad, other.weight.grad)
     for name in ("count", "left_out", "norm", "learning_rate", "is_under_way"):
         assert getattr(resumed, name) == getattr(updates, name), name
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"accumulate": 0}, "of 0 batches"), ({"clip": 0.0}, "at a norm of 0.0"), ({"clip": float("nan")}, "norm of nan")],
-)
-def test_settings_that_cannot_be(model, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        updates_of(model, **settings)

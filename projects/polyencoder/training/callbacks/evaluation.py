@@ -48,8 +48,6 @@ class Evaluation(Callback):
         self._begin(every)
 
     def _begin(self, every: int) -> None:
-        if every < 1:
-            raise ConfigError(f"evaluation every {every} examples: give 1 or more")
         self._every = every
         self._done = 0  # evaluations by `position`
         self._at = 0  # updates at the last one: a model without updates is not evaluated

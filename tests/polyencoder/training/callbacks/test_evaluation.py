@@ -69,11 +69,6 @@ def test_a_resumed_run_evaluates_where_it_would_have(evaluated):
     assert evaluated.reports == [16, 32]
 
 
-def test_a_step_of_evaluation_is_at_least_one_example():
-    with pytest.raises(ConfigError, match="evaluation every 0 examples"):
-        Evaluation(None, [], every=0)
-
-
 def kept(run, values, **settings) -> KeepBest:
     best = KeepBest(Saved(), "folder", **settings)
     for number, value in enumerate(values, start=1):
