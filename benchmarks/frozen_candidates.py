@@ -30,6 +30,7 @@ from polyencoder.training.start import starting_ranker
 
 TOP_K = 10
 BATCH = 32
+Parts = dict[str, list[tuple[list[str], str]]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -70,11 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_report(report, as_json=flags.json)
 
 
-def pairs(datapath: Path, *, tested: int, trained: int) -> dict[str, list[tuple[list[str], str]]]:
+def pairs(datapath: Path, *, tested: int, trained: int) -> Parts:
     """(turns, reply) of conversations, each in one part: `test`, `valid` (a tenth as many as `train`) and `train`."""
-    conversations = list(dialogues(datapath))
+    conversations = [dialogue["turns"] for dialogue in dialogues(datapath)]
     random.Random(0).shuffle(conversations)
-    parts: dict[str, list[tuple[list[str], str]]] = {"test": [], "valid": [], "train": []}
+    parts: Parts = {"test": [], "valid": [], "train": []}
     for place, turns in enumerate(conversations):
         part = {0: "test", 1: "valid"}.get(place % 10, "train")
         parts[part] += [(turns[:n], turns[n]) for n in range(2, len(turns))]
@@ -82,15 +83,7 @@ def pairs(datapath: Path, *, tested: int, trained: int) -> dict[str, list[tuple[
     return {part: random.Random(1).sample(found, min(counts[part], len(found))) for part, found in parts.items()}
 
 
-def measure(
-    encoder: str,
-    parts: dict[str, list[tuple[list[str], str]]],
-    folder: Path,
-    *,
-    updates: int,
-    codes: int,
-    seed: int,
-) -> list[dict[str, Any]]:
+def measure(encoder: str, parts: Parts, folder: Path, *, updates: int, codes: int, seed: int) -> list[dict[str, Any]]:
     """The rows of the report: recall of the right reply among all that are indexed, in percent."""
     _write(parts, folder)
     before, test = Ranker.load(encoder), parts["test"]
@@ -120,14 +113,7 @@ def measure(
 
 
 def measure_foreign(
-    encoder: str,
-    foreign: str,
-    parts: dict[str, list[tuple[list[str], str]]],
-    folder: Path,
-    *,
-    updates: int,
-    codes: int,
-    seed: int,
+    encoder: str, foreign: str, parts: Parts, folder: Path, *, updates: int, codes: int, seed: int
 ) -> list[dict[str, Any]]:
     """The same for the vectors of a foreign encoder, of all parts' replies; those of the tests are searched."""
     _write(parts, folder)
@@ -164,7 +150,7 @@ def measure_foreign(
     return list(rows())
 
 
-def _write(parts: dict[str, list[tuple[list[str], str]]], folder: Path) -> None:
+def _write(parts: Parts, folder: Path) -> None:
     for part in ("train", "valid"):
         lines = (json.dumps({"context": turns, "response": reply}) for turns, reply in parts[part])
         (folder / f"{part}.jsonl").write_text("\n".join(lines), encoding="utf-8")

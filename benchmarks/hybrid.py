@@ -27,9 +27,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
-import gzip
-import json
 import math
 import random
 import tempfile
@@ -42,9 +39,10 @@ import torch
 
 from benchmarks import hybrid_time
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
+from benchmarks.search.texts import articles, dialogues, file_of
 from polyencoder.calibration.weight import fit_weight, observe_hybrid
 from polyencoder.data.example import Example
-from polyencoder.data.readers import lines
+from polyencoder.data.readers import records
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.ranker import Ranker
@@ -204,53 +202,42 @@ def _ndcg(right: Sequence[bool], query: Query) -> float:
 
 
 def _wiki(datapath: Path) -> tuple[list[Query], Iterator[str]]:
-    rng = random.Random(0)
-    folder, queries = datapath / "wiki_article_search", []
-    for sentences in _articles(folder, "test"):
+    rng, queries = random.Random(0), []
+    for sentences in articles(datapath, "test"):
         query = sentences.pop(rng.randrange(1, len(sentences)))
         queries.append(Query([query], frozenset([" ".join(sentences)])))
-    others = (" ".join(sentences) for part in ("valid", "train") for sentences in _articles(folder, part))
+    others = (" ".join(sentences) for split in ("valid", "train") for sentences in articles(datapath, split))
     return queries, others
 
 
-def _articles(folder: Path, part: str) -> Iterator[list[str]]:
-    """The sentences of each article that has at least four."""
-    for _, line in lines(_file(folder, f"wikipedia_{part}.txt")):
-        sentences = [sentence for sentence in line.split("\t") if sentence.strip()]
-        if len(sentences) >= 4:
-            yield sentences
-
-
 def _dstc7(datapath: Path) -> tuple[list[Query], Iterator[str]]:
-    path = _file(datapath / "dstc7", "ubuntu_dev_subtask_1.json")
-    with gzip.open(path, "rt") if path.suffix == ".gz" else open(path, encoding="utf-8") as file:
-        dialogues = json.load(file)
+    found = [dialogue for _, dialogue in records(file_of(datapath, "dstc7/ubuntu_dev_subtask_1.json*"))]
     queries = [
         Query(
             [one["utterance"] for one in dialogue["messages-so-far"]],
             frozenset([dialogue["options-for-correct-answers"][0]["utterance"]]),
         )
-        for dialogue in dialogues
+        for dialogue in found
     ]
-    return queries, (option["utterance"] for dialogue in dialogues for option in dialogue["options-for-next"])
+    return queries, (option["utterance"] for dialogue in found for option in dialogue["options-for-next"])
 
 
 def _dailydialog(datapath: Path) -> tuple[list[Query], Iterator[str]]:
-    dialogues = [json.loads(line) for _, line in lines(_file(datapath / "dailydialog", "dialogues.jsonl"))]
+    found = [*dialogues(datapath)]
     queries = [
         Query(one["turns"][:place], frozenset([one["turns"][place]]))
-        for one in dialogues
+        for one in found
         if one["split"] == "test"
         for place in range(2, len(one["turns"]))
     ]
-    return queries, (turn for one in dialogues if one["split"] != "test" for turn in one["turns"][1:])
+    return queries, (turn for one in found if one["split"] != "test" for turn in one["turns"][1:])
 
 
 def _banking77(datapath: Path) -> tuple[list[Query], Iterator[str]]:
     questions: dict[str, list[tuple[str, str]]] = {}
     for part in ("train", "test"):
-        with open(_file(datapath / "banking77", f"{part}.csv"), encoding="utf-8", newline="") as file:
-            questions[part] = [(row["text"].strip(), row["category"]) for row in csv.DictReader(file)]
+        rows = records(file_of(datapath, f"banking77/{part}.csv*"))
+        questions[part] = [(row["text"].strip(), row["category"]) for _, row in rows]
     of_intent: dict[str, set[str]] = {}
     for text, intent in questions["train"][::4]:  # a quarter: 2,500 texts
         of_intent.setdefault(intent, set()).add(text)
@@ -258,13 +245,6 @@ def _banking77(datapath: Path) -> tuple[list[Query], Iterator[str]]:
 
 
 TASKS: dict[str, Read] = {"wiki": _wiki, "dstc7": _dstc7, "dailydialog": _dailydialog, "banking77": _banking77}
-
-
-def _file(folder: Path, name: str) -> Path:
-    found = sorted(folder.glob(f"{name}*"))
-    if not found:
-        raise SystemExit(f"{folder}: has no {name} (docs/tasks.md)")
-    return found[0]
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
+from benchmarks.search.texts import articles
 from polyencoder.data.contexts import read_queries
-from polyencoder.data.readers import lines
 from polyencoder.data.trec import read_qrels, write_run
 from polyencoder.evaluation.retrieval import evaluate_retrieval, evaluate_run
 from polyencoder.index import candidates_from
@@ -58,10 +59,7 @@ def make_folder(datapath: Path, folder: Path, *, most: int | None) -> None:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     corpus, queries, qrels = [], [], ["query-id\tcorpus-id\tscore"]
     for part in ("test", "valid"):
-        for number, (_, line) in enumerate(lines(_file(datapath, part))):
-            sentences = [sentence for sentence in line.split("\t") if sentence.strip()]
-            if len(sentences) < 4 or (most is not None and number >= most):
-                continue
+        for number, sentences in enumerate(islice(articles(datapath, part), most)):
             query = sentences.pop(rng.randrange(1, len(sentences)))
             corpus.append(json.dumps({"_id": f"{part}{number}", "title": "", "text": " ".join(sentences)}))
             if part == "test":
@@ -102,13 +100,6 @@ def _bm25(corpus: Path, queries: dict[str, str]) -> dict[str, dict[str, float]]:
         query: {str(documents[place].id): float(score) for place, score in zip(own, of_own, strict=True)}
         for query, own, of_own in zip(queries, places, scores, strict=True)
     }
-
-
-def _file(datapath: Path, part: str) -> Path:
-    found = sorted(datapath.glob(f"wiki_article_search/wikipedia_{part}.txt*"))
-    if not found:
-        raise SystemExit(f"{datapath}: has no wiki_article_search/wikipedia_{part}.txt (docs/tasks.md)")
-    return found[0]
 
 
 if __name__ == "__main__":

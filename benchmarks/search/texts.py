@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import count, islice, pairwise
 from pathlib import Path
+from typing import Any
 
 from polyencoder.data.readers import lines, records
 
@@ -14,22 +15,23 @@ MADE = "words of one to three made syllables, as many as ConvAI2's validation ex
 _CONVAI2 = "ConvAI2/{split}_*_original*.txt*"
 _UBUNTU = "Ubuntu/train.csv*"
 _DAILYDIALOG = "dailydialog/dialogues.jsonl*"
+_WIKIPEDIA = "wiki_article_search/wikipedia_{split}.txt*"
 
 
 def read_contexts(datapath: Path, count: int) -> list[list[str]]:
     """The turns, persona lines first, of `count` of ConvAI2's validation examples, always the same."""
-    found = [turns for turns, _ in _convai2(_file(datapath, _CONVAI2.format(split="valid")))]
+    found = [turns for turns, *_ in convai2(file_of(datapath, _CONVAI2.format(split="valid")))]
     return random.Random(0).sample(found, min(count, len(found)))
 
 
 def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     """The distinct labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, shuffled; at most `count`."""
-    found = [label for _, label in _convai2(_file(datapath, _CONVAI2.format(split="train")))]
-    for _, row in records(_file(datapath, _UBUNTU)):
+    found = [label for _, label, *_ in convai2(file_of(datapath, _CONVAI2.format(split="train")))]
+    for _, row in records(file_of(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
             found.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
-    for turns in dialogues(datapath):
-        found += [reply for _, reply in pairwise(turns)]
+    for dialogue in dialogues(datapath):
+        found += [reply for _, reply in pairwise(dialogue["turns"])]
     different = [text for text in dict.fromkeys(found) if text.strip()]
     random.Random(0).shuffle(different)
     return different[:count]
@@ -51,9 +53,17 @@ def read_texts(datapath: Path, count: int) -> list[str]:
     return [*islice(texts, count)]
 
 
-def dialogues(datapath: Path) -> Iterator[list[str]]:
-    """The turns of each of DailyDialog's conversations."""
-    return (dialogue["turns"] for _, dialogue in records(_file(datapath, _DAILYDIALOG)))
+def dialogues(datapath: Path) -> Iterator[dict[str, Any]]:
+    """DailyDialog's conversations, each with its `turns` and `split`."""
+    return (dialogue for _, dialogue in records(file_of(datapath, _DAILYDIALOG)))
+
+
+def articles(datapath: Path, split: str) -> Iterator[list[str]]:
+    """The sentences of each of Wikipedia's articles that has at least four."""
+    for _, line in lines(file_of(datapath, _WIKIPEDIA.format(split=split))):
+        sentences = [sentence for sentence in line.split("\t") if sentence.strip()]
+        if len(sentences) >= 4:
+            yield sentences
 
 
 def numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
@@ -86,21 +96,24 @@ def _sentence(rng: random.Random) -> str:
     return " ".join(islice(words, rng.randint(4, 18)))
 
 
-def _convai2(path: Path) -> Iterator[tuple[list[str], str]]:
-    """(turns so far, label) of each example of a file in ParlAI's text format."""
+def convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
+    """(turns so far, label, candidates) of each example of a file in ParlAI's text format.
+
+    Persona lines are turns, the first ones; as `-t selection:convai2` without ParlAI.
+    """
     turns: list[str] = []
     for _, line in lines(path):
-        number, _, rest = line.partition(" ")
+        number, _, rest = line.rstrip(" ").partition(" ")
         if number == "1":
             turns = []
         text, *fields = rest.split("\t")
         turns.append(text)
         if fields:
-            yield list(turns), fields[0]
+            yield list(turns), fields[0], fields[2].split("|") if len(fields) > 2 and fields[2] else []
             turns.append(fields[0])
 
 
-def _file(datapath: Path, pattern: str) -> Path:
+def file_of(datapath: Path, pattern: str) -> Path:
     """The largest file of this name: it has the most texts."""
     found = [path for path in datapath.glob(pattern) if path.is_file()]
     if not found:

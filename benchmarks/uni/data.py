@@ -11,36 +11,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.search.texts import convai2
 from benchmarks.uni.contenders import Contexts
 from benchmarks.uni.tower import Packed
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_pairs
-from polyencoder.data.readers import format_of, lines
+from polyencoder.data.readers import format_of
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.text.batches import padded
 
 
 def read_examples(path: Path) -> list[Example]:
     """The examples of a file: ConvAI2's text format (`.txt`), or whatever `polyencoder train` reads."""
-    found = list(_convai2(path) if format_of(path) == "txt" else read_pairs(path))
+    is_convai2 = format_of(path) == "txt"
+    found = [Example(*one) for one in convai2(path)] if is_convai2 else list(read_pairs(path))
     if not found:
         raise SystemExit(f"{path}: has no examples")
     return found
-
-
-def _convai2(path: Path) -> Iterator[Example]:
-    """Each turn with those before it, persona lines first; as `-t selection:convai2` without ParlAI."""
-    turns: list[str] = []
-    for _, line in lines(path):
-        number, _, rest = line.rstrip(" ").partition(" ")
-        if number == "1":
-            turns = []
-        text, *fields = rest.split("\t")
-        turns.append(text)
-        if fields:
-            candidates = fields[2].split("|") if len(fields) > 2 and fields[2] else None
-            yield Example(list(turns), fields[0], candidates)
-            turns.append(fields[0])
 
 
 def drawn(examples: Sequence[Example], number: int | None) -> list[Example]:
