@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only
 import gc
 import importlib.util
 import json
+import logging
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,16 +60,31 @@ hypothesis_settings.register_profile(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """What is imported stays: the garbage collector need not go through it again and again."""
+    """What is imported stays: the garbage collector need not go through it again and again.
+
+    To each logger that does not propagate, fifty of torch's, pytest adds its handlers three times in a test.
+    """
     gc.disable()
     found = yield
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.startswith("torch.") and isinstance(logger, logging.Logger):
+            logger.propagate = True
     gc.freeze()
     gc.enable()
     return found
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cheap_seeds() -> Iterator[None]:
+    """Without an accelerator `torch.manual_seed` seeds the CPU alone: for others it formats three stacks, in 2 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not torch.accelerator.is_available():
+            patch.setattr(torch, "manual_seed", torch.default_generator.manual_seed)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def seeded() -> None:
+def seeded(cheap_seeds) -> None:
     """Every test begins with the same random state, whatever ran before it: none passes or fails by luck."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the old generator is what ParlAI draws from
