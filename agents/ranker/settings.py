@@ -46,6 +46,7 @@ def add_settings(
         notes: additions to the help, by the names of options.
     """
     names, groups, others = option_names(cls), {}, {*without}
+    flags = {flag(name): flag(option) for name, option in names.items()}
     for name, leaf in leaves(cls).items():
         found = leaf.parlai
         if found is None or found.theirs or others & {name, *leaf.path} or _of_others(leaf, architecture):
@@ -60,7 +61,7 @@ def add_settings(
             type=_type(leaf),
             default=_default(leaf),
             choices=None if float in leaf.kinds else leaf.choices or None,
-            help=_help(f"{leaf.help} {(notes or {}).get(found.name, '')}".strip(), names),
+            help=_help(f"{leaf.help} {(notes or {}).get(found.name, '')}".strip(), flags),
         )
 
 
@@ -143,9 +144,8 @@ def _default(leaf: Leaf) -> Any:
     return leaf.default
 
 
-def _help(words: str, names: Mapping[str, str]) -> str:
+def _help(words: str, flags: Mapping[str, str]) -> str:
     """The help of a setting, with ParlAI's flags, escaped for argparse."""
-    flags = {flag(name): flag(option) for name, option in names.items()}
     return re.sub("--[a-z-]*[a-z]", lambda found: flags.get(found[0], found[0]), words).replace("%", "%%")
 
 

@@ -64,8 +64,12 @@ class Parlai(NamedTuple):
     short: str | None = None
 
 
-class Leaf(NamedTuple):
-    """A setting at any depth: the path of fields to it, its type with metadata, its field and class."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Leaf:
+    """A setting at any depth: the path of fields to it, its type with metadata, its field and class.
+
+    What is read from its type is kept: parsers of commands ask for it thousands of times.
+    """
 
     path: tuple[str, ...]
     hint: Any
@@ -74,19 +78,19 @@ class Leaf(NamedTuple):
 
     def metadata(self, kind: type[T]) -> list[T]:
         """The metadata of one class, including that of types in a union."""
-        return [one for one in parts(self.hint) if isinstance(one, kind)]
+        return [one for one in self.kinds if isinstance(one, kind)]
 
-    @property
-    def kinds(self) -> list[Any]:
-        """The types of its values: `[float, NoneType]` of an optional number; and the metadata."""
-        return list(parts(self.hint))
+    @functools.cached_property
+    def kinds(self) -> tuple[Any, ...]:
+        """The types of its values: `(float, NoneType)` of an optional number; and the metadata."""
+        return tuple(parts(self.hint))
 
-    @property
+    @functools.cached_property
     def choices(self) -> tuple[Any, ...]:
         """The values of the `Literal` in its type."""
         return tuple(one for kind in self.kinds if get_origin(kind) is Literal for one in get_args(kind))
 
-    @property
+    @functools.cached_property
     def help(self) -> str:
         """The docstring under the field, in one line."""
         return str(self.field.metadata.get("help") or _docstrings(self.owner).get(self.path[-1], ""))
@@ -96,7 +100,7 @@ class Leaf(NamedTuple):
         """The class's panel in the help."""
         return str(getattr(self.owner, "__panel__", None) or "Settings")
 
-    @property
+    @functools.cached_property
     def parlai(self) -> Parlai | None:
         """ParlAI's option for the setting, by its own name or the flag's; None without one."""
         found = next(iter(self.metadata(Parlai)), Parlai("" if getattr(self.owner, "__in_parlai__", False) else None))
