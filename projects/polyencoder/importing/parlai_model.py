@@ -11,6 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +62,24 @@ def import_parlai(model_file: str | os.PathLike[str]) -> tuple[RankerModel, Text
 
 
 def read_ranker_config(model_file: str | os.PathLike[str]) -> RankerConfig:
-    """The configuration that `read_ranker_file` returns, without reading the weights of a folder."""
+    """The configuration that `read_ranker_file` returns, without reading the weights of a folder.
+
+    A file of ours that has not changed since is not read again.
+    """
     if Path(model_file).is_dir():
         return read_folder_config(model_file)
-    return read_ranker_file(model_file)[0]
+    if is_parlai_model(model_file):
+        return read_parlai_model(model_file)[0]
+    try:
+        file = os.stat(model_file)
+    except OSError:
+        return read_model_file(model_file)[0]  # says what is wrong
+    return _read_config(os.path.abspath(model_file), (file.st_ino, file.st_size, file.st_mtime_ns))
+
+
+@lru_cache(maxsize=8)
+def _read_config(model_file: str, version: tuple[int, ...]) -> RankerConfig:
+    return read_model_file(model_file)[0]
 
 
 def read_ranker_file(model_file: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:

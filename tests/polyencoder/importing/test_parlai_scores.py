@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from polyencoder.errors import CheckpointError
+from polyencoder.importing import read_ranker_config
 from polyencoder.importing.parlai_weights import batch_dependence
+from polyencoder.storage.checkpoint import CONFIG_KEY
 
 pytest.importorskip("parlai", reason="compares with ParlAI, which is not installed")
 
@@ -228,3 +232,16 @@ def test_training_reaches_all_weights_of_a_shared_model(variant):
     torch.testing.assert_close(found, expected)
     found.sum().backward()
     assert [name for name, weight in model.named_parameters() if weight.grad is None] == []
+
+
+def test_the_configuration_is_that_of_the_file_as_it_is_now(make_config, tmp_path):
+    path, new = tmp_path / "model", tmp_path / "new"
+    for time, n_codes in enumerate((4, 5, 4)):
+        torch.save({"model": {}, CONFIG_KEY: make_config("poly", n_codes=n_codes).to_json()}, new)
+        os.utime(new, ns=(time, time))  # a clock may not tell them apart
+        new.replace(path)
+        assert read_ranker_config(path).n_codes == n_codes
+    assert read_ranker_config(path) is read_ranker_config(path)  # a file that is the same is not read again
+    path.unlink()
+    with pytest.raises(CheckpointError, match="model: no such model file"):
+        read_ranker_config(path)
