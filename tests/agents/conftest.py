@@ -30,6 +30,7 @@ from polyencoder.index.folder import encoding
 from polyencoder.ranker import reading
 from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.randomness import seed_everything
+from tests.plain_reports import plain_reports  # noqa: F401 - a fixture
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 torch.set_num_threads(1)

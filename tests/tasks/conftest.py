@@ -11,6 +11,7 @@ from parlai.core.params import ParlaiParser
 from parlai.core.teachers import create_task_agent_from_taskname
 
 from tests import task_files
+from tests.plain_reports import plain_reports  # noqa: F401 - a fixture
 
 torch.set_num_threads(1)
 
