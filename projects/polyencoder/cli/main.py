@@ -8,8 +8,8 @@ from __future__ import annotations
 import ast
 import os
 import sys
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Mapping, Sequence
+from functools import cache, reduce
 from importlib.util import find_spec
 from inspect import BoundArguments
 from pathlib import Path
@@ -167,7 +167,8 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
-def flags_of(command: str) -> dict[str, str]:
+@cache
+def flags_of(command: str) -> Mapping[str, str]:
     """The flags of a command, and of those below it, by the names of its settings."""
     found = app[command]
     below = [found[name] for name in found if not name.startswith("-")]
