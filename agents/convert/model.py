@@ -83,7 +83,8 @@ class ConvertFamily(ModelFamily):
             if opt.get("number_turns") and text.config.history_size == 1:
                 raise ConfigError("--number-turns true: needs --extra-contexts; leave it out")
             multi_context, size = text.config.history_size != 1, text.tokenizer.get_vocab_size(False)
-            sizes = ConvertConfig(size, multi_context=multi_context, **_sizes(opt), **_quantization(opt), **dropout)
+            given = parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
+            sizes = ConvertConfig(size, multi_context=multi_context, **given, **_quantization(opt), **dropout)
             config = convert_ranker(sizes, text.config)
         else:
             check_start(opt, start)
@@ -106,11 +107,6 @@ class ConvertDictionary(RankerDictionary):
     """The dictionary of `-m convert`."""
 
     family = ConvertFamily()
-
-
-def _sizes(opt: Opt) -> dict[str, Any]:
-    """The sizes given by flags."""
-    return parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
 
 
 def _quantization(opt: Opt) -> dict[str, Any]:

@@ -44,9 +44,6 @@ PAPER_DEFAULTS = {
 OF_THE_ENCODER = ("n_layers", "embedding_size", "n_heads", "ffn_size")
 """Sizes that must match an existing encoder."""
 
-OF_THE_OBJECTIVE = ("next", "reduction_type")
-"""Settings that must match a `--model-file`; applied to new models and `--init-model`."""
-
 _RANKS = "pre-training ranks no candidates"
 _WHOLE = "a response is truncated only if it leaves less than a quarter of --n-positions for its context"
 _TOKENIZER = "the tokenizer comes from --vocabulary or --backbone"

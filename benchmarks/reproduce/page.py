@@ -20,6 +20,7 @@ LEFT_OUT = {
     "ConveRT, Table 1": "the sizes of three intent data sets, of which only BANKING77 is public.",
     "ConveRT, Tables 7 and 9": "links to data and models, no measurements.",
 }
+_ABOUT = "- `--scale {scale.name}`: {scale.title}. Its file estimates hours for {scale.machine}."
 _HEAD = """# Results
 
 The papers' numbers beside this project's. One command reproduces a table or some of its rows:
@@ -73,7 +74,7 @@ def page(results: Path) -> str:
         ConfigError, InputError: a table or a stored result is invalid; the message names the file.
     """
     scales = [read_scale(name) for name in scale_names()]
-    lines = [_HEAD.format(scales="\n".join(_about(scale) for scale in scales))]
+    lines = [_HEAD.format(scales="\n".join(_ABOUT.format(scale=scale) for scale in scales))]
     for name in table_names():
         table = read_table(name)
         here = [measured(table, scale, results) for scale in scales]
@@ -106,10 +107,6 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
                 runs[row.name, column.title] = run.name
     wanted = {one.run.name: one.seeds for one in plan(table, scale, rows, seeds=None)}
     return Measured(scale, values, {name: kept for name, kept in found.items() if kept}, wanted, runs)
-
-
-def _about(scale: Scale) -> str:
-    return f"- `--scale {scale.name}`: {scale.title}. Its file estimates hours for {scale.machine}."
 
 
 def grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:

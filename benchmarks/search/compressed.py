@@ -67,7 +67,9 @@ def measure(
         bytes_of[asked] = (vectors.folder / made.file).stat().st_size / len(vectors)
         ways |= {(asked, length): partial(_listed, FaissSearch(made, vectors), length) for length in LENGTHS}
     with faiss_threads(torch.get_num_threads()):
-        for name, make in {"signs": _signs, "signs-faiss": _signs_by_faiss, **_faiss_codes()}.items():
+        codes: dict[str, Callable[[Vectors], tuple[Propose, float]]] = {"signs": _signs, "signs-faiss": _signs_by_faiss}
+        codes |= {name: partial(_codes, recipe=recipe) for name, recipe in CODES.items()}
+        for name, make in codes.items():
             start = time.process_time()
             propose, bytes_of[name] = make(vectors)
             build_s[name] = time.process_time() - start
@@ -116,10 +118,6 @@ def _signs_by_faiss(vectors: Vectors) -> tuple[Propose, float]:
     index = faiss_library().IndexBinaryFlat(vectors.dim)
     index.add(_packed(vectors))
     return lambda context, length: index.search(np.packbits(context > 0, axis=1), length)[1][0], vectors.dim / 8
-
-
-def _faiss_codes() -> dict[str, Callable[[Vectors], tuple[Propose, float]]]:
-    return {name: partial(_codes, recipe=recipe) for name, recipe in CODES.items()}
 
 
 def _codes(vectors: Vectors, *, recipe: str) -> tuple[Propose, float]:

@@ -67,7 +67,7 @@ def measure(
                 ids = [[hit.id for hit in hits] for hits in found]
                 peers: Mapping[str, Work] = {
                     "scan": scan,
-                    "index": partial(each_of, partial(_searched, index=index, way=way), single[:TIMED]),
+                    "index": partial(each_of, partial(index.search, top_k=TOP_K, exactness=way), single[:TIMED]),
                 }
                 times = interleaved_ms(peers, repeats=repeats)
                 rows.append(
@@ -118,7 +118,3 @@ def _built(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
 
 def _all_found(found: list[list[Hit]], contexts: Sequence[ContextEncoding], *, index: Index, way: Any) -> None:
     found += (index.search(one, top_k=TOP_K, exactness=way)[0] for one in contexts)
-
-
-def _searched(context: ContextEncoding, *, index: Index, way: Any) -> object:
-    return index.search(context, top_k=TOP_K, exactness=way)

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, two_towers, use_threads
 from benchmarks.search.texts import numbered
 from polyencoder.index import candidates_from, open_index
@@ -71,17 +69,14 @@ def _search(folder: Path) -> dict[str, Any]:
 def _first_layer(ranker: Ranker) -> tuple[Ranker, float]:
     """The ranker with one layer in each tower, and the size of the candidate tower's others, in MB."""
     model = copy.deepcopy(two_towers(ranker))
-    left_out = [p for layer in model.candidate_tower.layers()[1:] for p in layer.parameters()]
+    parameters = (one for layer in model.candidate_tower.layers()[1:] for one in layer.parameters())
+    size_mb = sum(one.numel() * one.element_size() for one in parameters) / 2**20
     for tower in {model.candidate_tower, model.context_tower}:
         layers = tower.layers()
         del layers[1:]
         tower.model.config.num_hidden_layers = 1
     model.config.backbone["num_hidden_layers"] = 1
-    return Ranker(model, ranker.text, device="cpu"), _size_mb(left_out)
-
-
-def _size_mb(parameters: Sequence[nn.Parameter]) -> float:
-    return sum(one.numel() * one.element_size() for one in parameters) / 2**20
+    return Ranker(model, ranker.text, device="cpu"), size_mb
 
 
 if __name__ == "__main__":
