@@ -61,6 +61,17 @@ def options(*, folder: Path, training: bool, **flags: Any) -> Any:
     return opt
 
 
+def teacher_of(task: str, *, datatype: str, **flags: Any) -> Any:
+    """The teacher of a task."""
+    quiet_parlai()
+    from parlai.core.params import ParlaiParser
+    from parlai.core.teachers import create_task_agent_from_taskname
+
+    opt = ParlaiParser(True, False).parse_kwargs(task=task, datatype=datatype, loglevel="error", **flags)
+    (teacher,) = create_task_agent_from_taskname(opt)
+    return teacher
+
+
 def make_agent(opt: Any) -> Any:
     """A new agent."""
     from parlai.core.agents import create_agent

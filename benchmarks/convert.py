@@ -23,13 +23,10 @@ import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast
-from transformers.utils import logging
 
 from benchmarks.agents import quiet_parlai
 from benchmarks.common import (
@@ -38,10 +35,10 @@ from benchmarks.common import (
     machine,
     minilm_folder,
     print_report,
-    two_towers,
     use_threads,
 )
 from benchmarks.rate import encoded
+from benchmarks.search.encoding import sentence_transformer
 from polyencoder import Ranker, RankerConfig
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
@@ -149,22 +146,6 @@ def _others(backbone: str | None, folder: Path) -> dict[str, Ranker]:
     return {"minilm": minilm, "bert_base": Ranker(build_model(config).eval(), minilm.text, device="cpu")}
 
 
-def _sentence_transformers(ranker: Ranker, folder: Path) -> Callable[[Sequence[str]], object]:
-    """A function that encodes texts by sentence-transformers with the encoder of a bi-encoder."""
-    try:
-        library = import_module("sentence_transformers")
-    except ImportError as error:
-        raise SystemExit(f"no peer to measure ({error}): pip install sentence-transformers") from None
-    logging.set_verbosity_error()  # that a pooling layer is not there, which means do not ask for
-    logging.disable_progress_bar()
-    two_towers(ranker).context_tower.model.save_pretrained(folder)
-    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
-    PreTrainedTokenizerFast(tokenizer_object=ranker.text.tokenizer, **names).save_pretrained(folder)
-    peer = library.SentenceTransformer(str(folder), device="cpu")  # which takes the mean of outputs
-    peer.max_seq_length = ranker.text.config.label_truncate
-    return partial(peer.encode, show_progress_bar=False)
-
-
 def _in_float32(
     rankers: dict[str, Ranker], folder: Path, texts: Sequence[str], *, repeats: int
 ) -> list[dict[str, Any]]:
@@ -172,7 +153,8 @@ def _in_float32(
         name: partial(ranker.encode_candidates, texts) for name, ranker in rankers.items()
     }
     for name in OTHERS:
-        works[f"{name}_sentence_transformers"] = partial(_sentence_transformers(rankers[name], folder / name), texts)
+        peer = sentence_transformer(rankers[name], folder / name)
+        works[f"{name}_sentence_transformers"] = partial(peer.encode, texts, show_progress_bar=False)
     rows = []
     for name, ms in interleaved_ms(works, repeats=repeats).items():
         row = {"what": name, "dtype": "float32", "sentences_per_second": len(texts) / ms * 1e3}

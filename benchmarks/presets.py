@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from benchmarks.agents import CONVAI2, quiet_parlai
+from benchmarks.agents import CONVAI2, teacher_of
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, use_threads
 from polyencoder.data.example import Example
 from polyencoder.data.seeded_random import SeededRandom
@@ -98,14 +98,7 @@ def sample(task: str, datatype: str, *, datapath: str, count: int) -> list[Examp
 
 
 def _examples(task: str, datatype: str, *, datapath: str) -> Iterator[Example]:
-    quiet_parlai()
-    from parlai.core.params import ParlaiParser
-    from parlai.core.teachers import create_task_agent_from_taskname
-
-    opt = ParlaiParser(True, False).parse_kwargs(
-        task=task, datatype=datatype, datapath=datapath, loglevel="error", download_path=None
-    )
-    (teacher,) = create_task_agent_from_taskname(opt)
+    teacher = teacher_of(task, datatype=datatype, datapath=datapath)
     turns: list[str] = []
     while not teacher.epoch_done():
         message = teacher.act()

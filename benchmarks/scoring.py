@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.agents import quiet_parlai
 from benchmarks.common import (
     argument_parser,
     interleaved_ms,
@@ -145,12 +146,8 @@ def measure(
 
 def _parlai_scorer() -> Callable[[ContextEncoding, Tensor], Tensor]:
     """ParlAI's way for encoded candidates [1, n, dim] and batch size 1, where it needs no expansion."""
-    try:
-        from parlai.agents.transformer.polyencoder import PolyBasicAttention
-    except ImportError as error:
-        raise SystemExit(
-            f"this benchmark compares with ParlAI ({error}): pip install --no-deps parlai==1.7.2"
-        ) from None
+    quiet_parlai()
+    from parlai.agents.transformer.polyencoder import PolyBasicAttention
 
     def scores(context: ContextEncoding, candidates: Tensor) -> Tensor:
         attention = PolyBasicAttention("codes", context.n_codes, dim=2, attn="basic", get_weights=False)

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.agents import quiet_parlai
 from benchmarks.common import argument_parser, machine, measured_alone, peak_extra_mb, print_report
 from polyencoder.data.readers import json_array, open_bytes
 from polyencoder.errors import InputError, PolyencoderError
@@ -150,13 +151,10 @@ def measure_alone(case: Case) -> dict[str, float]:
 
 def measure(case: Case) -> dict[str, float]:
     """One epoch of a teacher: how many examples, how long, and the peak memory in MB (2**20 bytes)."""
-    try:
-        from parlai.core.params import ParlaiParser
-        from parlai.core.teachers import create_task_agent_from_taskname
-        from parlai.utils import logging
-    except ImportError as error:
-        raise SystemExit(f"this benchmark needs ParlAI ({error}): pip install --no-deps parlai==1.7.2") from None
-    logging.logger.setLevel(logging.ERROR)
+    quiet_parlai()
+    from parlai.core.params import ParlaiParser
+    from parlai.core.teachers import create_task_agent_from_taskname
+
     result: dict[str, float] = {}
 
     def read() -> None:

@@ -23,14 +23,13 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.agents import CONVAI2, make_world, options, size
-from benchmarks.common import argument_parser, in_its_own_process, machine, print_report, use_threads
+from benchmarks.agents import CONVAI2, make_world, options, size, teacher_of
+from benchmarks.common import argument_parser, in_its_own_process, machine, peer_module, print_report, use_threads
 from benchmarks.rate import encoded
 
 CASES = ("datapath", "small", "backbone")
@@ -163,11 +162,8 @@ def _loop(folder: Path, **flags: Any) -> Training:
 
 def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: int) -> Training:
     """A function that runs steps of sentence-transformers' trainer on pairs of the same task, shuffled alike."""
-    try:
-        peer, datasets = import_module("sentence_transformers"), import_module("datasets")
-        losses = import_module("sentence_transformers.losses")
-    except ImportError as error:
-        raise SystemExit(f"this benchmark compares with sentence-transformers ({error}): pip install it") from None
+    peer, datasets = peer_module("sentence_transformers"), peer_module("datasets")
+    losses = peer_module("sentence_transformers.losses")
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):
@@ -213,11 +209,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: in
 
 def _pairs(where: Mapping[str, Any]) -> Any:
     """`{"anchor": context, "positive": label}` for each example, in the shuffled order of the training task."""
-    from parlai.core.params import ParlaiParser
-    from parlai.core.teachers import create_task_agent_from_taskname
-
-    opt = ParlaiParser(True, False).parse_kwargs(task=CONVAI2, datatype="train", mutators="flatten", **where)
-    teacher = create_task_agent_from_taskname(opt)[0]
+    teacher = teacher_of(CONVAI2, datatype="train", mutators="flatten", **where)
     while True:
         message = teacher.act()
         yield {"anchor": message["text"], "positive": message["labels"][0]}

@@ -6,16 +6,15 @@ import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerFast
 
-from benchmarks.common import interleaved_ms, two_towers
+from benchmarks.common import interleaved_ms, peer_module, two_towers
 from benchmarks.gpu.fixtures import BERT_BASE, TINY, examples, ranker
 from benchmarks.rate import encoder_flops, product_rate, products
+from benchmarks.search.encoding import sentence_transformer
 from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
@@ -105,13 +104,8 @@ def _ours(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached:
 
 def _sentence_transformers(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Callable[[], object]:
     """A step of MultipleNegativesRankingLoss on the same encoder, tokenizing included, in the same precision."""
-    peer, losses = import_module("sentence_transformers"), import_module("sentence_transformers.losses")
-    models = import_module("sentence_transformers.models")
-    two_towers(made).context_tower.model.save_pretrained(folder)
-    special = {"pad_token": made.text.config.pad_token, "cls_token": made.text.config.start_token}
-    PreTrainedTokenizerFast(tokenizer_object=made.text.tokenizer, **special).save_pretrained(folder)
-    encoder = models.Transformer(str(folder), max_seq_length=360)
-    model = peer.SentenceTransformer(modules=[encoder, models.Pooling(made.model.config.backbone["hidden_size"])])
+    losses, model = peer_module("sentence_transformers.losses"), sentence_transformer(made, folder)
+    model.max_seq_length = 360
     model = model.to(device).train()
     loss = losses.MultipleNegativesRankingLoss(model, scale=20.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from benchmarks.agents import CONVAI2, quiet_parlai
+from benchmarks.agents import CONVAI2, teacher_of
 from benchmarks.ranking_peer import multi_vector_encoder
 from polyencoder.evaluation.metrics import Tally, of_example, ranks
 
@@ -63,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(flags: argparse.Namespace) -> dict[str, float]:
     """Train, or resume, and evaluate."""
-    quiet_parlai()
     peer = import_module("sentence_transformers")
     torch.manual_seed(flags.seed)
     examples = list(islice(_examples(flags.datapath, "train", seed=flags.seed), flags.examples))
@@ -227,13 +226,7 @@ def _in_order(dataset: Any, batch_size: int, drop_last: bool, **_: Any) -> Batch
 
 def _examples(datapath: str, datatype: str, *, seed: int) -> Iterator[Example]:
     """Examples of the task; training examples in a seeded order."""
-    from parlai.core.params import ParlaiParser
-    from parlai.core.teachers import create_task_agent_from_taskname
-
-    opt = ParlaiParser(True, False).parse_kwargs(
-        task=CONVAI2, datatype=datatype, mutators="flatten", datapath=datapath, teacher_seed=seed
-    )
-    teacher = create_task_agent_from_taskname(opt)[0]
+    teacher = teacher_of(CONVAI2, datatype=datatype, mutators="flatten", datapath=datapath, teacher_seed=seed)
     for _ in range(teacher.num_examples()):
         message = teacher.act()
         label = (message.get("labels") or message.get("eval_labels"))[0]

@@ -7,7 +7,6 @@ the rate of the operations that the encoder must compute, without padding, as a 
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from benchmarks.common import interleaved_ms, two_towers
+from benchmarks.common import interleaved_ms, peer_module, two_towers
 from benchmarks.rate import encoded
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
@@ -68,13 +67,8 @@ def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[
 
 def sentence_transformer(ranker: Ranker, folder: Path) -> Any:
     """The ranker's candidate tower, tokenizer and reduction as sentence-transformers loads them."""
-    try:
-        package = importlib.import_module("sentence_transformers")
-        modules = importlib.import_module("sentence_transformers.sentence_transformer.modules")
-    except ImportError as error:
-        raise SystemExit(
-            f"this case compares with sentence-transformers ({error}): pip install sentence-transformers"
-        ) from None
+    package = peer_module("sentence_transformers")
+    modules = peer_module("sentence_transformers.sentence_transformer.modules")
     model, text = two_towers(ranker), ranker.text.config
     model.candidate_tower.model.save_pretrained(folder)
     tokenizer = Tokenizer.from_str(ranker.text.tokenizer.to_str())

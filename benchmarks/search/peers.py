@@ -17,7 +17,6 @@ libraries and model, and the part of it that is pages of files, such as the inde
 
 from __future__ import annotations
 
-import importlib
 import json
 import secrets
 import time
@@ -32,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, use_threads
+from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, peer_module, use_threads
 from benchmarks.search.answering import share_equal, timed
 from benchmarks.search.systems import CODES, OURS, Answer
 from benchmarks.search.texts import numbered
@@ -193,7 +192,7 @@ def _searcher(backbone: str, folder: Path, *, architecture: Architecture) -> Ans
 
 
 def _sentence_transformer(backbone: str, folder: Path) -> Answer:
-    package = _package()
+    package = peer_module("sentence_transformers")
     model = package.SentenceTransformer(backbone, device="cpu")
     model.max_seq_length = TOKENS
     vectors, texts = torch.from_numpy(np.load(folder / VECTORS)), _texts(folder)
@@ -220,7 +219,7 @@ def _cross(backbone: str, folder: Path) -> Answer:
 
 
 def _cross_encoder(backbone: str, folder: Path) -> Answer:
-    model = _package().CrossEncoder(backbone, num_labels=1, max_length=TOKENS, device="cpu")
+    model = peer_module("sentence_transformers").CrossEncoder(backbone, num_labels=1, max_length=TOKENS, device="cpu")
     texts = _texts(folder)
 
     def answer(turns: list[str]) -> tuple[str, float]:
@@ -233,15 +232,6 @@ def _cross_encoder(backbone: str, folder: Path) -> Answer:
 def _texts(folder: Path) -> list[str]:
     texts: list[str] = json.loads((folder / TEXTS).read_text(encoding="utf-8"))
     return texts
-
-
-def _package() -> Any:
-    try:
-        return importlib.import_module("sentence_transformers")
-    except ImportError as error:
-        raise SystemExit(
-            f"this case compares with sentence-transformers ({error}): pip install sentence-transformers"
-        ) from None
 
 
 Make = Callable[[str, Path], Answer]
