@@ -11,13 +11,13 @@ import contextlib
 import gc
 import importlib
 import json
+import math
 import multiprocessing
 import os
 import platform
 import statistics
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
@@ -116,28 +116,27 @@ def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     """Peak resident memory of one call of `work` above the memory before it, in MB (2**20 bytes).
 
     With `warm_up` an uncounted call comes first, so that permanent allocations (libraries, thread pools) are not
-    counted either. On Linux the peak is the kernel's and exact; elsewhere, or if it cannot be reset, memory is sampled
-    every millisecond.
+    counted either. The peak is the kernel's, which Linux alone has; elsewhere nan.
     """
     if warm_up:
         work()
     gc.collect()
     return_free_memory()
-    if _reset_kernel_peak():
-        before = _status_mb("VmRSS")
-        work()
-        return max(0.0, _status_mb("VmHWM") - before)
-    return _sampled_peak_mb(work)
+    if _CLEAR_REFS.exists():
+        _CLEAR_REFS.write_text("5")  # resets VmHWM
+    before = _status_mb("VmRSS")
+    work()
+    return _status_mb("VmHWM") - before
 
 
 def peak_mb() -> float:
-    """Peak memory of this process since its start, in MB (2**20 bytes)."""
-    return _status_mb("VmHWM") if _STATUS.exists() else _highest_mb()
+    """Peak memory of this process since its start, in MB (2**20 bytes); nan if unknown."""
+    return _status_mb("VmHWM")
 
 
-def mapped_mb() -> float | None:
-    """File-backed memory of this process, which the system can reclaim, in MB (2**20 bytes); None if unknown."""
-    return _status_mb("RssFile") if _STATUS.exists() else None
+def mapped_mb() -> float:
+    """File-backed memory of this process, which the system can reclaim, in MB (2**20 bytes); nan if unknown."""
+    return _status_mb("RssFile")
 
 
 def measured_alone(module: str, *flags: str, what: str) -> dict[str, Any]:
@@ -220,50 +219,9 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _reset_kernel_peak() -> bool:
-    try:
-        _CLEAR_REFS.write_text("5")
-    except OSError:
-        return False
-    return _STATUS.exists()
-
-
 def _status_mb(field: str) -> float:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    raise OSError(f"{_STATUS} has no {field}")
-
-
-def _sampled_peak_mb(work: Work) -> float:
-    before = peak = _resident_mb()
-    done = threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.001):
-            peak = max(peak, _resident_mb())
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        work()
-    finally:
-        done.set()
-        watcher.join()
-    return max(0.0, max(peak, _resident_mb()) - before)
-
-
-def _resident_mb() -> float:
-    # elsewhere the peak so far replaces the current size; a difference of two is then a lower bound
-    return _status_mb("VmRSS") if _STATUS.exists() else _highest_mb()
-
-
-def _highest_mb() -> float:
-    import resource  # absent on Windows
-
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return used / 2**20 if platform.system() == "Darwin" else used / 2**10
+    lines = _STATUS.read_text().splitlines() if _STATUS.exists() else []
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:")), math.nan)
 
 
 def _cpu_name() -> str:
