@@ -15,7 +15,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.args import add_hits_at, fill_in_defaults
+from parlai.agents.ranker.args import add_answering_args, fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.dialogue.choice import check_sources, source_of
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
@@ -254,18 +254,12 @@ def _add_args(parser: ParlaiParser) -> None:
         "-fcp", "--fixed-candidates-path", type=str, default=None, help="A file of fixed candidates, one a line."
     )
     group.add_argument(
-        "--add-label-to-fixed-cands",
-        type="bool",
-        default=False,
-        help="With fixed candidates: add a label that is not among them to the candidates of its own example.",
-    )
-    group.add_argument(
         "--ignore-bad-candidates",
         type="bool",
         default=False,
         help="Skip and count examples without candidates, or whose label is not among them, instead of an error.",
     )
-    add_hits_at(parser)
+    add_answering_args(parser)
     group.add_argument(
         "--cap-num-predictions", type=int, default=100, help="How many of the best candidates an answer lists."
     )
