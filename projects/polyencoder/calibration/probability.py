@@ -166,6 +166,11 @@ def _name(of: TextRanker | None) -> str:
     return CALIBRATION if getattr(of and of.model, "precision", "float32") == "float32" else CALIBRATION_INT8
 
 
+def _command(of: TextRanker) -> str:
+    """What fits the calibration of a ranker."""
+    return "`polyencoder calibrate`" if _name(of) == CALIBRATION else "`polyencoder calibrate --backend onnx-int8`"
+
+
 def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calibration | None:
     """Reads the calibration beside a model, for the ranker loaded from there.
 
@@ -177,11 +182,11 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
         if path.name.endswith(CALIBRATION_INT8) and (other := calibration_file(model)).is_file():
             warnings.warn(
                 f"{other}: not used, as it was fitted to the scores of the float32 model, and those of int8 graphs are "
-                "others; fit one to them with `polyencoder calibrate --backend onnx-int8`",
+                f"others; fit one to them with {_command(ranker)}",
                 stacklevel=2,
             )
         return None
-    again = "calibrate the model again, with `polyencoder calibrate`"
+    again = f"calibrate the model again, with {_command(ranker)}"
     try:
         values = json.loads(path.read_bytes())
         version = values.pop("format_version")
@@ -194,7 +199,8 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
         )
     if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
         return calibration
-    warnings.warn(f"{path}: not used, as it was fitted to other weights than the model has now; {again}", stacklevel=2)
+    other = "weights than the model has now" if _name(ranker) == CALIBRATION else "int8 graphs than those there now"
+    warnings.warn(f"{path}: not used, as it was fitted to other {other}; {again}", stacklevel=2)
     return None
 
 
@@ -237,11 +243,9 @@ def least_probability(
         remedy = (
             f"copy {other}, which is of the same weights, to {calibration_file(model, of=of)}, or " if other else ""
         )
-        int8 = _name(of) == CALIBRATION_INT8
-        command = "`polyencoder calibrate --backend onnx-int8`" if int8 else "`polyencoder calibrate`"
         raise ConfigError(
             "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
-            f"{remedy}calibrate {model} with {command}",
+            f"{remedy}calibrate {model} with {_command(of)}",
             argument="min_probability",
         )
     if wanted == "auto":

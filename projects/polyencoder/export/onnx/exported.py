@@ -35,7 +35,7 @@ class Exported:
     """By the names of the float32 files."""
     precision: Precision
     weights_fingerprints: Mapping[str, str]
-    """As `RankerModel.weights_fingerprints`: those of the exported torch weights."""
+    """As `RankerModel.weights_fingerprints`: those of the exported torch weights, and of their quantization."""
     candidate_fingerprint: str | None
     """That of an index's vectors; an int8 ranker's are others. None for a cross-encoder."""
     has_one_vector: bool
@@ -74,14 +74,14 @@ class Exported:
             if graph.takes_both_texts:
                 graph.separator = text.separator_ids[0]
         candidates, suffix = description.candidates, ""
-        if not exact:  # another quantization gives other vectors
+        if not exact:  # another quantization gives other vectors and scores
             suffix = f"-{precision}" + (f".{description.quantization}" if description.quantization > 1 else "")
         return cls(
             config,
             text,
             graphs,
             precision,
-            {"float32": description.weights},
+            {"float32": description.weights + suffix},
             None if candidates is None else candidates + suffix,
             description.has_one_vector,
         )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx.exported import Exported, graphs_folder
-from polyencoder.export.onnx.files import SAVED_AGAIN, Precision, check_weights
+from polyencoder.export.onnx.files import SAVED_AGAIN, Precision, check_weights, read_description
 from polyencoder.export.onnx.graph import CPU, Graph
 from polyencoder.modeling import CrossEncoder, RankerModel
 from polyencoder.modeling.convert.contexts import both_texts, by_vector
@@ -168,8 +168,7 @@ def load_onnx(
     )
     config, graphs = exported.config, exported.graphs
     check_config(config, origin=str(source / CONFIG))
-    weights = exported.weights_fingerprints["float32"]
-    check_weights(source, weights, remedy=SAVED_AGAIN)
+    check_weights(source, read_description(source).weights, remedy=SAVED_AGAIN)
     model: OnnxRanker
     if SCORER in graphs:
         model = OnnxCrossEncoder(config, scorer=graphs[SCORER])

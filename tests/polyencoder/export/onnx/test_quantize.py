@@ -3,14 +3,18 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
+from polyencoder.calibration import Calibration
 from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
 from polyencoder.export.onnx.files import Description
+from polyencoder.runtime.ranker import Ranker as RuntimeRanker
+from polyencoder.storage.fingerprint import model_fingerprint
 
 pytestmark = pytest.mark.slow
 
@@ -151,6 +155,26 @@ def test_an_index_of_another_quantization_is_an_error(quantized, sentences, tmp_
         CheckpointError, match="index: made by int8 graphs that another version of polyencoder exported"
     ):
         newer.search(["hi"], tmp_path / "index")
+
+
+def test_a_calibration_belongs_to_a_quantization(quantized, tmp_path):
+    folder, description = shutil.copytree(quantized("bi")[2], tmp_path / "older"), tmp_path / "older" / "onnx.json"
+    newer = json.loads(description.read_bytes())
+    description.write_text(json.dumps({**newer, "quantization": 1}))
+    older = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
+    calibration = Calibration(0.2, -3.0, model_fingerprint(older.model, older.text))
+    calibration.save(folder, of=older)
+    load = [
+        partial(Ranker.from_pretrained, folder, backend="onnx-int8", device="cpu"),
+        partial(RuntimeRanker.from_pretrained, folder, precision="int8"),
+    ]
+    assert [one().calibration for one in load] == [calibration] * 2
+    description.write_text(json.dumps(newer))
+    for one in load:
+        with pytest.warns(
+            UserWarning, match=r"calibration.int8.json: not used, .* other int8 graphs .* --backend onnx-int8`"
+        ):
+            assert one().calibration is None
 
 
 def test_it_is_quiet(exported, tmp_path, caplog, capfd):
