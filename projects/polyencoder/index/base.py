@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -16,7 +16,7 @@ import torch
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate, How, Record, checked_records
-from polyencoder.index.filters import Filter
+from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.grouping import chosen
 from polyencoder.index.hits import TOP_K, Hit, HitKey
 from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
@@ -319,8 +319,8 @@ class Index(ABC):
             )
 
     @abstractmethod
-    def has_field(self, key: str) -> bool:
-        """Whether the metadata of any candidate has this field."""
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        """Whether the metadata of any candidate has this field; with `kinds`, of one of these, or a list with one."""
 
     @abstractmethod
     def count(self, filter: Filter | None = None) -> int:

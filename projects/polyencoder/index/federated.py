@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import ChainMap
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
@@ -23,7 +23,7 @@ import torch
 from polyencoder.checks import without_password
 from polyencoder.errors import ConfigError, NoAnswerError
 from polyencoder.index.base import Index
-from polyencoder.index.filters import Filter
+from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import TOP_K, Hit, HitKey
 from polyencoder.index.merging import Answer, best_of, in_first_parts
 from polyencoder.index.meta import Fingerprints
@@ -154,8 +154,8 @@ class FederatedIndex(Index):
         """The sum of the indexes' different texts: one that several hold counts in each."""
         return sum(self._all(lambda index: index.count_texts(filter)))
 
-    def has_field(self, key: str) -> bool:
-        return any(self._all(lambda index: index.has_field(key)))
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        return any(self._all(lambda index: index.has_field(key, kinds)))
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         """As in `Index.texts_of`; of different candidates with one id the text in the first index."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, get_args
 
 from polyencoder.checks import unencodable
 from polyencoder.errors import InputError
 
-__all__ = ["Exactness", "Filter", "checked_filter"]
+__all__ = ["Exactness", "Filter", "Kind", "check_fields", "checked_filter"]
 
 Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
 
 Filter = Mapping[str, Any]
 """Metadata fields and the value that each must have, or a list have in it; a list of values means any of them."""
+
+Kind = Literal["text", "number", "boolean"]
+"""Of a value; values of different kinds are never equal."""
 
 
 def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
@@ -45,3 +48,31 @@ def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
                     argument="filter",
                 )
     return wanted
+
+
+def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[Kind]], bool]) -> None:
+    """Checks that candidates have the fields of a filter, with values of a kind that it asks for.
+
+    `has_field` is `Index.has_field`. A field may be missing where a value is None, which a missing field equals.
+
+    Raises:
+        InputError: no candidate has a field, or all have values of other kinds in it.
+    """
+    for key, values in checked_filter(filter).items():
+        kinds = {_kind(value) for value in values if value is not None}
+        if None in values or has_field(key, kinds):
+            continue
+        if not has_field(key, ()):
+            raise InputError(
+                f"cannot filter by {key!r}: no candidate of the index has this metadata field", argument="filter"
+            )
+        others = " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,)))
+        raise InputError(
+            f"cannot filter by {key!r}: {values[0]!r:.60} is a {_kind(values[0])}, and in this metadata field the "
+            f"candidates have {others or 'objects'} alone, which never equal one",
+            argument="filter",
+        )
+
+
+def _kind(value: Any) -> Kind:
+    return "text" if isinstance(value, str) else "boolean" if isinstance(value, bool) else "number"

@@ -13,7 +13,7 @@ import torch
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
-from polyencoder.index.filters import checked_filter
+from polyencoder.index.filters import check_fields
 from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
 from polyencoder.index.hits import Hit, diverse_hits
 from polyencoder.index.options import SearchOptions, changed
@@ -67,11 +67,7 @@ class Searcher:
             options = replace(options, vector_weight=ranker.calibration.for_search.vector_weight)
         index.check(options)
         index.check_group(options)
-        for key, values in checked_filter(options.filter).items():
-            if None not in values and not index.has_field(key):
-                raise InputError(
-                    f"cannot filter by {key!r}: no candidate of the index has this metadata field", argument="filter"
-                )
+        check_fields(options.filter, has_field=index.has_field)
         if reranker is None and ranker.model.reads_pairs:
             reranker = ranker  # a late-interaction encoder searches by vectors, then re-ranks by tokens
         if rerank_k is not None and reranker is None:

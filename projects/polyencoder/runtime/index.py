@@ -12,7 +12,7 @@ import numpy as np
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.certificate import ShortlistOptions
 from polyencoder.index.faiss.lists import FaissLists, check_shortlists
-from polyencoder.index.filters import Exactness, Filter, checked_filter
+from polyencoder.index.filters import Exactness, Filter, check_fields
 from polyencoder.index.folder.catalogue import Catalogue, File, check_size
 from polyencoder.index.folder.database import Database
 from polyencoder.index.hits import Hit
@@ -91,7 +91,8 @@ class FolderIndex:
         """Checks the settings of searches.
 
         Raises:
-            InputError: the index is empty, or has no such metadata field, unless a value is None.
+            InputError: the index is empty, or has no such metadata field or no such kind of values in it, unless a
+                value is None.
             ConfigError: an option needs a FAISS index, which this one has not, or another kind of it; or faiss is not
                 installed.
         """
@@ -99,12 +100,7 @@ class FolderIndex:
         def ask(catalogue: Catalogue) -> None:
             if not len(catalogue):
                 raise InputError("the index is empty")
-            for key, values in checked_filter(filter).items():
-                if None not in values and not catalogue.has_field(key):
-                    raise InputError(
-                        f"cannot filter by {key!r}: no candidate of the index has this metadata field",
-                        argument="filter",
-                    )
+            check_fields(filter, has_field=catalogue.has_field)
             state = self._opened(catalogue, faiss=options.exactness != "exact")
             check_shortlists(options, state.meta.faiss, folder=self.folder)
 

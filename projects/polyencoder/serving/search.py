@@ -30,7 +30,8 @@ class SearchParameters(KnownFields, Body):
     top_k: Count = Field(10, description="How many results; at most the server's limit.")
     filter: dict[str, Any] | None = Field(
         None,
-        description="Fields of the metadata and the value of each, or in each list; a list means any of its values.",
+        description="Fields of the metadata and the value of each, or in each list; a list means any of its values. A "
+        "text never equals a number.",
     )
     exactness: Exactness | None = Field(None, description="At least this (the fastest that the index has).")
     effort: Count | None = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.errors import InputError
-from polyencoder.index.filters import checked_filter
+from polyencoder.index.filters import check_fields, checked_filter
 
 
 def test_one_value_is_a_list_of_one():
@@ -17,4 +17,31 @@ def test_one_value_is_a_list_of_one():
 def test_what_is_no_filter(filter):
     with pytest.raises(InputError, match=r"filter is 'a'; it must be a dict|cannot filter by") as caught:
         checked_filter(filter)
+    assert caught.value.argument == "filter"
+
+
+def fields_of(**kinds):
+    """`Index.has_field` of candidates with these kinds of values in their fields."""
+    return lambda key, wanted: key in kinds and (not wanted or any(kind in kinds[key] for kind in wanted))
+
+
+@pytest.mark.parametrize(
+    ("filter", "error"),
+    [
+        ({"a": 1, "b": "x", "c": [None, "x"], "d": None}, None),
+        ({"a": ["3", 3]}, None),  # as `--filter a=3` means either
+        ({"a": []}, None),
+        ({"e": 1}, "cannot filter by 'e': no candidate of the index has this metadata field"),
+        ({"a": "3"}, "cannot filter by 'a': '3' is a text, and in this .* have numbers alone, which never equal one"),
+        ({"b": [3, 4]}, "cannot filter by 'b': 3 is a number, and in this .* have texts and booleans alone"),
+        ({"a": True}, "True is a boolean, .* numbers alone"),
+        ({"f": "x"}, "'x' is a text, .* objects alone"),
+    ],
+)
+def test_fields_must_have_values_of_a_kind_that_is_asked_for(filter, error):
+    has_field = fields_of(a=["number"], b=["text", "boolean"], c=["number"], f=[])
+    if error is None:
+        return check_fields(filter, has_field=has_field)
+    with pytest.raises(InputError, match=error) as caught:
+        check_fields(filter, has_field=has_field)
     assert caught.value.argument == "filter"

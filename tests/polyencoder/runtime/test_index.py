@@ -132,6 +132,8 @@ def test_bad_arguments(exported, records, tmp_path):
     index, small = ranker.index(records, tmp_path / "index"), Ranker.from_pretrained(folder)
     with pytest.raises(InputError, match="cannot filter by 'none': no candidate of the index has this metadata field"):
         small.search("hi", tmp_path / "index", filter={"none": 1})
+    with pytest.raises(InputError, match="cannot filter by 'part': '1' is a text, and .* have numbers alone"):
+        small.search("hi", tmp_path / "index", filter={"part": "1"})
     with pytest.raises(InputError, match="top_k is 0"):
         small.search("hi", tmp_path / "index", top_k=0)
     with pytest.raises(InputError, match="context 0 is empty"):

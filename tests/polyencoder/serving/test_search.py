@@ -95,6 +95,7 @@ def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
         ({"query": QUERY, "min_probability": 0.5}, "calibrated"),
         ({"query": QUERY, "filter": {"length": 3}}, "cannot filter by 'length'"),
         ({"query": QUERY, "filter": {"lang": {"a": 1}}}, "cannot filter by 'lang'"),
+        ({"query": QUERY, "filter": {"lang": 3}}, "cannot filter by 'lang': 3 is a number, and in this metadata field"),
         ({"query": QUERY, "effort": 3}, "no FAISS index"),
         ({"query": QUERY, "exactness": "perhaps"}, "exactness"),
         ({"query": QUERY, "top_k": 1001}, "top_k is 1001"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,8 @@ import numpy as np
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.entries import Candidate, How, checked, taken
-from polyencoder.index.filters import Exactness, Filter
-from polyencoder.index.folder.conditions import condition_of, path_of
+from polyencoder.index.filters import Exactness, Filter, Kind
+from polyencoder.index.folder.conditions import condition_of, exists
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.folder.schema import COMPACT, INDEXES, damaged
 from polyencoder.index.folder.words import Words
@@ -154,10 +154,10 @@ class Catalogue:
             for own_scores, own_rows, how in zip(scores, rows, found, strict=True)
         ]
 
-    def has_field(self, key: str) -> bool:
-        """Whether the metadata of any entry has this field."""
-        found = self._ask("SELECT 1 FROM entries WHERE json_type(metadata, ?) IS NOT NULL LIMIT 1", (path_of(key),))
-        return found.fetchone() is not None
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        """As in `Index.has_field`."""
+        condition, values = exists(key, kinds)
+        return self._ask(f"SELECT 1 FROM entries WHERE {condition} LIMIT 1", values).fetchone() is not None
 
     def matching(self, filter: Filter) -> tuple[Array, int]:
         """The rows with an entry that passes the filter, int64, ascending; and the number of such entries."""

@@ -7,10 +7,13 @@ never equal.
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 from polyencoder.errors import InputError
-from polyencoder.index.filters import Filter, checked_filter
+from polyencoder.index.filters import Filter, Kind, checked_filter
+
+_TYPES: dict[Kind, tuple[str, ...]] = {"text": ("text",), "number": ("integer", "real"), "boolean": ("true", "false")}
 
 
 def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:
@@ -47,6 +50,18 @@ def _equals(path: str, options: list[Any], *, at: str) -> tuple[str, list[Any]]:
         )
         values += [path, path, json.dumps(numbers)]
     return " OR ".join(some), values
+
+
+def exists(key: str, kinds: Collection[Kind] = ()) -> tuple[str, list[Any]]:
+    """The condition that a field exists; with `kinds`, that it or an element of its list is of one of these."""
+    path = path_of(key)
+    if not kinds:
+        return "json_type(metadata, ?) IS NOT NULL", [path]
+    types = json.dumps([name for kind in kinds for name in _TYPES[kind]])
+    return (
+        "(json_type(metadata, ?) IN (SELECT value FROM json_each(?)) OR json_type(metadata, ?) = 'array' AND EXISTS "
+        "(SELECT 1 FROM json_each(metadata, ?) WHERE type IN (SELECT value FROM json_each(?))))"
+    ), [path, types, path, path, types]
 
 
 def path_of(key: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from polyencoder.index.entries import Candidate, How
 from polyencoder.index.faiss.description import Tuned
 from polyencoder.index.faiss.lists import check_shortlists
 from polyencoder.index.faiss.tuning import SAMPLE, checked_recall, sample
-from polyencoder.index.filters import Filter
+from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, check_there
@@ -136,8 +136,8 @@ class FolderIndex(Index):
     def has_words(self) -> bool:
         return self._read(lambda _, catalogue: catalogue.words is not None)
 
-    def has_field(self, key: str) -> bool:
-        return self._read(lambda _, catalogue: catalogue.has_field(key))
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        return self._read(lambda _, catalogue: catalogue.has_field(key, kinds))
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         wanted = [*ids]  # `_read` may ask twice

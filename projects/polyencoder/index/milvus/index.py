@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from typing import Any, TypeVar, get_args
 
@@ -25,7 +25,7 @@ from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import check_contexts
 from polyencoder.index.entries import Candidate
-from polyencoder.index.filters import Filter
+from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import Description, IndexKind, MilvusCollection
@@ -136,7 +136,8 @@ class MilvusIndex(RowIndex):
         """The number of candidates (ids): Milvus cannot count different texts."""
         return self.count(filter)
 
-    def has_field(self, key: str) -> bool:
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        """As in `Index.has_field`, with values of any kind: Milvus cannot ask for one."""
         return self.collection.any(has_field(key))
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import check_contexts
 from polyencoder.index.entries import Candidate
-from polyencoder.index.filters import Filter
+from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions
@@ -145,8 +145,8 @@ class PostgresIndex(RowIndex):
     def count_texts(self, filter: Filter | None = None) -> int:
         return self._read(lambda table: table.count_texts(filter))
 
-    def has_field(self, key: str) -> bool:
-        return self._read(lambda table: table.has_field(key))
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        return self._read(lambda table: table.has_field(key, kinds))
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         keys = [key_of(id_) for id_ in ids]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.index.filters import Filter
+from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.meta import PostgresMeta
 from polyencoder.index.postgres.rows import condition, copied, tsquery
@@ -20,6 +20,7 @@ from polyencoder.packages import require
 
 _MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
 _OURS = "polyencoder index "  # the prefix of our tables' comments
+_TYPES: dict[Kind, str] = {"text": "string", "number": "number", "boolean": "boolean"}  # of jsonpath
 _VERSION = (0, 8)  # pgvector's, for iterative scans with a filter
 
 
@@ -142,10 +143,15 @@ class Table:
         text = f"SELECT count(*) FROM (SELECT DISTINCT text FROM {{table}} WHERE {where}) AS texts"
         return int(self.ask(text, values)[0][0])
 
-    def has_field(self, key: str) -> bool:
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        """As in `Index.has_field`."""
         if "\0" in key:
             return False
-        return bool(self.ask("SELECT EXISTS (SELECT 1 FROM {table} WHERE metadata ? %s)", (key,))[0][0])
+        condition, value = "metadata ? %s", key
+        if kinds:  # [*]: of a list its elements, of any other value itself
+            some = " || ".join(f'@.type() == "{_TYPES[kind]}"' for kind in kinds)
+            condition, value = "jsonb_path_exists(metadata, %s::jsonpath)", f"$.{json.dumps(key)}[*] ? ({some})"
+        return bool(self.ask(f"SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {condition})", (value,))[0][0])
 
     def entries(self, keys: Iterable[str]) -> dict[str, Entry]:
         """The rows of these keys, by their ids."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.index.folder.conditions import condition_of, path_of
+from polyencoder.index.folder.conditions import condition_of, exists, path_of
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 1.0, -1, 2**53, 2**53 + 1, float(2**53), 0.5])
 VALUES = st.none() | st.booleans() | st.text('a1\0"é', max_size=2) | NUMBERS
@@ -37,6 +37,21 @@ def test_the_fields_that_equal_a_value_or_contain_it(found, value):
     rows = database.execute(f"SELECT number - 1 FROM entries WHERE {condition}", values)
     expected = [number for number, one in enumerate(found) if passes((one or {}).get("k"), value)]
     assert [number for (number,) in rows] == expected
+
+
+def kind_of(value):
+    kinds = ((bool, "boolean"), ((int, float), "number"), (str, "text"))
+    return next((kind for type_, kind in kinds if isinstance(value, type_)), None)
+
+
+@given(FIELDS | st.just({"k": "x"}), st.sets(st.sampled_from(["text", "number", "boolean"]), min_size=1))
+def test_fields_with_values_of_a_kind(field, kinds):
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE entries AS SELECT ? AS metadata", (json.dumps({"k": field}),))
+    condition, values = exists("k", kinds)
+    elements = field if isinstance(field, list) else [field]
+    found = database.execute(f"SELECT 1 FROM entries WHERE {condition}", values).fetchone()
+    assert (found is not None) == any(kind_of(one) in kinds for one in elements)
 
 
 def test_no_filter_selects_all():

@@ -48,6 +48,23 @@ def test_filters_compare_as_json_does(where):
     assert index.count({"a\0": None}) == len(metadata)
 
 
+@pytest.mark.parametrize(
+    ("value", "kinds"),
+    [
+        (1, {"number"}),
+        ("1", {"text"}),
+        (True, {"boolean"}),
+        (["1", 1.5], {"text", "number"}),
+        *((value, set()) for value in ([["1"]], {"b": 1}, None, [])),
+    ],
+)
+def test_fields_with_values_of_a_kind(where, value, kinds):
+    index = stored(where, drawn(1, 1, 4)[0], [{"a'\"\\ü": value}])
+    assert index.has_field("a'\"\\ü")
+    assert {kind for kind in ("text", "number", "boolean") if index.has_field("a'\"\\ü", [kind])} == kinds
+    assert index.has_field("a'\"\\ü", ["text", "number", "boolean"]) == bool(kinds)
+
+
 json_values = st.recursive(
     st.none()
     | st.booleans()
