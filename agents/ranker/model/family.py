@@ -155,8 +155,9 @@ class ModelFamily:
             check_architecture(architecture, start)
             if not start.origin.is_finetune:
                 check_ranker(opt, start.config, origin=origin)
-            own = inherited_fields(start.config, architecture, normalize=fields.get("normalize"), residual=residual)
-            fields = {name: value for name, value in fields.items() if RANKER_FIELDS[name] in given or name not in own}
+            explicit = {name: value for name, value in fields.items() if RANKER_FIELDS[name] in given}
+            own = inherited_fields(start.config, architecture, given=explicit, residual=residual)
+            fields = {name: value for name, value in fields.items() if name in explicit or name not in own}
             backbone = with_dropout(start.config.backbone, **dropout)
             check_encoder(opt, backbone, origin=origin)
         elif opt.get("backbone"):

@@ -123,7 +123,7 @@ def from_ranker(
         replace(words.config, **{"candidate_rows": False, **text}), stored.backbone, architecture, given=text
     )
     residual = config.pop("residual", None)
-    fields = inherited_fields(stored, architecture, normalize=config.get("normalize"), residual=residual) | config
+    fields = inherited_fields(stored, architecture, given=config, residual=residual) | config
     words = TextEncoder(words.tokenizer, layout)
     described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields)
     check_layout(described)

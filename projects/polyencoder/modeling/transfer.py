@@ -30,13 +30,11 @@ _LENGTHS = ("text_truncate", "label_truncate", "history_size")
 
 _OF_ARCHITECTURE = [  # fields of weights that only one has: codes, their attention, the map of token vectors
     "context_vectors",
-    "n_codes",
-    "codes_attention",
-    "codes_attention_heads",
     "poly_attention",
     "poly_attention_heads",
     "token_dim",
 ]
+_OF_KIND = ["n_codes", "codes_attention", "codes_attention_heads"]  # of context vectors: others have their own number
 
 
 def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origin: str) -> list[str]:
@@ -63,23 +61,31 @@ def transfer_weights(model: RankerModel, weights: Mapping[str, Tensor], *, origi
 
 
 def inherited_fields(
-    stored: RankerConfig, architecture: Architecture, *, normalize: bool | None = None, residual: bool | None = None
+    stored: RankerConfig,
+    architecture: Architecture,
+    *,
+    given: Mapping[str, Any] | None = None,
+    residual: bool | None = None,
 ) -> dict[str, Any]:
     """The fields (pooling, scaling, ...) that a ranker of this architecture takes from the one it starts from.
 
-    `normalize` is the new ranker's, if given. The scaling of normalized vectors (a cosine's) differs from one of
-    outputs: it is inherited only if both normalize, or neither does. `residual`: whether the ranker adds its score to
-    that of the one it starts from; None where it can.
+    `given` are explicit fields of the new ranker. The scaling of normalized vectors (a cosine's) differs from one of
+    outputs: it is inherited only if both normalize, or neither does. So is the number of context vectors, only if
+    both have the same kind. `residual`: whether the ranker adds its score to that of the one it starts from; None where
+    it can.
 
     Raises:
         ConfigError: it cannot.
     """
+    given = given or {}
     names, together = ["reduction", "reduction_outputs"], not family(architecture).model.has_vectors
     names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map", "dense", "prompt_tokens"]
     names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened
-    names += _OF_ARCHITECTURE if architecture == stored.architecture else []
+    if architecture == stored.architecture:
+        same_kind = given.get("context_vectors") in (None, stored.context_vectors)
+        names += [*_OF_ARCHITECTURE, *(_OF_KIND if same_kind else [])]
     inherited = {name: getattr(stored, name) for name in names}
-    has_length_1 = not together and (stored.normalize if normalize is None else normalize)
+    has_length_1 = not together and given.get("normalize", stored.normalize)
     means_the_same = has_length_1 == stored.normalize or (
         together and not family(stored.architecture).model.has_vectors
     )

@@ -86,7 +86,8 @@ class ModelSettings(Settings):
     """The kind of ranker (default: poly, or as --init)."""
     n_codes: Annotated[Count | None, _POLY, _NEW, Parlai("poly_n_codes")] = None
     """m, the number of context vectors of a poly-encoder (default: 64). One that starts from another poly-encoder keeps
-    its context vectors, their number and attention, where no flag says otherwise."""
+    its context vectors, their number and attention, where no flag says otherwise; with another kind of them
+    (--context-vectors) their number is the default again."""
     context_vectors: Annotated[ContextVectors | None, _POLY, _NEW, Parlai("polyencoder_type")] = None
     """The context vectors (default: codes): trained codes that attend over all outputs, the first or the last m
     outputs, the last m and the first (Appendix C of the paper), or the mean output of each of the latest m turns."""

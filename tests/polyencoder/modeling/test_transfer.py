@@ -127,6 +127,17 @@ def test_a_poly_encoder_keeps_the_codes_of_another(make_ranker, sentences, tmp_p
     assert untrained_ranker(TrainSettings.of(settings | {"n_codes": 5})).model.config.architecture == "bi"
 
 
+def test_context_vectors_of_another_kind_have_their_own_number(make_ranker, tmp_path):
+    make_ranker("poly", n_codes=3, codes_attention="multihead", codes_attention_heads=2).save_pretrained(tmp_path)
+    for given, expected in (
+        ({"context_vectors": "codes"}, (3, "multihead", 2)),
+        ({"context_vectors": "n_first"}, (64, "basic", 4)),
+        ({"context_vectors": "n_first", "n_codes": 7}, (7, "basic", 4)),
+    ):
+        config = Ranker.from_backbone(str(tmp_path), "poly", **given).model.config
+        assert (config.n_codes, config.codes_attention, config.codes_attention_heads) == expected
+
+
 def test_shorter_vectors_are_kept_or_refused(make_model, make_ranker, tmp_path):
     make_ranker("bi").shortened(5).save_pretrained(tmp_path)
     assert Ranker.from_backbone(str(tmp_path), "poly").model.dim == 5

@@ -79,6 +79,8 @@ def test_codes_are_those_of_the_initial_poly_encoder(trained, make_agent, task):
     assert agent.ranker.config.n_codes == agent.opt["poly_n_codes"] == 4  # by default there are 64
     assert agent.ranker.codes.codes.equal(first.ranker.codes.codes)
     assert make_agent("polyencoder", init_model=str(path), poly_n_codes=7).ranker.config.n_codes == 7
+    of_another_kind = create_agent(TrainModel.setup_args().parse_kwargs(**options, polyencoder_type="n_first"))
+    assert of_another_kind.ranker.config.n_codes == of_another_kind.opt["poly_n_codes"] == 64
 
 
 def test_the_same_with_eval_model(trained, evaluate):
