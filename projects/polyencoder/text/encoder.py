@@ -50,7 +50,7 @@ class TextEncoder:
     """
 
     rows: Mapping[str, int] | None = None
-    """For `candidate_rows`: the row of each candidate, by its text without spaces around it."""
+    """For `candidate_rows`: the row of each candidate, by its text, with or without spaces around it."""
 
     def __init__(self, tokenizer: AnyTokenizer, config: TextConfig) -> None:
         self.tokenizer: AnyTokenizer = tokenizer if isinstance(tokenizer, SubwordTokenizer) else _plain(tokenizer)
@@ -254,7 +254,7 @@ class TextEncoder:
                 "this model has no encoder of candidates: it searches an index of the vectors that it was trained for, "
                 "and ranks no other texts"
             )
-        if (row := self.rows.get(text.strip())) is None:
+        if (row := self.rows.get(text, self.rows.get(text.strip()))) is None:
             raise InputError(
                 f"{text!r:.60} is not in the index, whose texts alone have vectors of its encoder",
                 argument="candidates_of",

@@ -81,7 +81,8 @@ class ForeignCandidates:
 
     def attach(self, ranker: Ranker) -> Ranker:
         """Lets a ranker for these vectors find them by text, as long as it is in memory."""
-        ranker.text.rows = {self._texts[row].strip(): row for row in self._living.tolist()}
+        exact = {self._texts[row]: row for row in self._living.tolist()}
+        ranker.text.rows = {text.strip(): row for text, row in exact.items()} | exact  # data's texts are stripped
         ranker.model.foreign_vectors = _Rows(self._vectors)
         return ranker
 

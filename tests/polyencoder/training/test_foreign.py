@@ -116,6 +116,15 @@ def test_the_map_starts_as_the_regression_of_the_vectors(index, make_ranker):
     np.testing.assert_array_equal(ranker.model.foreign_vectors(torch.tensor([2, 0])), vectors(3)[[2, 0]])
 
 
+def test_texts_that_differ_in_spaces_have_their_own_vectors(make_ranker, tmp_path):
+    """Texts of data have none around them, so those of the index are found without theirs, too."""
+    texts = ["hello .", " hello .", "good bye . "]
+    records = [Candidate(None, text, vector=vector) for text, vector in zip(texts, vectors(3), strict=True)]
+    build_index(tmp_path / "index", records, THEIRS)
+    rows = ForeignCandidates(open_index(tmp_path / "index")).attach(make_ranker("bi")).text.rows
+    assert rows == {"hello .": 0, " hello .": 1, "good bye .": 2, "good bye . ": 2}
+
+
 def test_vectors_of_the_ranker_itself_are_not_foreign(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     records = zip(RESPONSES, ranker.encode_candidates(RESPONSES).numpy(), strict=True)
