@@ -35,7 +35,8 @@ class EmbeddingsRequest(Body):
     @field_validator("input", mode="before")
     @classmethod
     def _no_tokens(cls, value: Any) -> Any:
-        if isinstance(value, list) and any(isinstance(one, int | list) for one in value):
+        texts = value if isinstance(value, list) else []
+        if any(type(token) is int for one in texts for token in (one if isinstance(one, list) else [one])):
             raise ValueError(
                 "has tokens of another model's vocabulary: send texts (LangChain's OpenAIEmbeddings does with "
                 "check_embedding_ctx_length=False)"

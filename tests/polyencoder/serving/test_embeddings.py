@@ -62,6 +62,7 @@ def test_openais_client_lists_the_model_and_is_told_where_chats_are(shared, open
     [
         ({"input": [[1, 2]]}, "input: has tokens of another model's vocabulary: send texts"),
         ({"input": [1, 2]}, "input: has tokens of another model's vocabulary: send texts"),
+        ({"input": [["a"]]}, "input.0: Input should be a valid string"),
         ({"input": []}, "input is empty"),
         ({"input": ["a", " "], "input_type": "query"}, "input.1 is empty"),
         ({"input": "a", "dimensions": 3}, "the model's vectors have 16"),
