@@ -90,10 +90,13 @@ def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bo
 
 
 class Workers(Multiprocess):
-    """uvicorn's supervisor, which replaces a worker also if it dies while it is asked whether it is alive.
+    """uvicorn's supervisor, which also replaces a worker that dies while it is asked whether it is alive.
 
     uvicorn keeps the worker's end of their pipe open, so the question would wait for `_STARTING` seconds, and with it
     SIGTERM and all that the supervisor does.
+
+    It stops listening before the workers end: uvicorn's socket takes connections that nobody answers, until the last
+    worker has finished its requests, and then resets them.
     """
 
     def init_processes(self) -> None:
@@ -103,6 +106,11 @@ class Workers(Multiprocess):
     def keep_subprocess_alive(self) -> None:
         super().keep_subprocess_alive()
         self._leave_the_ends_of_workers()
+
+    def terminate_all(self) -> None:
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
 
     def _leave_the_ends_of_workers(self) -> None:
         for process in self.processes:  # a started one has its own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import re
@@ -62,8 +63,13 @@ def test_a_server_ends_well_when_it_is_told_to(place, make_ranker):
         assert "Traceback" not in process.stderr.read()
 
 
+def refuses(address: tuple[str, int]) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(address) == errno.ECONNREFUSED
+
+
 def test_workers_answer_alike_and_share_sessions_and_metrics(place):
-    with started("--index", "replies", "--workers", "2") as (process, url):
+    with started("--index", "replies", "--workers", "2", "--drain-seconds", "5") as (process, url):
         with ThreadPoolExecutor(4) as pool:
             answers = list(pool.map(ask, [url] * 24))
         assert len({tuple(answer) for answer in answers}) == 1
@@ -76,7 +82,17 @@ def test_workers_answer_alike_and_share_sessions_and_metrics(place):
         assert len(set(said)) == 4
         counts = httpx.get(f"{url}/metrics", timeout=SECONDS).text
         assert float(re.search(r"polyencoder_finished_together_sum (\S+)", counts)[1]) >= 28
-        process.send_signal(signal.SIGTERM)
+        address = httpx.URL(url).host, httpx.URL(url).port
+        with socket.create_connection(address) as waiting:
+            waiting.sendall(b"POST /v1/rerank HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")  # and no body
+            while "requests_under_way 1.0" not in httpx.get(f"{url}/metrics", timeout=SECONDS).text:
+                time.sleep(0.005)
+            process.send_signal(signal.SIGTERM)
+            while not refuses(address):  # else connections are taken that nobody answers, and reset
+                time.sleep(0.05)
+            waiting.setblocking(False)
+            with pytest.raises(BlockingIOError):  # that request is still waited for
+                waiting.recv(1)
         assert process.wait(SECONDS) in (0, -signal.SIGTERM)
         assert "Traceback" not in process.stderr.read()
 
