@@ -148,9 +148,9 @@ class Table:
         if "\0" in key:
             return False
         condition, value = "metadata ? %s", key
-        if kinds:  # [*]: of a list its elements, of any other value itself
+        if kinds:  # a jsonpath filters the elements of a list
             some = " || ".join(f'@.type() == "{_TYPES[kind]}"' for kind in kinds)
-            condition, value = "jsonb_path_exists(metadata, %s::jsonpath)", f"$.{json.dumps(key)}[*] ? ({some})"
+            condition, value = "jsonb_path_exists(metadata, %s::jsonpath)", f"$.{json.dumps(key)} ? ({some})"
         return bool(self.ask(f"SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {condition})", (value,))[0][0])
 
     def entries(self, keys: Iterable[str]) -> dict[str, Entry]:
