@@ -199,8 +199,8 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
         )
     if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
         return calibration
-    other = "weights than the model has now" if _name(ranker) == CALIBRATION else "int8 graphs than those there now"
-    warnings.warn(f"{path}: not used, as it was fitted to other {other}; {again}", stacklevel=2)
+    others = "weights than the model has now" if _name(ranker) == CALIBRATION else "int8 graphs than those there now"
+    warnings.warn(f"{path}: not used, as it was fitted to other {others}; {again}", stacklevel=2)
     return None
 
 
