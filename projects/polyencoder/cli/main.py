@@ -15,7 +15,7 @@ from inspect import BoundArguments
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.exceptions import MissingArgumentError, ValidationError
 
 from polyencoder.cli.shared.output import say
@@ -93,6 +93,13 @@ def shown_default(value: Any) -> str | None:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def let_the_file_have_them(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """With `--config` no flag is required: the settings, which read the file, say what it lacks."""
+    if any(one.name == "--config" and one.tokens for one in arguments):
+        for one in arguments:
+            one.parameter = Parameter.combine(one.parameter, Parameter(required=False))
+
+
 app = App(
     name="polyencoder",
     help="Rankers for dialogue and search, without ParlAI: trained, evaluated, indexed, searched and served.",
@@ -101,6 +108,7 @@ app = App(
     default_parameter=Parameter(
         negative_iterable=(), show_default=shown_default, allow_leading_hyphen=True, allow_repeating=True
     ),
+    config=let_the_file_have_them,
     result_action="return_value",
     exit_on_error=False,
     print_error=False,

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from polyencoder import ConfigError
-from polyencoder.cli.main import COMMANDS, OTHER_NAMES, flag_of, flags_of, main
+from polyencoder.cli.main import COMMANDS, OTHER_NAMES, flag_of, flags_of, main, parse
 from tests.commands import invoke
 
 TRAIN = ["train", "--train", "pairs.jsonl", "--out", "out", "--backbone", "none"]
@@ -164,3 +164,12 @@ def test_what_a_configuration_has_is_not_named_as_missing(tmp_path, text, missin
     done = invoke("train", "--config", str(tmp_path / "run.yaml"))
     assert done.exit_code == 2
     assert done.stderr == f"polyencoder: train requires {missing}\n"
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_a_configuration_may_have_all_that_is_required(tmp_path, command):
+    held = "train: pairs.jsonl\nout: model\nbackbone: encoder\n"
+    (tmp_path / "run.yaml").write_text(held + ("search: [epochs=1:2]\n" if command == "tune" else ""))
+    _, bound = parse([command, "--config", str(tmp_path / "run.yaml")])
+    data = bound.arguments["settings"].data
+    assert (data.train, data.out) == ("pairs.jsonl", "model")
