@@ -140,6 +140,8 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
         command, bound, _ = app.parse_args(list(arguments))
     except CycloptsError as error:
         raise _translated(error, arguments) from None
+    if command.__name__ == App.help_print.__name__:  # before it there may be flags
+        return command, bound
     words = (word for value in bound.args for word in (value if isinstance(value, list) else [value]))
     if unknown := [str(word) for word in words if str(word).startswith("-") and word != "-"]:
         raise _unknown(unknown, arguments)

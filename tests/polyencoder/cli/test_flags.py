@@ -173,3 +173,10 @@ def test_a_configuration_may_have_all_that_is_required(tmp_path, command):
     _, bound = parse([command, "--config", str(tmp_path / "run.yaml")])
     data = bound.arguments["settings"].data
     assert (data.train, data.out) == ("pairs.jsonl", "model")
+
+
+@pytest.mark.parametrize("arguments", [["search", "--model", "m", "--help"], ["intents", "train", "-m", "m", "-h"]])
+def test_help_is_shown_behind_flags_too(arguments):
+    done = invoke(*arguments)
+    assert done.exit_code == 0
+    assert done.stdout.startswith(f"Usage: polyencoder {' '.join(one for one in arguments[:-3])} ")
