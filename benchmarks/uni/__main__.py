@@ -1,11 +1,11 @@
 """A cross-encoder that reads a context once (`uni`) beside what it starts from, a late-interaction encoder.
 
     python -m benchmarks.uni --contender uni --model LATE --train TRAIN --valid VALID --seconds 60 --json uni.json
-    python -m benchmarks.uni --compare late.json uni.json cross.json
+    python -m benchmarks.uni --compare late.json uni.json
 
-Each contender starts as the model LATE and is trained for the same time on the same examples: `late`, the model itself;
-`uni`; `cross`, a cross-encoder of pairs whose score is added to that of the frozen model (see `contenders`). All are
-evaluated before and after. Times: one context and 20 or 100 candidates, from tokens to scores.
+Each contender starts as the model LATE and is trained for the same time on the same examples: `late`, the model itself,
+and `uni`. Both are evaluated before and after. Times: one context and 20 or 100 candidates, from tokens to scores, also
+of `pairs`, the library's cross-encoder.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 import torch
 
 from benchmarks.common import machine, print_report, use_threads
-from benchmarks.uni.contenders import Cross, Late, Uni
+from benchmarks.uni.contenders import Late, Score, Uni, pairs
 from benchmarks.uni.data import Data, drawn, read_examples
 from benchmarks.uni.measures import example_ranks, metrics, rank_ms, table
 from benchmarks.uni.training import Goal, Rates, fit, say
 from polyencoder import Ranker
 from polyencoder.modeling.late import LateEncoder
 
-CONTENDERS = ("late", "uni", "cross")
+CONTENDERS = ("late", "uni")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -65,8 +65,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--head-rate", type=float, default=1e-3, help="of the head's")
     parser.add_argument("--bias-rate", type=float, default=1e-2, help="of the biases on attention to the context")
     parser.add_argument("--bias", type=float, default=-6.0, help="these at the start")
-    parser.add_argument("--hard", type=int, default=15, help="negatives of a cross-encoder that late ranks highest")
-    parser.add_argument("--sampled", type=int, default=15, help="its other negatives")
     parser.add_argument(
         "--max-tokens", type=int, default=1 << 17, help="of which activations are kept, of pairs at once"
     )
@@ -95,9 +93,9 @@ def run(flags: argparse.Namespace) -> dict[str, Any]:
     times: dict[str, dict[str, float]] = {}
     if flags.repeats:
         with autocast:
-            times = rank_ms(
-                {name: contender(name, ranker.model, flags) for name in CONTENDERS}, valid, repeats=flags.repeats
-            )
+            timed: dict[str, Score] = {name: contender(name, ranker.model, flags) for name in CONTENDERS}
+            timed["pairs"] = pairs(str(flags.model), device=device)
+            times = rank_ms(timed, valid, repeats=flags.repeats)
     model, curve = contender(flags.contender, ranker.model, flags), []
     found: dict[str, list[int]] = {}
 
@@ -145,8 +143,6 @@ def contender(name: str, late: LateEncoder, flags: argparse.Namespace) -> Late:
     own, device = copy.deepcopy(late), next(late.parameters()).device
     if name == "uni":
         return Uni(own, bias=flags.bias, max_tokens=flags.max_tokens).to(device)
-    if name == "cross":
-        return Cross(own, hard=flags.hard, sampled=flags.sampled, max_tokens=flags.max_tokens).to(device)
     return Late(own)
 
 

@@ -1,8 +1,8 @@
-"""What is trained from one late-interaction encoder: itself, `uni`, and a residual cross-encoder."""
+"""What is trained from one late-interaction encoder: itself, and `uni`; and a cross-encoder, for its times."""
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from benchmarks.uni.tower import Packed, Prefix, Tower
 from polyencoder.modeling.late import LateEncoder
-from polyencoder.modeling.pooling import reduce
+from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.tokens import Texts
 from polyencoder.text import TokenBatch
-from polyencoder.text.batches import token_batches
 
+Score = Callable[["Contexts", Packed], Tensor]
+"""The scores of all candidates for every context, [batch, n]."""
 NEAR = 0.95
 """Candidates whose vectors have a larger cosine with the label's are no negatives of it."""
 
@@ -145,100 +146,21 @@ class Uni(Late):
         return added
 
 
-class Cross(Late):
-    """A residual cross-encoder of pairs: score = late(x, c), frozen, + head of a BERT of [x, c], which begins at zero.
+def pairs(model: str, *, device: torch.device) -> Score:
+    """The scores of the library's cross-encoder, which starts from the same encoder: for its times, without training.
 
-    As the library's `CrossEncoder` with a base, on the device. In training a context's candidates are its label,
-    `hard` others that late ranks highest in the batch, and `sampled` of the rest.
+    Its last layer is random: at the start it is zero, and no pair would be read.
     """
+    cross = Ranker.from_backbone(model, "cross", device=device).model
+    with torch.no_grad():
+        cross.get_parameter("linear.weight").normal_()
 
-    def __init__(self, late: LateEncoder, *, hard: int, sampled: int, max_tokens: int) -> None:
-        super().__init__(late.requires_grad_(False))
-        self.encoder = copy.deepcopy(late.context_tower).requires_grad_(True)
-        self.encoder.embeddings().requires_grad_(False)
-        self._tower, text = Tower(self.encoder), late.config.text
-        if (longest := text.longest_context + text.label_truncate - 1) > self._tower.longest:
-            raise SystemExit(f"a pair has up to {longest} tokens, the encoder reads {self._tower.longest}")
-        self.head = nn.Linear(self.encoder.dim, 1)
-        nn.init.zeros_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
-        self._hard, self._sampled, self._max_tokens = hard, sampled, max_tokens
-
-    @torch.no_grad()
-    def _base(self, contexts: Contexts, packed: Packed, index: Tensor | None = None) -> tuple[Tensor, Texts]:
-        return self.compared(self.read_contexts(contexts)[0], packed, index)
-
-    def forward(self, contexts: Contexts, packed: Packed, index: Tensor | None = None) -> Tensor:
-        scores, _ = self._base(contexts, packed, index)
-        if index is None:
-            index = torch.arange(len(packed.place), device=scores.device).expand(len(scores), -1)
-        return scores + self._of_pairs(contexts, packed, index.clamp(min=0))
-
-    def loss(self, contexts: Contexts, packed: Packed, labels: Tensor) -> Tensor:
-        base, candidates = self._base(contexts, packed)
-        index, allowed = self._chosen(base, near(candidates, labels), labels)
-        scores = base.gather(1, index) + self._of_pairs(contexts, packed, index)
-        return F.cross_entropy(scores.masked_fill(~allowed, -torch.inf), torch.zeros_like(labels))
-
-    def _chosen(self, base: Tensor, left_out: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Each context's candidates, its label first, and which of them there are: [batch, 1 + hard + sampled]."""
-        label = labels.unsqueeze(1)
-        wrong = ~left_out.scatter(1, label, True)
-        hard = base.masked_fill(~wrong, -torch.inf).topk(min(self._hard, base.size(1) - 1), dim=1).indices
-        others = wrong.scatter(1, hard, False)
-        drawn = torch.rand_like(base).masked_fill(~others, -1.0)
-        sampled = drawn.topk(min(self._sampled, base.size(1) - 1 - hard.size(1)), dim=1).indices
-        is_label = torch.ones_like(label, dtype=torch.bool)
-        allowed = torch.cat([is_label, wrong.gather(1, hard), others.gather(1, sampled)], dim=1)
-        return torch.cat([label, hard, sampled], dim=1), allowed
-
-    def _of_pairs(self, contexts: Contexts, packed: Packed, index: Tensor) -> Tensor:
-        """The head's scores of pairs, [batch, n]; contexts of like length are joined and read together."""
-        batches = token_batches(
-            [(length + packed.place.size(1)) * index.size(1) for length in contexts.lengths],
-            max_tokens=self._max_tokens,
-        )
-        parts, order = [], []
-        for batch in batches:
-            width = max(contexts.lengths[row] for row in batch)
-            rows = torch.tensor(batch, device=index.device)
-            ids, mask = contexts.tokens.ids[rows, :width], contexts.tokens.mask[rows, :width]
-            parts.append(self._of_joined(ids, mask, packed, index[rows]))
-            order += batch
-        return torch.cat(parts)[torch.tensor(order, device=index.device).argsort()]
-
-    def _of_joined(self, ids: Tensor, mask: Tensor, packed: Packed, index: Tensor) -> Tensor:
-        candidates, lengths = packed.ids.flatten()[packed.place], packed.mask.sum(1)
-        joined, real, segments = join(ids, mask.sum(1), candidates, lengths, index)
-        outputs, _ = self._tower.read(joined, real.unsqueeze(1), segments=segments)
-        config = self.late.config
-        vectors = reduce(outputs, real, reduction=config.reduction, first_m=config.reduction_outputs)
-        with torch.autocast(ids.device.type, enabled=False):
-            scores: Tensor = self.head(vectors.float() * config.output_scaling).view(index.shape)
+    def score(contexts: Contexts, packed: Packed) -> Tensor:
+        candidates = TokenBatch(packed.ids.flatten()[packed.place], packed.mask)
+        scores: Tensor = cross(contexts.tokens, candidates)
         return scores
 
-
-def join(
-    contexts: Tensor, context_lengths: Tensor, candidates: Tensor, lengths: Tensor, index: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Pairs of a context and each of its candidates, without the start token of the latter.
-
-    Args:
-        contexts: ids [batch, width], of which `context_lengths` [batch] are real.
-        candidates: ids [n, longest], of which `lengths` [n] are real.
-        index: [batch, k].
-
-    Returns:
-        Ids, mask and segments, [batch * k, width + longest - 1].
-    """
-    shape = (*index.shape, contexts.size(1) + candidates.size(1) - 1)
-    place = torch.arange(shape[-1], device=index.device).expand(shape)
-    behind = place - context_lengths.view(-1, 1, 1) + 1  # place in the candidate
-    own = candidates[index].gather(2, behind.clamp(0, candidates.size(1) - 1))
-    first = contexts.unsqueeze(1).expand(*index.shape, -1).gather(2, place.clamp(max=contexts.size(1) - 1))
-    is_context, real = behind < 1, behind < lengths[index].unsqueeze(-1)
-    ids = torch.where(is_context, first, own.masked_fill(~real, 0))
-    return ids.flatten(0, 1), (is_context | real).flatten(0, 1), (real & ~is_context).long().flatten(0, 1)
+    return score
 
 
 def near(candidates: Texts, labels: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import interleaved_ms
-from benchmarks.uni.contenders import Late
+from benchmarks.uni.contenders import Late, Score
 from benchmarks.uni.data import Data
 from polyencoder.evaluation.metrics import ranks
 
@@ -48,7 +48,7 @@ def difference(found: Sequence[int], other: Sequence[int]) -> tuple[float, float
 
 
 @torch.no_grad()
-def rank_ms(models: Mapping[str, Late], data: Data, *, repeats: int) -> dict[str, dict[str, float]]:
+def rank_ms(models: Mapping[str, Score], data: Data, *, repeats: int) -> dict[str, dict[str, float]]:
     """Milliseconds of each model to score 20 and 100 candidates for one context, from tokens: medians over contexts.
 
     Of processor time on a CPU. The models take turns.
@@ -63,7 +63,7 @@ def rank_ms(models: Mapping[str, Late], data: Data, *, repeats: int) -> dict[str
     return found
 
 
-def _score_next(model: Late, data: Data, lists: Any) -> None:
+def _score_next(model: Score, data: Data, lists: Any) -> None:
     row, texts = next(lists)
     model(data.contexts([row]), data.packed(texts)).cpu()
 

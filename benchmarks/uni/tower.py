@@ -106,7 +106,6 @@ class Tower:
         self._layers: list[Any] = list(backbone.layers())
         self._heads, self.dim = int(config.num_attention_heads), int(config.hidden_size)
         self.bias_shape = (len(self._layers), self._heads)
-        self.longest = int(config.max_position_embeddings)
 
     def read(
         self,
@@ -114,7 +113,6 @@ class Tower:
         mask: Tensor,
         *,
         positions: Tensor | None = None,
-        segments: Tensor | None = None,
         prefix: Prefix | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
@@ -128,8 +126,7 @@ class Tower:
         """
         if positions is None:
             positions = torch.arange(ids.size(1), device=ids.device).expand_as(ids)
-        segments = torch.zeros_like(ids) if segments is None else segments
-        hidden = self._embeddings(input_ids=ids, position_ids=positions, token_type_ids=segments)
+        hidden = self._embeddings(input_ids=ids, position_ids=positions, token_type_ids=torch.zeros_like(ids))
         if prefix is not None:
             mask = mask.expand(len(prefix.mask), ids.size(1), -1)
             mask = torch.cat([prefix.mask.unsqueeze(1).expand(-1, ids.size(1), -1), mask], dim=-1)
