@@ -16,8 +16,7 @@ The fusion "weight" is fitted to the first half of the queries, and all systems 
 
 The model is an untrained sentence encoder (`--backbone`), a poly-encoder of it (`--poly`: 16 random codes, or the means
 of the latest 16 turns), or `--model`, a ranker; it reads the last turn, or with `--turns all` the whole dialogue. Words
-are always those of the turns that hybrid searches take. `--rerank` is a cross-encoder, which orders the first 50 of the
-vectors' results, and of both.
+are always those of the turns that hybrid searches take.
 
 `--rows` measures the time of a search among this number of texts (`benchmarks.hybrid_time`), by at most 50
 queries, without an encoder.
@@ -82,7 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--poly", choices=["codes", "turns"], help="context vectors of a poly-encoder of it")
     parser.add_argument("--model", help="a ranker instead, as of Ranker.load")
     parser.add_argument("--turns", default="last", choices=["last", "all"], help="of a dialogue, for the model")
-    parser.add_argument("--rerank", help="a cross-encoder")
     parser.add_argument("--rows", nargs="*", type=int, default=[], help="number of texts to time searches among")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
@@ -93,10 +91,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows += hybrid_time.measure(flags.datapath, count, Path(folder), queries=min(queries, 50))
     if flags.tasks:
-        ranker, reranker = _ranker(flags), None if flags.rerank is None else Ranker.load(flags.rerank)
+        ranker = _ranker(flags)
     for task in flags.tasks:
         found, texts = read(task, flags.datapath, queries=queries, candidates=candidates)
-        rows += measure(task, found, texts, ranker, reranker=reranker, last=flags.turns == "last")
+        rows += measure(task, found, texts, ranker, last=flags.turns == "last")
     report = {
         "benchmark": "hybrid",
         "machine": machine(),
@@ -127,18 +125,18 @@ def read(task: str, datapath: Path, *, queries: int, candidates: int) -> tuple[l
 
 
 def measure(
-    task: str, queries: Sequence[Query], texts: Sequence[str], ranker: Ranker, *, reranker: Ranker | None, last: bool
+    task: str, queries: Sequence[Query], texts: Sequence[str], ranker: Ranker, *, last: bool
 ) -> list[dict[str, Any]]:
     """A row of the report for each system."""
     with tempfile.TemporaryDirectory() as folder:
         index = ranker.index(texts, Path(folder) / "index", words=True)
         assert isinstance(index, FolderIndex)
         with contextlib.closing(index):
-            return _measure(task, queries, ranker, index, reranker=reranker, last=last)
+            return _measure(task, queries, ranker, index, last=last)
 
 
 def _measure(
-    task: str, queries: Sequence[Query], ranker: Ranker, index: FolderIndex, *, reranker: Ranker | None, last: bool
+    task: str, queries: Sequence[Query], ranker: Ranker, index: FolderIndex, *, last: bool
 ) -> list[dict[str, Any]]:
     fitting, queries = queries[: len(queries) // 2], queries[len(queries) // 2 :]
     own = [query.turns[-1:] if last else query.turns for query in queries]
@@ -155,33 +153,30 @@ def _measure(
             options = {**options, "vector_weight": weight}
         if system in APPROXIMATE and not index.approximates:
             index.build_faiss("ivf-flat", nlist=min(LISTS, len(index)))
-        for cross in dict.fromkeys([None, reranker]):
-            if cross is not None and system == "words":
-                continue
-            searcher = Searcher(ranker, index, top_k=TOP_K, reranker=cross, **options)
-            found: list[list[bool]] = []
-            seconds = 0.0
-            for first in range(0, len(queries), _AT_ONCE):
-                some = slice(first, first + _AT_ONCE)
-                encoded = ranker.encode_contexts(own[some])
-                start = time.process_time()
-                hits = searcher.find(encoded, [query.turns for query in queries[some]])
-                seconds += time.process_time() - start
-                found += [_right(query, one) for query, one in zip(queries[some], hits, strict=True)]
-            both_ways = [*zip(found, queries, strict=True)]
-            rows.append(
-                {
-                    "task": task,
-                    "system": system + ("" if cross is None else ", reranked"),
-                    "queries": len(queries),
-                    "candidates": len(index),
-                    "nDCG@10": sum(_ndcg(right, query) for right, query in both_ways) / len(queries),
-                    "recall@10": sum(sum(right[:10]) / len(query.right) for right, query in both_ways) / len(queries),
-                    "recall@100": sum(sum(right) / len(query.right) for right, query in both_ways) / len(queries),
-                    "ms": 1000 * seconds / len(queries),
-                    **({"weight": weight} if system == "weight" else {}),
-                }
-            )
+        searcher = Searcher(ranker, index, top_k=TOP_K, **options)
+        found: list[list[bool]] = []
+        seconds = 0.0
+        for first in range(0, len(queries), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            encoded = ranker.encode_contexts(own[some])
+            start = time.process_time()
+            hits = searcher.find(encoded, [query.turns for query in queries[some]])
+            seconds += time.process_time() - start
+            found += [_right(query, one) for query, one in zip(queries[some], hits, strict=True)]
+        both_ways = [*zip(found, queries, strict=True)]
+        rows.append(
+            {
+                "task": task,
+                "system": system,
+                "queries": len(queries),
+                "candidates": len(index),
+                "nDCG@10": sum(_ndcg(right, query) for right, query in both_ways) / len(queries),
+                "recall@10": sum(sum(right[:10]) / len(query.right) for right, query in both_ways) / len(queries),
+                "recall@100": sum(sum(right) / len(query.right) for right, query in both_ways) / len(queries),
+                "ms": 1000 * seconds / len(queries),
+                **({"weight": weight} if system == "weight" else {}),
+            }
+        )
     return rows
 
 
