@@ -17,10 +17,12 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cyclopts.argument import _collection
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -89,6 +91,24 @@ def seeded(cheap_seeds) -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the old generator is what ParlAI draws from
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_groups() -> Iterator[None]:
+    """A parse makes a command's arguments twice, at first to find their groups: here these are found once."""
+    resolve: Callable[..., list[Any]] = _collection._resolve_groups_from_callable
+    found: dict[Any, list[Any]] = {}
+
+    def once(command: Any, *parameters: Any, **groups: Any) -> list[Any]:
+        if not command.__module__.startswith("polyencoder.cli."):
+            return resolve(command, *parameters, **groups)
+        if command not in found:
+            found[command] = resolve(command, *parameters, **groups)
+        return found[command]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_collection, "_resolve_groups_from_callable", once)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

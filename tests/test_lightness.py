@@ -74,6 +74,7 @@ def test_the_list_of_commands_has_their_own_help():
         assert app[name].help == help_of(place)
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_help_in_a_pipe_has_room_for_its_text():
     command = [sys.executable, "-m", "polyencoder", "check", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout

@@ -143,6 +143,7 @@ def test_several_indexes_are_searched_as_one(ask, run, ranker, folder, tmp_path)
     command_fails(ConfigError, "partial is for a search of several indexes", *flags, "--partial")
 
 
+@pytest.mark.usefixtures("forked_commands")
 def test_the_command(ranker, folder, tmp_path):
     """The real one, in a process of its own: text for people, one context of several turns."""
     command = [sys.executable, "-m", "polyencoder.cli.main", "search", "--model", tmp_path / "model"]
