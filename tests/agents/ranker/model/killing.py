@@ -74,7 +74,7 @@ def finish(child: int, model: Path) -> None:
 
 
 def log_of(model: Path) -> str:
-    return Path(f"{model}.log").read_text()[-3000:]
+    return Path(f"{model}.log").read_text()[-6000:]
 
 
 def batches(model: Path) -> dict[str, list[Any]]:
