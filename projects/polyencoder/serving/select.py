@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from polyencoder.calibration import LeastProbability, least_probability
-from polyencoder.ranker.selector import Selection, selection
+from polyencoder.calibration import least_probability
+from polyencoder.ranker.selector import selection
 from polyencoder.serving.config import not_calibrated
-from polyencoder.serving.engine import Engine
 from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, Share, answer_fields
 from polyencoder.serving.rerank import score_lists
 from polyencoder.serving.service import Serving
@@ -58,36 +56,17 @@ class SelectResponse(Answer):
 @router.post("/v1/select", response_model_exclude_none=True)
 async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     """Chooses the options that a conversation needs."""
-    found, tokens = await select_options(
-        service.engine, request.turns, request.options, top_k=request.top_k, min_probability=request.min_probability
-    )
+    engine, calibration = service.engine, service.engine.ranker.calibration
+    if request.min_probability is not None and calibration is None:
+        raise not_calibrated()
+    engine.check_count(request.options, name="options")  # before what takes long for a million
+    least = least_probability(calibration, request.min_probability, of=engine.ranker)
+    options = read_options(request.options)
+    texts = engine.texts([one.text for one in options], name="options")
+    scores, tokens = await score_lists(engine, [(engine.turns(request.turns), texts)], name="options")
+    found = selection(options, scores[0], calibration, top_k=request.top_k, least=least)
     return SelectResponse(
         **answer_fields("select", model=service.name, tokens=tokens),
         chosen=[SelectedOption(**vars(one)) for one in found.chosen],
         none_probability=found.none_probability,
     )
-
-
-async def select_options(
-    engine: Engine,
-    turns: Sequence[str],
-    options: Sequence[Any],
-    *,
-    top_k: int | None = None,
-    min_probability: LeastProbability | None = None,
-) -> tuple[Selection, int]:
-    """Chooses as `polyencoder.Selector` does; also gives the number of tokens.
-
-    Raises:
-        InputError: an option is invalid, or a text exceeds the limits.
-        ConfigError: `min_probability` without a calibration.
-    """
-    ranker = engine.ranker
-    if min_probability is not None and ranker.calibration is None:
-        raise not_calibrated()
-    engine.check_count(options, name="options")  # before what takes long for a million
-    least = least_probability(ranker.calibration, min_probability, of=ranker)
-    read = read_options(options)
-    texts = engine.texts([one.text for one in read], name="options")
-    scores, tokens = await score_lists(engine, [(engine.turns(turns), texts)], name="options")
-    return selection(read, scores[0], ranker.calibration, top_k=top_k, least=least), tokens
