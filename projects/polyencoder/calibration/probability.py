@@ -36,7 +36,6 @@ from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8
 DEPTH = 10
 """The number of best candidates that a probability takes into account."""
 FORMAT_VERSION = 2
-_MOST_LOOKED_AT = 1000
 
 LeastProbability = float | str
 """A minimum probability: a number, or "auto" for the calibration's threshold."""
@@ -213,21 +212,6 @@ def _of_json(values: dict[str, Any]) -> Calibration:
     )
 
 
-def _other_calibration(model: Path, ranker: TextRanker) -> Path | None:
-    """One nearby of the same weights: a model file and the folder that it was exported to are calibrated apart."""
-    home, fingerprint = model.absolute().parent, model_fingerprint(ranker.model, ranker.text)
-    name = _name(ranker)
-    for place in dict.fromkeys((home, home.parent, Path.cwd())):
-        for pattern in (f"*.{name}", f"*/{name}", f"*/*.{name}", f"*/*/*.{name}"):
-            for path in islice(place.glob(pattern), _MOST_LOOKED_AT):
-                try:
-                    if json.loads(path.read_bytes())["fingerprint"] == fingerprint:
-                        return path
-                except (OSError, ValueError, TypeError, KeyError, RecursionError):
-                    continue
-    return None
-
-
 def least_probability(
     calibration: Calibration | None, wanted: LeastProbability | None, *, of: CalibratedRanker
 ) -> float | None:
@@ -239,13 +223,9 @@ def least_probability(
         return None
     if calibration is None:
         model = "MODEL" if of.source is None else of.source
-        other = None if of.source is None else _other_calibration(of.source, of)
-        remedy = (
-            f"copy {other}, which is of the same weights, to {calibration_file(model, of=of)}, or " if other else ""
-        )
         raise ConfigError(
             "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
-            f"{remedy}calibrate {model} with {_command(of)}",
+            f"calibrate {model} with {_command(of)}",
             argument="min_probability",
         )
     if wanted == "auto":

@@ -174,24 +174,16 @@ def test_beside_a_model_file(make_ranker, tmp_path):
     assert Ranker.from_pretrained(path, device="cpu").calibration == ranker.calibration
 
 
-def test_an_export_and_its_model_file_are_calibrated_apart(make_ranker, sentences, tmp_path, monkeypatch):
-    ranker, tmp_path = make_ranker("bi"), tmp_path / "away" / "from" / "other tests"
-    path, folder = tmp_path / "runs" / "mine" / "model", tmp_path / "exported"
-    path.parent.mkdir(parents=True)
+def test_an_export_and_its_model_file_are_calibrated_apart(make_ranker, sentences, tmp_path):
+    ranker = make_ranker("bi")
+    path, folder = tmp_path / "model", tmp_path / "exported"
     torch.save({"model": ranker.model.state_dict(), "ranker_config": ranker.model.config.to_json()}, path)
     path.with_name("model.tokenizer.json").write_text(ranker.text.tokenizer.to_str(), encoding="utf-8")
     ranker.save_pretrained(folder)
-    calibrated(make_ranker("bi", seed=1)).save_pretrained(tmp_path / "another")
-    monkeypatch.chdir(tmp_path)
     for one, other in ((path, folder), (folder, path)):
-        with pytest.raises(ConfigError, match="calibrate .* with `polyencoder calibrate`") as alone:
-            Ranker.from_pretrained(one, device="cpu").rank(CONTEXT, sentences, min_probability=0.1)
-        assert "copy" not in str(alone.value)
         calibrated(ranker).calibration.save(other)
-        copy = f"copy {calibration_file(other)}, which is of the same weights, to {calibration_file(one)}, or "
-        with pytest.raises(ConfigError) as raised:
+        with pytest.raises(ConfigError, match=f"calibrate {one} with `polyencoder calibrate`"):
             Ranker.from_pretrained(one, device="cpu").rank(CONTEXT, sentences, min_probability=0.1)
-        assert copy in str(raised.value)
         calibration_file(other).rename(calibration_file(one))
         Ranker.from_pretrained(one, device="cpu").rank(CONTEXT, sentences, min_probability=0.1)
         calibration_file(one).unlink()
