@@ -12,6 +12,7 @@ import torch
 from polyencoder.checks import check_choice, checked_device
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.errors import ConfigError
+from polyencoder.export.onnx.files import Precision
 from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.modeling.build import Parts, from_encoder
@@ -32,9 +33,12 @@ def load_parts(
         raise ConfigError(f"a model's name must be a text or a path, got {name!r:.60} ({type(name).__name__})")
     check_choice("backend", backend, get_args(Backend))
     if backend != "torch":  # onnxruntime has its own devices
-        from polyencoder.export.onnx.runtime import find_onnx  # optional dependency
+        from polyencoder.export.onnx.exported import graphs_folder  # optional dependency
+        from polyencoder.export.onnx.runtime import load_onnx
 
-        return find_onnx(name, precision="int8" if backend == "onnx-int8" else "float32", device=device)
+        precision: Precision = "int8" if backend == "onnx-int8" else "float32"
+        path = graphs_folder(name, precision=precision)
+        return path, load_onnx(path, precision=precision, device=device)
     if device is not None:
         checked_device(device)
     if holds_encoder(name):

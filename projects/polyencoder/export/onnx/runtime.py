@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.export.onnx.exported import Exported, graphs_folder
+from polyencoder.export.onnx.exported import Exported
 from polyencoder.export.onnx.files import SAVED_AGAIN, Precision, check_weights, read_description
 from polyencoder.export.onnx.graph import CPU, Graph
 from polyencoder.modeling import CrossEncoder, RankerModel
@@ -126,18 +126,6 @@ class OnnxCrossEncoder(_Exported, CrossEncoder):
 
 
 OnnxRanker = OnnxSeparable | OnnxCrossEncoder
-
-
-def find_onnx(
-    name: str | os.PathLike[str], *, precision: Precision = "float32", device: torch.device | str | None = None
-) -> tuple[Path, tuple[OnnxRanker, TextEncoder]]:
-    """Finds the folder of a ranker's graphs, by path or hub id, and the arguments of `load_onnx`.
-
-    Raises:
-        CheckpointError: there are none, or they are damaged.
-    """
-    folder = graphs_folder(name, precision=precision)
-    return folder, load_onnx(folder, precision=precision, device=device)
 
 
 def load_onnx(

@@ -299,14 +299,9 @@ class FolderIndex(Index):
             texts = change.some_texts(SAMPLE) if said is None else sample(said, SAMPLE)
             some = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
             parts = [replace(self._ranker.encode_contexts(one), tokens=None) for one in some]  # FAISS reads vectors
-            settings = {
-                "recall": recall,
-                "top_k": top_k,
-                "attention": self._ranker.model.config.poly_attention,
-                "source": source,
-            }
+            attention = self._ranker.model.config.poly_attention
             with explained(self.folder):
-                tuned = change.tune_faiss(parts, **settings)
+                tuned = change.tune_faiss(parts, recall=recall, top_k=top_k, attention=attention, source=source)
         if not tuned.reached:
             _log.warning("recall %g was not reached: %s", recall, tuned)
         return tuned
