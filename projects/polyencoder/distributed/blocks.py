@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,27 +40,22 @@ class Done(NamedTuple):
     error: str
 
 
-class EncodeBlock:
-    """Writes the parts of blocks. Pickles as the name of its model, for other processes."""
-
-    def __init__(self, encode: EncodeCandidates) -> None:
-        self._encode = encode
-
-    def __call__(self, block: Block) -> Done:
-        """Writes the part of a block, unless it is there. An error is returned: engines bury those that are raised."""
-        try:
-            table = candidates_table(
-                candidate_of(plain(record), where=f"{block.file}, row {row}")
-                for row, record in enumerate(_records(block), start=block.first + 1)
-            )
-            write_part(Path(block.part), table, self._encode)
-        except PolyencoderError as error:
-            return Done(0, str(error))
-        return Done(table.num_rows, "")
+def encode_block(encode: EncodeCandidates, block: Block) -> Done:
+    """Writes the part of a block, unless it is there. An error is returned: engines bury those that are raised."""
+    try:
+        table = candidates_table(
+            candidate_of(plain(record), where=f"{block.file}, row {row}")
+            for row, record in enumerate(_records(block), start=block.first + 1)
+        )
+        write_part(Path(block.part), table, encode)
+    except PolyencoderError as error:
+        return Done(0, str(error))
+    return Done(table.num_rows, "")
 
 
-Engine = Callable[[Sequence[Block], EncodeBlock], Iterable[Done]]
-"""Calls the second with each of the first, anywhere and in any order."""
+Work = Callable[[Block], Done]
+Engine = Callable[[Sequence[Block], Work], Iterable[Done]]
+"""Calls the second, which can be pickled, with each of the first, anywhere and in any order."""
 
 
 def encode_blocks(
@@ -78,7 +74,7 @@ def encode_blocks(
     Args:
         paths: names or globs; columns as of `EncodeCandidates`.
         folder: created if missing.
-        engine: `in_this_process`, `on_ray.RayEngine` or `on_spark.SparkEngine`.
+        engine: `on_ray.RayEngine` or `on_spark.SparkEngine`.
         rows: candidates per part, and the most that a kill of a worker loses.
 
     Returns:
@@ -91,17 +87,12 @@ def encode_blocks(
     blocks = list(_blocks(paths, folder, rows=checked_count("rows", rows)))
     make_folder(folder)
     total = 0
-    for done in engine(blocks, EncodeBlock(encode)) if blocks else ():  # no cluster is started for nothing
+    for done in engine(blocks, partial(encode_block, encode)) if blocks else ():  # no cluster is started for nothing
         if done.error:
             raise InputError(done.error)
         total += done.rows
     check_whole(folder, {Path(block.part).name for block in blocks})
     return total
-
-
-def in_this_process(blocks: Sequence[Block], work: EncodeBlock) -> Iterator[Done]:
-    """The engine without others."""
-    yield from map(work, blocks)
 
 
 def _blocks(paths: Paths, folder: Path, *, rows: int) -> Iterator[Block]:

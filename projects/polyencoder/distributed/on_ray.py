@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from polyencoder.distributed.blocks import Block, Done, EncodeBlock
+from polyencoder.distributed.blocks import Block, Done, Work
 from polyencoder.packages import require
 
 
@@ -23,7 +23,7 @@ class RayEngine:
     def __init__(self, *, workers: int, gpus: int = 0) -> None:
         self._workers, self._gpus = workers, gpus
 
-    def __call__(self, blocks: Sequence[Block], work: EncodeBlock) -> Iterator[Done]:
+    def __call__(self, blocks: Sequence[Block], work: Work) -> Iterator[Done]:
         ray, data = require("ray", extra="ray"), require("ray.data", extra="ray")
         if starts := not ray.is_initialized():
             here: dict[str, Any] = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": self._workers + 1}
@@ -40,7 +40,7 @@ class RayEngine:
 
 
 class _Actor:
-    def __init__(self, work: EncodeBlock) -> None:
+    def __init__(self, work: Work) -> None:
         self._work = work
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

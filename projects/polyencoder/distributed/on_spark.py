@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from polyencoder.distributed.blocks import Block, Done, EncodeBlock
+from polyencoder.distributed.blocks import Block, Done, Work
 from polyencoder.packages import require
 
 _BLOCK, _DONE = "file string, first long, rows long, part string", "rows long, error string"
@@ -25,7 +25,7 @@ class SparkEngine:
     def __init__(self, *, workers: int) -> None:
         self._workers = workers
 
-    def __call__(self, blocks: Sequence[Block], work: EncodeBlock) -> Iterator[Done]:
+    def __call__(self, blocks: Sequence[Block], work: Work) -> Iterator[Done]:
         sql, spark = require("pyspark.sql", extra="spark"), require("pyspark", extra="spark")
         builder = sql.SparkSession.builder.appName("polyencoder encode-candidates")
         if not spark.SparkConf().contains("spark.master"):
@@ -44,7 +44,7 @@ class SparkEngine:
                 session.stop()
 
 
-def _mapper(work: EncodeBlock) -> Callable[[Iterable[Any]], Iterator[Any]]:
+def _mapper(work: Work) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def encoded(batches: Iterable[Any]) -> Iterator[Any]:
         arrow = require("pyarrow", extra="data")
         for batch in batches:
