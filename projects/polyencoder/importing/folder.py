@@ -15,6 +15,7 @@ from transformers import AutoModel, PretrainedConfig
 
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.modeling.finite import check_finite
+from polyencoder.storage.checkpoint import check_shapes
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 
@@ -103,12 +104,6 @@ def _check_fit(config: PretrainedConfig, weights: Mapping[str, Tensor], *, origi
     except ValueError as error:
         raise CheckpointError(f"{origin}: no model can be built from its options ({first_line(error)})") from None
     expected = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("pooler.")}
-    if missing := sorted(set(expected) ^ set(weights)):
-        raise CheckpointError(f"{origin}: {missing[0]} is in only one of the checkpoint and its model")
-    for name, tensor in expected.items():
-        if weights[name].shape != tensor.shape:
-            raise CheckpointError(
-                f"{origin}: {name} has shape {list(weights[name].shape)}; its model has {list(tensor.shape)}"
-            )
+    check_shapes(expected, weights, origin=origin)
     check_finite(weights.items(), origin=origin)
     return type(model).__name__

@@ -280,12 +280,13 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str
 
     So are non-finite numbers.
     """
-    _check_shapes(model.state_dict(), weights, origin=origin)
+    check_shapes(model.state_dict(), weights, origin=origin)
     check_finite(weights.items(), origin=origin)
     model.load_state_dict(dict(weights))
 
 
-def _check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, origin: str) -> None:
+def check_shapes(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, origin: str) -> None:
+    """Raises CheckpointError, naming the first problem, unless the weights are those of a model, by name and shape."""
     problems = [f"{name} is missing" for name in expected if name not in weights]
     problems += [f"{name} is not part of this model" for name in weights if name not in expected]
     problems += [
@@ -312,7 +313,7 @@ def _assemble(
     with torch.device("meta"):  # shapes alone: a configuration of other ones may be of any size
         model = build_model(config)
     model.take_form_of(weights)
-    _check_shapes(model.state_dict(), weights, origin=origin)
+    check_shapes(model.state_dict(), weights, origin=origin)
     # drawing initial weights takes longer than reading those of the file
     model = model.to_empty(device="cpu") if model.is_all_weights else build_model(config)
     load_weights(model, weights, origin=origin)

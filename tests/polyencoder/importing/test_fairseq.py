@@ -294,7 +294,7 @@ class TestRefusals:
             ({"without": ["decoder.sentence_encoder.layers.1.fc1.bias"]}, "layers.1.fc1.bias is missing$"),
             (
                 {"decoder.sentence_encoder.layers.0.fc2.weight": torch.zeros(3, 3)},
-                r"encoder.layer.0.output.dense.weight has shape \[3, 3\]; its model has \[16, 24\]",
+                r"encoder.layer.0.output.dense.weight has shape \[3, 3\], the model needs \[16, 24\]",
             ),
             # pre-layer-norm models have one normalisation more
             (

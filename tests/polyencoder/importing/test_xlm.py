@@ -263,7 +263,7 @@ class TestRefusals:
             ({"layer_norm1.1.bias": ...}, "layer_norm1.1.bias is missing$"),
             (
                 {"ffns.0.lin2.weight": torch.zeros(3, 3)},
-                r"encoder.layer.0.output.dense.weight has shape \[3, 3\]; its model has",
+                r"encoder.layer.0.output.dense.weight has shape \[3, 3\], the model needs",
             ),
             ({"embeddings.weight": "words"}, "not a checkpoint of XLM"),
         ],
