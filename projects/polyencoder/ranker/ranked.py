@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from polyencoder.errors import InputError
+from polyencoder.index.hits import Hit
 from polyencoder.ranker.diversity import marginal_relevance
 
 if TYPE_CHECKING:
@@ -36,9 +37,12 @@ def best_first(scores: np.ndarray[Any, Any]) -> list[int]:
     return np.argsort(-scores, kind="stable").tolist()
 
 
+R = TypeVar("R", Ranked, Hit)
+
+
 def with_probabilities(
-    ranked: Sequence[Ranked], calibration: Calibration | None, *, least: float | None, among: int
-) -> list[Ranked]:
+    ranked: Sequence[R], calibration: Calibration | None, *, least: float | None, among: int
+) -> list[R]:
     """Adds the probabilities of a calibrated model, and leaves out candidates below `least`.
 
     Args:
@@ -52,7 +56,7 @@ def with_probabilities(
         ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
     if least is not None:
         ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
-    return [*ranked]
+    return list(ranked)
 
 
 def diverse(ranked: Sequence[Ranked], vectors: Tensor, *, k: int | None, diversity: float) -> list[Ranked]:

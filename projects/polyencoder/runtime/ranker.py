@@ -209,14 +209,8 @@ class Ranker:
                 return hits if whole or enough else None
 
             k = max(top_k, texts) + max(map(len, said), default=0)
-            return [probable(hits, among=among)[:top_k] for hits in grown(search, take, contexts=len(turns), k=k)]
-
-        def probable(hits: list[Hit], *, among: int) -> list[Hit]:
-            if calibration is None:
-                return hits
-            values = calibration.of_ranking([hit.text for hit in hits], [hit.score for hit in hits], among=among)
-            known = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=True)]
-            return known if least is None else [hit for hit, value in zip(known, values, strict=True) if value >= least]
+            found = grown(search, take, contexts=len(turns), k=k)
+            return [with_probabilities(hits, calibration, least=least, among=among)[:top_k] for hits in found]
 
         return find
 
