@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class RowIndex(Index):
     """An index whose candidates are rows of a database server: key, id, text, metadata and vector."""
 
     takes_vectors = True
+    engine: ClassVar[str]
+    """Its name, for messages."""
 
     def __init__(self, meta: Maker, ranker: TextRanker | Fingerprints | None, *, attention: str | None) -> None:
         """Opens an index that this model, if any, has made: `meta` was checked."""
@@ -105,9 +107,20 @@ class RowIndex(Index):
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         """Calls `step` with `ROWS_AT_ONCE` items at a time, as changes; returns the sum of its results."""
 
-    @abstractmethod
-    def _entry(self, candidate: Candidate) -> Entry:
+    @classmethod
+    def _entry(cls, candidate: Candidate) -> Entry:
         """Converts a candidate. Raises InputError if an index, or the engine, cannot hold it."""
+        where = f"{candidate.where}: " if candidate.where else ""
+        try:
+            text, id_, metadata = checked(candidate)
+            return Entry(id_, text, cls._kept_metadata(id_, text, metadata or "{}"))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{where}not a candidate that {cls.engine} can hold: {error}") from None
+
+    @staticmethod
+    @abstractmethod
+    def _kept_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
+        """The metadata to store, from its JSON. Raises ValueError for what the engine cannot hold."""
 
     @abstractmethod
     def _there(self, ids: Iterable[str]) -> dict[str, Row]:
@@ -123,19 +136,6 @@ class RowIndex(Index):
 
     @abstractmethod
     def _delete(self, keys: list[str]) -> None: ...
-
-
-def entry_of(candidate: Candidate, *, engine: str, read: Callable[[str, str, str], dict[str, Any]]) -> Entry:
-    """Converts a candidate. Raises InputError if an index, or the engine, cannot hold it.
-
-    `read`: (id, text, metadata's JSON) -> the metadata to store; ValueError for what the engine cannot hold.
-    """
-    where = f"{candidate.where}: " if candidate.where else ""
-    try:
-        text, id_, metadata = checked(candidate)
-        return Entry(id_, text, read(id_, text, metadata or "{}"))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{where}not a candidate that {engine} can hold: {error}") from None
 
 
 def key_of(id_: str) -> str:

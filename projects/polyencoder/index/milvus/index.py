@@ -24,12 +24,11 @@ from polyencoder.checks import check_choice
 from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import check_contexts
-from polyencoder.index.entries import Candidate
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import Description, IndexKind, MilvusCollection
-from polyencoder.index.milvus.rows import condition, has_field, milvus_entry
+from polyencoder.index.milvus.rows import condition, has_field, kept_metadata
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of
@@ -42,6 +41,9 @@ T = TypeVar("T")
 
 class MilvusIndex(RowIndex):
     """Candidates in a Milvus collection. With a server, any number of processes may search and change it."""
+
+    engine = "Milvus"
+    _kept_metadata = staticmethod(kept_metadata)
 
     def __init__(
         self,
@@ -247,10 +249,6 @@ class MilvusIndex(RowIndex):
                 with self.changing():
                     changed += step(some)
             return changed
-
-    def _entry(self, candidate: Candidate) -> Entry:
-        """Metadata fields that are null are dropped, which is the same to a filter."""
-        return milvus_entry(candidate)
 
     def _there(self, ids: Iterable[str]) -> dict[str, Row]:
         keys, pending = {key_of(id_) for id_ in ids}, self._pending

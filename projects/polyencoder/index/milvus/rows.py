@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from polyencoder.index.entries import Candidate
 from polyencoder.index.filters import Filter, checked_filter
-from polyencoder.index.rows import Entry, entry_of
 
 MAX_BYTES = 65_535
 """The longest text, id or metadata that Milvus holds, in UTF-8."""
@@ -16,12 +14,11 @@ MAX_BYTES = 65_535
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 
-def milvus_entry(candidate: Candidate) -> Entry:
-    """Converts a candidate to a row. Raises InputError if an index, or Milvus, cannot hold it."""
-    return entry_of(candidate, engine="Milvus", read=_checked_metadata)
+def kept_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
+    """The metadata that Milvus stores. Raises ValueError for what it cannot hold.
 
-
-def _checked_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
+    Fields that are null are dropped, which is the same to a filter.
+    """
     fields: dict[str, Any] = json.loads(metadata)
     if long := [key for key, value in fields.items() if _is_long(value)]:
         raise ValueError(f"its {long[0]!r} has a whole number of more than 64 bits; Milvus does not support these")

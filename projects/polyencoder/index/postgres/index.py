@@ -26,10 +26,10 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.meta import MOST_LISTS, PostgresMeta, parse_kind
-from polyencoder.index.postgres.rows import postgres_entry
+from polyencoder.index.postgres.rows import kept_metadata
 from polyencoder.index.postgres.search import by_vectors, by_words
 from polyencoder.index.postgres.table import Table
-from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of
+from polyencoder.index.rows import ROWS_AT_ONCE, Array, Row, RowIndex, key_of
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 
@@ -40,6 +40,8 @@ class PostgresIndex(RowIndex):
     """Candidates in a table. Any number of processes may search and change it."""
 
     meta: PostgresMeta
+    engine = "PostgreSQL"
+    _kept_metadata = staticmethod(kept_metadata)
     word_scoring = "ts_rank"
     rolls_back = True
 
@@ -246,9 +248,6 @@ class PostgresIndex(RowIndex):
     def _in_steps(self, items: Iterable[T], step: Callable[[list[T]], int]) -> int:
         with self.changing():
             return sum(step(some) for some in in_batches(items, ROWS_AT_ONCE))
-
-    def _entry(self, candidate: Candidate) -> Entry:
-        return postgres_entry(candidate)
 
     def _there(self, ids: Iterable[str]) -> dict[str, Row]:
         found = self._changed.entries(map(key_of, ids))

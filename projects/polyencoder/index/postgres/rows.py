@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from polyencoder.index.entries import Candidate, canonical
+from polyencoder.index.entries import canonical
 from polyencoder.index.filters import Filter, checked_filter
-from polyencoder.index.rows import Entry, entry_of, key_of
+from polyencoder.index.rows import Entry, key_of
 from polyencoder.index.words import words_of
 
 _TEXT_OR_WHOLE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+\d+|-0\.0(?!\d)')
@@ -24,12 +24,8 @@ _MOST_PLACES, _LAST_PLACE, _MOST_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 20
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
-def postgres_entry(candidate: Candidate) -> Entry:
-    """Converts a candidate to a row. Raises InputError if an index, or PostgreSQL, cannot hold it."""
-    return entry_of(candidate, engine="PostgreSQL", read=_checked_metadata)
-
-
-def _checked_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
+def kept_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
+    """The metadata that PostgreSQL stores. Raises ValueError for what it cannot hold."""
     id_.encode()  # raises ValueError for a lone surrogate
     has_nul = {"id": "\0" in id_, "text": "\0" in text, "metadata": _NUL.search(metadata) is not None}
     if name := next((name for name, has in has_nul.items() if has), None):

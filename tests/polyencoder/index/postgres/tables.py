@@ -12,7 +12,6 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.postgres.connection import Server
 from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.meta import PostgresMeta, parse_kind
-from polyencoder.index.postgres.rows import postgres_entry
 from polyencoder.index.postgres.table import Table
 from polyencoder.index.rows import key_of
 from polyencoder.scoring import ContextEncoding
@@ -45,7 +44,7 @@ def stored(
         table = Table(session, server)
         table.create(meta)
         entries = [
-            postgres_entry(Candidate(str(i), f"text {i}", metadata[i] if metadata else None))
+            PostgresIndex._entry(Candidate(str(i), f"text {i}", metadata[i] if metadata else None))
             for i in range(len(vectors))
         ]
         table.write(zip(entries, vectors, strict=True))

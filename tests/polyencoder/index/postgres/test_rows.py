@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate, canonical
-from polyencoder.index.postgres.rows import condition, postgres_entry, written
+from polyencoder.index.postgres.index import PostgresIndex
+from polyencoder.index.postgres.rows import condition, written
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
 
 VALUES = [None, True, False, 0, 1, 1.0, 1.5, -1, 10**20, 1e20, 1e23, 10**23, "1", "true", "", "ü'\"\\", [1], {"a": 1}]
@@ -101,5 +102,5 @@ def test_texts_are_bound(where):
 @pytest.mark.parametrize("record", [Candidate("a\0", "x"), Candidate("a", "x\0"), Candidate("a", "x", {"m": "\\\0"})])
 def test_nul_is_an_error_that_names_the_record(record):
     with pytest.raises(InputError, match=r"line 3: not a candidate that PostgreSQL can hold: .* NUL"):
-        postgres_entry(record._replace(where="line 3"))
-    postgres_entry(Candidate("a", "x", {"m": "\\u0000"}))
+        PostgresIndex._entry(record._replace(where="line 3"))
+    PostgresIndex._entry(Candidate("a", "x", {"m": "\\u0000"}))
