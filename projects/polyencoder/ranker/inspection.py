@@ -26,10 +26,8 @@ class Inspection:
     """The turns."""
     ranked: list[Ranked]
     """The candidates, best first."""
-    has_vectors: bool = True
-    """Whether the model encodes contexts and candidates apart."""
-    reads_pairs: bool = False
-    """Whether scores compare tokens of context and candidate."""
+    missing: str | None = None
+    """Why there are no weights; None if there are."""
     objectives: dict[str, list[float]] = field(default_factory=dict)
     """Scores of the ranked candidates by each objective's name, for a model with several objectives."""
     weights: list[list[float]] = field(default_factory=list)
@@ -38,17 +36,6 @@ class Inspection:
     """The context as the model reads it."""
     token_weights: list[list[float]] = field(default_factory=list)
     """[vectors, tokens]: the weight of each token in each context vector; zeros for a short context's spare vectors."""
-
-    @property
-    def missing(self) -> str | None:
-        """The reason why there are no weights; None if there are."""
-        if self.weights:
-            return None
-        if self.has_vectors and self.reads_pairs:
-            return f"A {self.title} also compares tokens and turns: its scores are not sums over context vectors."
-        if self.has_vectors:
-            return f"A {self.title} has one context vector: its weight is 1 for every candidate."
-        return f"A {self.title} reads context and candidate together: it has no context vectors."
 
 
 @torch.inference_mode()
@@ -63,16 +50,21 @@ def inspect_ranking(
     model, turns = ranker.model, checked_context("context", context)
     ranked = ranker.rank(turns, candidates, top_k=top_k)
     if not model.has_vectors:
-        return Inspection(model.title, turns, ranked, has_vectors=False)
+        missing = f"A {model.title} reads context and candidate together: it has no context vectors."
+        return Inspection(model.title, turns, ranked, missing)
     with in_evaluation(model):
         tokens = ranker.text.contexts([turns]).to(ranker.device)
         vectors = ranker.encode_candidates([one.text for one in ranked])
         objectives = model.objectives(model.encode_objectives(tokens))
         scores = {name or "score": _rows(model.score(one, vectors))[0] for name, one in objectives.items()}
         scores = scores if len(scores) > 1 else {}
-        found = Inspection(model.title, turns, ranked, reads_pairs=model.reads_pairs, objectives=scores)
+        found = Inspection(model.title, turns, ranked, objectives=scores)
+        if model.reads_pairs:
+            missing = f"A {model.title} also compares tokens and turns: its scores are not sums over context vectors."
+            return replace(found, missing=missing)
         if model.has_one_vector:
-            return found
+            missing = f"A {model.title} has one context vector: its weight is 1 for every candidate."
+            return replace(found, missing=missing)
         encoded = model.encode_context(tokens)
         weights = attention_weights(encoded, vectors, attention=model.config.poly_attention)[0]
         behind = model.token_weights(tokens)
