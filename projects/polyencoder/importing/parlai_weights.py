@@ -91,7 +91,8 @@ def convert_parlai(
             that it must equal.
     """
     opt = _complete(opt, architecture, origin=origin)
-    towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if not _is_shared(opt, prefix)}
+    shared = {"cand_encoder"} if opt.get("share_encoders") else set()
+    towers = {prefix: tower for prefix, tower in _TOWERS[architecture].items() if prefix not in shared}
     others = _other_names(opt, architecture)
     names = [f"{prefix}.{name}" for prefix in towers for name in encoder_names(opt)] + list(others)
     seconds = _second_names(opt) if architecture == "bi" else {}
@@ -112,10 +113,6 @@ def convert_parlai(
     if config.candidate_mlp:
         _scale_perceptron(weights, float(opt["output_scaling"]), normalize=config.normalize)
     return config, weights
-
-
-def _is_shared(opt: Mapping[str, Any], prefix: str) -> bool:
-    return prefix == "cand_encoder" and bool(opt["share_encoders"])
 
 
 def batch_dependence(opt: Mapping[str, Any], architecture: Architecture) -> list[str]:

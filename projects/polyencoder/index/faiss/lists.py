@@ -123,7 +123,8 @@ class FaissRequest:
 
         The bound is the largest possible inner product of a context's codes with a row outside.
         """
-        queries = [self._queries(own) for own in codes]
+        tolerance = self._tolerance
+        queries = [own if tolerance is None or not len(own) else group_means(own, tolerance=tolerance) for own in codes]
         asked, meta = np.concatenate(queries), self._lists.meta
         length = min(length, meta.rows)
         products, rows = self._lists.nearest(asked, length, self._parameters)
@@ -144,9 +145,6 @@ class FaissRequest:
             else:
                 bound = outside[part].max(initial=-np.inf)
             yield found[found >= 0], float(bound)
-
-    def _queries(self, codes: Array) -> Array:
-        return codes if self._tolerance is None or not len(codes) else group_means(codes, tolerance=self._tolerance)
 
 
 def check_shortlists(options: ShortlistOptions, meta: FaissFile | None, *, folder: Path) -> None:
