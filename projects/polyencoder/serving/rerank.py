@@ -117,12 +117,22 @@ async def score(request: ScoreRequest, service: Serving) -> ScoreResponse:
             f"text_1 has {len(firsts)} texts and text_2 {len(seconds)}: give one text_1, or as many as text_2 has",
             argument="text_1",
         )
-    pairs = zip(firsts * (len(seconds) if len(firsts) == 1 else 1), seconds, strict=True)
-    values, tokens = await score_pairs(service.engine, list(pairs))
+    firsts = firsts * (len(seconds) if len(firsts) == 1 else 1)
+    engine = service.engine
+    engine.texts(seconds, name="text_2")
+    of_context: dict[str, list[str]] = {}
+    for first, second in zip(firsts, seconds, strict=True):
+        of_context.setdefault(first, []).append(second)
+    asked = [(engine.turns([first], name="text_1"), own) for first, own in of_context.items()]
+    scores, tokens = await score_lists(engine, asked, name="text_2")
+    values = {first: iter(found.tolist()) for first, found in zip(of_context, scores, strict=True)}
     return ScoreResponse(
         **answer_fields("score", model=service.name, tokens=tokens),
         created=int(time.time()),
-        data=[Score(index=place, score=value) for place, value in enumerate(values)],
+        data=[
+            Score(index=place, score=single(next(values[first]), engine.ranker.calibration))
+            for place, first in enumerate(firsts)
+        ],
     )
 
 
@@ -137,22 +147,6 @@ async def rank(
     documents = engine.texts(documents)
     scores, tokens = await score_lists(engine, [(engine.turns(turns), documents)], name="documents")
     return ranked(documents, scores[0], engine.ranker.calibration, top_n=top_n), tokens
-
-
-async def score_pairs(engine: Engine, pairs: Sequence[tuple[str, str]]) -> tuple[list[float], int]:
-    """Scores the second text of each pair for the first, 0 to 1, independently; and the number of tokens.
-
-    Raises:
-        InputError: a text exceeds the limits.
-    """
-    engine.texts([second for _, second in pairs], name="text_2")
-    of_context: dict[str, list[str]] = {}
-    for first, second in pairs:
-        of_context.setdefault(first, []).append(second)
-    asked = [(engine.turns([first], name="text_1"), seconds) for first, seconds in of_context.items()]
-    scores, tokens = await score_lists(engine, asked, name="text_2")
-    values = {first: iter(found.tolist()) for first, found in zip(of_context, scores, strict=True)}
-    return [single(next(values[first]), engine.ranker.calibration) for first, _ in pairs], tokens
 
 
 async def score_lists(
