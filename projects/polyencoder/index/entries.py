@@ -91,11 +91,11 @@ def canonical(metadata: dict[str, Any] | None) -> str | None:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain)
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=plain)
 
 
-def _plain(value: Any) -> Any:
-    """Converts a value to a JSON value."""
+def plain(value: Any) -> Any:
+    """Converts a value that JSON lacks to one that it has. TypeError if there is none."""
     if isinstance(value, (np.generic, np.ndarray)):
         return value.tolist()
     if isinstance(value, (date, time, timedelta, Decimal, UUID)):

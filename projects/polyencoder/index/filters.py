@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from polyencoder.checks import unencodable
 from polyencoder.errors import InputError
+from polyencoder.index.entries import plain
 
 __all__ = ["Exactness", "Filter", "Kind", "check_fields", "checked_filter"]
 
@@ -22,7 +23,7 @@ Kind = Literal["text", "number", "boolean"]
 
 
 def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
-    """Checks a filter: field of the metadata -> allowed values.
+    """Checks a filter: field of the metadata -> allowed values, as metadata store them (dates as text).
 
     Raises:
         InputError: it is invalid, or has values that JSON lacks (nan, infinity).
@@ -35,7 +36,8 @@ def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
     for key, options in (filter or {}).items():
         if not isinstance(key, str):
             raise InputError(f"cannot filter by {key!r:.60}: a metadata field's name is a text", argument="filter")
-        wanted[key] = list(options) if isinstance(options, (list, tuple, set, frozenset)) else [options]
+        options = _plain(options)
+        wanted[key] = [*map(_plain, options)] if isinstance(options, (list, tuple, set, frozenset)) else [options]
         for option in wanted[key]:
             if (
                 not isinstance(option, (str, int, float, type(None)))
@@ -72,6 +74,16 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
             f"candidates have {others or 'objects'} alone, which never equal one",
             argument="filter",
         )
+
+
+def _plain(value: Any) -> Any:
+    """A value as metadata store it; unchanged if they cannot."""
+    if isinstance(value, (str, int, float, list, tuple, set, frozenset, type(None))):
+        return value
+    try:
+        return _plain(plain(value))  # numpy's dates are Python's first
+    except TypeError:
+        return value
 
 
 def _kind(value: Any) -> Kind:

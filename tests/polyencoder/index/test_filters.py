@@ -2,15 +2,50 @@
 
 from __future__ import annotations
 
+import json
+from decimal import Decimal
+from uuid import UUID
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
+from polyencoder.index.entries import canonical
 from polyencoder.index.filters import check_fields, checked_filter
 
 
 def test_one_value_is_a_list_of_one():
     assert checked_filter({"a": 1, "b": [None, "x"], "c": ()}) == {"a": [1], "b": [None, "x"], "c": []}
     assert checked_filter(None) == {}
+
+
+@given(
+    st.one_of(
+        st.sampled_from(
+            [
+                np.int64(3),
+                np.float32(0.1),
+                np.bool_(True),
+                np.str_("x"),
+                Decimal("1.50"),
+                UUID(int=5),
+                np.datetime64("2026-11-27"),
+            ]
+        ),
+        st.dates(),
+        st.datetimes(),
+        st.times(),
+        st.integers(),
+    )
+)
+def test_values_are_those_that_metadata_store(value):
+    stored = json.loads(canonical({"a": value}))["a"]
+    for options in (value, [value], (value,), {value}):
+        (found,) = checked_filter({"a": options})["a"]
+        assert (json.loads(json.dumps(found)), type(found) is bool) == (stored, type(stored) is bool)
+    assert checked_filter({"a": np.array([1, 2])}) == {"a": [1, 2]}
 
 
 @pytest.mark.parametrize("filter", ["a", {1: 2}, {"a": float("nan")}, {"a": [{}]}, {"a": "\ud800"}, {"\ud800": 1}])
