@@ -120,14 +120,14 @@ class RankerDictionary(DictionaryAgent):
     def freq(self) -> Counter[str]:
         """Each token's frequency in the vocabulary's training texts, for ParlAI's word statistics.
 
-        Zero for a pre-trained tokenizer, and for older dictionaries, which hold ranks.
+        Zero for a pre-trained tokenizer.
         """
         try:
             lines = Path(self.opt.get("dict_file") or "").read_text(encoding="utf-8").splitlines()
             counts = [int(line.rpartition("\t")[2]) for line in lines]
         except (OSError, ValueError):
             counts = []
-        if counts == list(range(len(counts), 0, -1)) or len(counts) > len(self):
+        if len(counts) > len(self):
             return Counter()
         return Counter(dict(zip(self._in_order(), counts, strict=False)))
 

@@ -54,17 +54,6 @@ def test_tokens_are_counted_in_what_the_vocabulary_was_trained_on(words, diction
     assert {token: words.tok2ind[token] for token, _ in pairs} == words.text.tokenizer.get_vocab()
 
 
-def test_ranks_are_no_counts(words, dictionary, tmp_path):
-    """What earlier versions wrote."""
-    lines = Path(dictionary).read_text().splitlines()
-    ranks = "".join(f"{line.split(chr(9))[0]}\t{len(lines) - i}\n" for i, line in enumerate(lines))
-    (tmp_path / "x.dict").write_text(ranks)
-    shutil.copy(dictionary.replace(".dict", ".tokenizer.json"), tmp_path / "x.tokenizer.json")
-    earlier = RankerDictionary({"dict_file": str(tmp_path / "x.dict")})
-    assert len(earlier) == len(lines)
-    assert not earlier.freq
-
-
 def test_two_builds_give_the_same_vocabulary(task, tmp_path):
     one, other = build(tmp_path / "one.dict", task), build(tmp_path / "other.dict", task)
     assert one.read_bytes() == other.read_bytes()

@@ -105,11 +105,7 @@ class ConveRT(RankerModel):
     def check_config(cls, config: RankerConfig) -> None:
         super().check_config(config)
         if config.convert is None:
-            earlier = config.backbone.get("model_type") == "convert"
-            raise ConfigError(
-                "a convert model needs its sizes, `convert`, which this configuration does not have"
-                + (", but `backbone`: a version before 0.1.0 wrote it; train the model again" if earlier else "")
-            )
+            raise ConfigError("a convert model needs its sizes, `convert`, which this configuration does not have")
         if config.text.truncation != "recent_first":
             raise ConfigError(f"a convert model needs the truncation 'recent_first', not {config.text.truncation!r}")
         if not config.convert.multi_context and config.text.history_size != 1:
