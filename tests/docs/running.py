@@ -36,7 +36,7 @@ LIMITS = {
     "eval_model": "--num-examples 40",
     "display_model": "--num-examples 5",
     "display_data": "--num-examples 5",
-    "polyencoder train": "--max-updates 5",
+    "polyencoder train": "--max-updates 2",
     "--batch-size 512": "--batch-size 32",
     "-bs 512": "-bs 32",
 }
@@ -63,13 +63,14 @@ class Failure(Exception):
 class Runner:
     """A user's folder, and what is done in it."""
 
+    _has_trained = False  # any of them
+
     def __init__(self, folder: Path, variables: dict[str, str]) -> None:
         self.folder = folder
         self.environment = {**os.environ, **variables, "COLUMNS": "200", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self.environment["PARLAI_DATAPATH"] = str(folder / "DATA")
         self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self._server: Any = None
-        self._has_trained = False
         self._port = PORT
 
     def close(self) -> None:
@@ -126,7 +127,8 @@ class Runner:
     def _start(self, program: Callable[[list[str]], object], command: Command, log: Path) -> Any:
         arguments = [argument.replace(PORT, self._port) for argument in command.arguments]
         trains = not {"train", "train_model"}.isdisjoint(arguments)
-        draws, self._has_trained = not (trains and self._has_trained), self._has_trained or trains
+        draws = not (trains and Runner._has_trained)
+        Runner._has_trained |= trains
         place = self.folder, self.environment, log
         process = forkserver().Process(target=_child, args=(program, arguments, *place), kwargs={"draws": draws})
         process.start()
@@ -166,7 +168,7 @@ def _child(
     draws: bool,
 ) -> None:
     begin(folder, environment)
-    if not draws:  # of the runs of a document the first one draws its curve, in half a second
+    if not draws:  # of the runs of all documents the first one draws its curve, in half a second
         LearningCurve.draw = lambda _: None  # type: ignore[method-assign]
     if "--onnx" in arguments:  # traced, as in all tests but the exporters' own: the current one takes seconds a graph
         from polyencoder.export.onnx import exporters
