@@ -116,15 +116,13 @@ def peak_extra_mb(work: Work, *, warm_up: bool = True) -> float:
     """Peak resident memory of one call of `work` above the memory before it, in MB (2**20 bytes).
 
     With `warm_up` an uncounted call comes first, so that permanent allocations (libraries, thread pools) are not
-    counted either. The peak is the kernel's, which Linux alone has; elsewhere nan.
+    counted either. The peak is the kernel's, which Linux alone has; nan where it cannot be reset.
     """
     if warm_up:
         work()
     gc.collect()
     return_free_memory()
-    if _CLEAR_REFS.exists():
-        _CLEAR_REFS.write_text("5")  # resets VmHWM
-    before = _status_mb("VmRSS")
+    before = _reset_peak()
     work()
     return _status_mb("VmHWM") - before
 
@@ -217,6 +215,15 @@ def print_report(report: Mapping[str, Any], *, as_json: bool) -> None:
 
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _reset_peak() -> float:
+    """The memory of this process, from which on its peak counts; nan where that is an earlier one."""
+    try:
+        _CLEAR_REFS.write_text("5")  # resets VmHWM
+    except OSError:
+        return math.nan
+    return _status_mb("VmRSS")
 
 
 def _status_mb(field: str) -> float:

@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from benchmarks.common import interleaved_ms, peer_module, two_towers
 from benchmarks.rate import encoded
@@ -69,6 +70,8 @@ def sentence_transformer(ranker: Ranker, folder: Path) -> Any:
     """The ranker's candidate tower, tokenizer and reduction as sentence-transformers loads them."""
     package = peer_module("sentence_transformers")
     modules = peer_module("sentence_transformers.sentence_transformer.modules")
+    logging.set_verbosity_error()  # that a pooling layer is not there, which no reduction reads
+    logging.disable_progress_bar()
     model, text = two_towers(ranker), ranker.text.config
     model.candidate_tower.model.save_pretrained(folder)
     tokenizer = Tokenizer.from_str(ranker.text.tokenizer.to_str())

@@ -1,13 +1,16 @@
-"""Peers of a benchmark in processes of their own."""
+"""Peers of a benchmark in processes of their own, and the memory of a process."""
 
 from __future__ import annotations
 
+import math
 import os
 from functools import partial
 
+import numpy as np
 import pytest
 
-from benchmarks.common import in_its_own_process
+from benchmarks import common
+from benchmarks.common import in_its_own_process, peak_extra_mb
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
@@ -32,3 +35,16 @@ def test_what_fails_there_ends_the_benchmark():
         in_its_own_process(EVALUATE, threads=None) as evaluate,
     ):
         evaluate("1 / 0")
+
+
+@pytest.mark.skipif(not common._CLEAR_REFS.exists(), reason="the kernel's peak cannot be reset")
+def test_a_peak_is_of_the_call_alone(tmp_path, monkeypatch):
+    def works(megabytes: int):
+        done.append(np.ones(megabytes * 2**17).sum())
+
+    done: list[float] = []
+    works(60)  # an earlier peak
+    assert peak_extra_mb(partial(works, 20), warm_up=False) == pytest.approx(20, abs=8)
+    monkeypatch.setattr(common, "_CLEAR_REFS", tmp_path / "none" / "clear_refs")  # as in some sandboxes
+    assert math.isnan(peak_extra_mb(partial(works, 20), warm_up=False))
+    assert len(done) == 3
