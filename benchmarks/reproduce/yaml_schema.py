@@ -45,8 +45,7 @@ def parse_fields(kind: type[T], values: object, *, where: str, **known: Any) -> 
     assert dataclasses.is_dataclass(kind)
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where}: must be a mapping of names to values, not {values!r}")
-    values = {**values, **known}
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.name not in known}
     for name in values:
         if name not in fields:
             raise ConfigError(f"{where}: {name} is unknown{did_you_mean(str(name), fields)}")
@@ -58,7 +57,7 @@ def parse_fields(kind: type[T], values: object, *, where: str, **known: Any) -> 
     for name, value in values.items():
         if not _fits(value, hints[name]):
             raise ConfigError(f"{where}: {name} cannot be {value!r}")
-    return kind(**values)
+    return kind(**values, **known)
 
 
 def non_empty_list(values: object, *, where: str) -> Sequence[Any]:

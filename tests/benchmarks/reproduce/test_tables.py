@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from benchmarks.reproduce import checks, tables
+from benchmarks.reproduce import checks, scales, tables
 from benchmarks.reproduce.cells import run_of
 from benchmarks.reproduce.plan import all_runs
 from benchmarks.reproduce.runs import Places, ReproductionRun
@@ -70,6 +70,24 @@ def test_a_cell_has_the_fields_of_its_group_row_and_column(write_table):
 def test_what_is_wrong_in_a_file_is_said_with_its_place(write_table, old, new, said):
     with pytest.raises(ConfigError, match=said):
         write_table(GOOD.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{name: mine, based_on: base}", "mine.yaml: name is unknown"),
+        ("{based_on: base, runs: {one: {name: two, missing: no data}}}", "mine.yaml, runs, one: name is unknown"),
+        ("{based_on: base, runs: {one: {}}}", "mine.yaml, runs, one: needs steps"),
+    ],
+)
+def test_a_scale_and_its_runs_are_named_in_one_place(tmp_path, monkeypatch, text, said):
+    own = "title: t, machine: m, seeds: 1, places: {}, flags: {}, families: {}, tasks: {}, starts: {}, runs: {}"
+    (tmp_path / "base.yaml").write_text(f"{{{own}}}")
+    (tmp_path / "mine.yaml").write_text(text)
+    monkeypatch.setattr(scales, "SCALES", tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        read_scale("mine")
+    assert read_scale("base").name == "base"
 
 
 def test_names_that_there_are_not_are_suggested():
