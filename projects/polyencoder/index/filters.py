@@ -18,8 +18,8 @@ Exactness = Literal["exact", "certified", "approximate"]
 Filter = Mapping[str, Any]
 """Metadata fields and the value that each must have, or a list have in it; a list of values means any of them."""
 
-Kind = Literal["text", "number", "boolean"]
-"""Of a value; values of different kinds are never equal."""
+Kind = Literal["text", "number", "boolean", "object"]
+"""Of a value; values of different kinds are never equal, and no filter asks for objects."""
 
 
 def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
@@ -55,7 +55,8 @@ def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
 def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[Kind]], bool]) -> None:
     """Checks that candidates have the fields of a filter, with values of a kind that it asks for.
 
-    `has_field` is `Index.has_field`. A field may be missing where a value is None, which a missing field equals.
+    `has_field` is `Index.has_field`. A field may be missing where a value is None, which a missing field equals. One
+    that is null or an empty list for all candidates has no kind: any may come.
 
     Raises:
         InputError: no candidate has a field, or all have values of other kinds in it.
@@ -68,12 +69,12 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
             raise InputError(
                 f"cannot filter by {key!r}: no candidate of the index has this metadata field", argument="filter"
             )
-        others = " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,)))
-        raise InputError(
-            f"cannot filter by {key!r}: {values[0]!r:.60} is a {_kind(values[0])}, and in this metadata field the "
-            f"candidates have {others or 'objects'} alone, which never equal one",
-            argument="filter",
-        )
+        if others := " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,))):
+            raise InputError(
+                f"cannot filter by {key!r}: {values[0]!r:.60} is a {_kind(values[0])}, and in this metadata field the "
+                f"candidates have {others} alone, which never equal one",
+                argument="filter",
+            )
 
 
 def _plain(value: Any) -> Any:

@@ -66,6 +66,7 @@ def fields_of(**kinds):
         ({"a": 1, "b": "x", "c": [None, "x"], "d": None}, None),
         ({"a": ["3", 3]}, None),  # as `--filter a=3` means either
         ({"a": []}, None),
+        ({"g": "x"}, None),  # null or empty lists alone, which have no kind
         ({"e": 1}, "cannot filter by 'e': no candidate of the index has this metadata field"),
         ({"a": "3"}, "cannot filter by 'a': '3' is a text, and in this .* have numbers alone, which never equal one"),
         ({"b": [3, 4]}, "cannot filter by 'b': 3 is a number, and in this .* have texts and booleans alone"),
@@ -74,7 +75,7 @@ def fields_of(**kinds):
     ],
 )
 def test_fields_must_have_values_of_a_kind_that_is_asked_for(filter, error):
-    has_field = fields_of(a=["number"], b=["text", "boolean"], c=["number"], f=[])
+    has_field = fields_of(a=["number"], b=["text", "boolean"], c=["number"], f=["object"], g=[])
     if error is None:
         return check_fields(filter, has_field=has_field)
     with pytest.raises(InputError, match=error) as caught:

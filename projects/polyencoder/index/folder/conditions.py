@@ -13,7 +13,12 @@ from typing import Any
 from polyencoder.errors import InputError
 from polyencoder.index.filters import Filter, Kind, checked_filter
 
-_TYPES: dict[Kind, tuple[str, ...]] = {"text": ("text",), "number": ("integer", "real"), "boolean": ("true", "false")}
+_TYPES: dict[Kind, tuple[str, ...]] = {
+    "text": ("text",),
+    "number": ("integer", "real"),
+    "boolean": ("true", "false"),
+    "object": ("object",),
+}
 
 
 def condition_of(filter: Filter | None) -> tuple[str, list[Any]]:

@@ -20,7 +20,7 @@ from polyencoder.packages import require
 
 _MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
 _OURS = "polyencoder index "  # the prefix of our tables' comments
-_TYPES: dict[Kind, str] = {"text": "string", "number": "number", "boolean": "boolean"}  # of jsonpath
+_TYPES: dict[Kind, str] = {"text": "string", "number": "number", "boolean": "boolean", "object": "object"}
 _VERSION = (0, 8)  # pgvector's, for iterative scans with a filter
 
 

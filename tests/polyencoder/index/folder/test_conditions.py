@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
+from polyencoder.index.filters import Kind
 from polyencoder.index.folder.conditions import condition_of, exists, path_of
 
 NUMBERS = st.integers(-(2**70), 2**70) | st.sampled_from([0, 1, 1.0, -1, 2**53, 2**53 + 1, float(2**53), 0.5])
@@ -40,11 +42,11 @@ def test_the_fields_that_equal_a_value_or_contain_it(found, value):
 
 
 def kind_of(value):
-    kinds = ((bool, "boolean"), ((int, float), "number"), (str, "text"))
+    kinds = ((bool, "boolean"), ((int, float), "number"), (str, "text"), (dict, "object"))
     return next((kind for type_, kind in kinds if isinstance(value, type_)), None)
 
 
-@given(FIELDS | st.just({"k": "x"}), st.sets(st.sampled_from(["text", "number", "boolean"]), min_size=1))
+@given(FIELDS | st.just({"k": "x"}) | st.just([{"k": 1}]), st.sets(st.sampled_from(get_args(Kind)), min_size=1))
 def test_fields_with_values_of_a_kind(field, kinds):
     database = sqlite3.connect(":memory:")
     database.execute("CREATE TABLE entries AS SELECT ? AS metadata", (json.dumps({"k": field}),))
