@@ -155,7 +155,8 @@ class FederatedIndex(Index):
         return sum(self._all(lambda index: index.count_texts(filter)))
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        return any(self._all(lambda index: index.has_field(key, kinds)))
+        """As in `Index.has_field`; an index that does not answer may have it."""
+        return any(self._all(lambda index: index.has_field(key, kinds))) or bool(self.missing)
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         """As in `Index.texts_of`; of different candidates with one id the text in the first index."""

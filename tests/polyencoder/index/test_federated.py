@@ -303,6 +303,24 @@ def test_an_index_that_answers_late_is_checked_too(made):
         index.search(contexts, **words)
 
 
+def test_an_index_that_does_not_answer_may_have_the_field_of_a_filter(made):
+    vectors, _ = drawn(2, 1, 6)
+    one, other = (
+        made([Candidate(str(n), f"text {n}", {"shop": shop}, vector=vectors[n])]) for n, shop in enumerate([1, "a"])
+    )
+    is_up = True
+
+    def opened(place, made_by):
+        if place == other and not is_up:
+            raise NoAnswerError("no connection")
+        return open_index(place, made_by or MADE_BY)
+
+    for is_up in (True, False):
+        index = FederatedIndex([one, other], opened, partial=True)
+        assert index.has_field("shop", ["text"])
+        assert index.has_field("place") == (not is_up)
+
+
 def test_a_searcher_counts_all_candidates(ranker, sentences, tmp_path):
     places = [tmp_path / "a", tmp_path / "b"]
     for place, some in zip(places, (sentences[:5], sentences[5:]), strict=True):
