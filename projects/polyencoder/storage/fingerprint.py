@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 
 def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
-    """Digest of everything a model's scores depend on: weights, settings, tokenizer. ONNX graphs have their model's.
+    """Digest of everything a model's scores depend on: weights, settings, tokenizer.
 
+    Float32 graphs of ONNX have their model's; int8 graphs have their own, which their quantization is part of.
     `dtype`: as the weights will be when they have been saved so.
     """
     model = model.merged()
