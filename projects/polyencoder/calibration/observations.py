@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -56,27 +56,36 @@ def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Ten
     return _together(found)
 
 
-def observe_search(
-    search: Callable[[Sequence[Context]], Sequence[Sequence[Any]]],
-    examples: Sequence[Example],
-    *,
-    among: int,
-    reranks: bool = False,
-) -> Observations:
+class ContextSearch(Protocol):
+    """A search for contexts; `polyencoder.index.searcher.Searcher` is one."""
+
+    reranker: Any
+    """The cross-encoder whose scores the hits have, or None."""
+
+    @property
+    def among(self) -> int:
+        """The number of distinct candidates in the index."""
+        ...
+
+    def __call__(self, contexts: Sequence[Context]) -> Sequence[Sequence[Any]]:
+        """The hits of each context: `text`, `score` and, with a reranker, `rerank_score`."""
+        ...
+
+
+def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Observations:
     """Searches for each example's context.
 
-    Args:
-        search: contexts -> the hits of each, `DEPTH` and one for each right candidate, if the index has that many.
-        among: the number of distinct candidates in the index.
-        reranks: whether the scores are those of a cross-encoder, which only the hits have that it read.
+    The search finds `DEPTH` hits and one for each right candidate, if the index has that many.
+
+    With a cross-encoder the scores are those of the hits that it read.
     """
     found: list[_Ranked] = []
     for i in range(0, len(examples), _AT_ONCE):
-        some = examples[i : i + _AT_ONCE]
-        for hits, example in zip(search([one.turns for one in some]), some, strict=True):
+        some, among = examples[i : i + _AT_ONCE], searcher.among
+        for hits, example in zip(searcher([one.turns for one in some]), some, strict=True):
             scores: dict[str, float] = {}
             for hit in hits:
-                score = hit.rerank_score if reranks else hit.score
+                score = hit.score if searcher.reranker is None else hit.rerank_score
                 if score is not None:
                     scores.setdefault(hit.text.strip(), score)
             found.append(_ranked(scores, [text.strip() for text in example.right], among=among))

@@ -105,9 +105,7 @@ def calibrate(settings: CalibrateSettings) -> None:
                 rerank_k=settings.rerank_k,
                 keep_turns=settings.keep_turns,
             )
-            observations = observe_search(
-                searcher, examples, among=searcher.among, reranks=searcher.reranker is not None
-            )
+            observations = observe_search(searcher, examples)
     ordering = reranker or ranker
     fitted = fit(
         observations,

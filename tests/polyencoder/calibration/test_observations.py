@@ -33,8 +33,14 @@ def test_every_right_candidate_is_right():
 def test_of_a_search_too():
     hits = [SimpleNamespace(text=f" {text} ", score=float(score)) for text, score in zip(TEXTS, SCORES, strict=True)]
 
+    class Search:
+        reranker, among = None, 20
+
+        def __call__(self, contexts):
+            return [hits for _ in contexts]
+
     found, expected = (
-        observe_search(lambda contexts: [hits for _ in contexts], [SEVERAL, ONE], among=20),
+        observe_search(Search(), [SEVERAL, ONE]),
         observations_of([SEVERAL, ONE], [(0, SCORES), (1, SCORES)]),
     )
     assert torch.equal(found.scores, expected.scores)
