@@ -97,6 +97,8 @@ def _json(value: Any) -> str:
 def plain(value: Any) -> Any:
     """Converts a value that JSON lacks to one that it has. TypeError if there is none."""
     if isinstance(value, (np.generic, np.ndarray)):
+        if value.dtype in ("M8[ns]", "m8[ns]"):  # NumPy would make a number of it; Python's times have microseconds
+            value = value.astype(f"{value.dtype.kind}8[us]")
         return value.tolist()
     if isinstance(value, (date, time, timedelta, Decimal, UUID)):
         return str(value)

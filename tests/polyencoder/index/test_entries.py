@@ -31,6 +31,10 @@ def test_metadata_is_json_whose_order_says_nothing(metadata):
 def test_what_json_lacks_becomes_what_it_has():
     metadata = {"n": np.int64(3), "some": np.array([1.5, 2]), "day": date(2024, 2, 29), "price": Decimal("1.10")}
     assert canonical(metadata) == '{"day":"2024-02-29","n":3,"price":"1.10","some":[1.5,2.0]}'
+    moment = np.datetime64("2024-02-29T12:30", "ns")
+    assert canonical({"all": np.array([moment]), "moment": moment, "took": np.timedelta64(90 * 10**9, "ns")}) == (
+        '{"all":["2024-02-29 12:30:00"],"moment":"2024-02-29 12:30:00","took":"0:01:30"}'
+    )
     assert canonical({"ü": "ß"}) == '{"ü":"ß"}'
     assert canonical({}) is canonical(None) is None
 
