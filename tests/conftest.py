@@ -15,14 +15,11 @@ import importlib.util
 import json
 import logging
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cyclopts.argument import _collection
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -33,6 +30,14 @@ from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
+from tests.faster import (  # noqa: F401 - fixtures
+    by_current_exporter,
+    cheap_seeds,
+    drawn_curves,
+    known_groups,
+    traced_graphs,
+    undrawn_curves,
+)
 from tests.postgres import binaries, postgres_server
 from tests.processes import forked_commands, in_processes, killed_after  # noqa: F401 - fixtures
 
@@ -76,76 +81,12 @@ def pytest_collection():
     return found
 
 
-@pytest.fixture(scope="session", autouse=True)
-def cheap_seeds() -> Iterator[None]:
-    """Without an accelerator `torch.manual_seed` seeds the CPU alone: for others it formats three stacks, in 2 ms."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not torch.accelerator.is_available():
-            patch.setattr(torch, "manual_seed", torch.default_generator.manual_seed)
-        yield
-
-
 @pytest.fixture(autouse=True)
-def seeded(cheap_seeds) -> None:
+def seeded() -> None:
     """Every test begins with the same random state, whatever ran before it: none passes or fails by luck."""
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the old generator is what ParlAI draws from
     torch.manual_seed(0)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def known_groups() -> Iterator[None]:
-    """A parse makes a command's arguments twice, at first to find their groups: here these are found once."""
-    resolve: Callable[..., list[Any]] = _collection._resolve_groups_from_callable
-    found: dict[Any, list[Any]] = {}
-
-    def once(command: Any, *parameters: Any, **groups: Any) -> list[Any]:
-        if not command.__module__.startswith("polyencoder.cli."):
-            return resolve(command, *parameters, **groups)
-        if command not in found:
-            found[command] = resolve(command, *parameters, **groups)
-        return found[command]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_collection, "_resolve_groups_from_callable", once)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def traced_graphs() -> Iterator[bool]:
-    """ONNX graphs are traced, as under an older torch: the current exporter takes seconds for each.
-
-    Gives whether torch has that one, for `by_current_exporter`.
-    """
-    from polyencoder.export.onnx import exporters
-
-    with pytest.MonkeyPatch.context() as patch:
-        is_current = exporters.IS_CURRENT
-        patch.setattr(exporters, "IS_CURRENT", False)
-        yield is_current
-
-
-@pytest.fixture
-def by_current_exporter(traced_graphs, monkeypatch) -> None:
-    """Graphs are made as users' are."""
-    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", traced_graphs)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def undrawn_curves() -> Iterator[Callable[..., None]]:
-    """Runs draw no curve, which takes half a second in each. Gives what draws, for `drawn_curves`."""
-    from polyencoder.training.callbacks import LearningCurve
-
-    with pytest.MonkeyPatch.context() as patch:
-        draw = LearningCurve.draw
-        patch.setattr(LearningCurve, "draw", lambda self: None)
-        yield draw
-
-
-@pytest.fixture
-def drawn_curves(undrawn_curves, monkeypatch) -> None:
-    """Runs draw their curves."""
-    monkeypatch.setattr("polyencoder.training.callbacks.LearningCurve.draw", undrawn_curves)
 
 
 @pytest.fixture(scope="session")

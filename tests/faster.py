@@ -1,0 +1,74 @@
+"""What makes tests faster, and the fixtures of those tests that are about what is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from cyclopts.argument import _collection
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_seeds() -> Iterator[None]:
+    """Without an accelerator `torch.manual_seed` seeds the CPU alone: for others it formats three stacks, in 2 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not torch.accelerator.is_available():
+            patch.setattr(torch, "manual_seed", torch.default_generator.manual_seed)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def known_groups() -> Iterator[None]:
+    """A parse makes a command's arguments twice, at first to find their groups: here these are found once."""
+    resolve: Callable[..., list[Any]] = _collection._resolve_groups_from_callable
+    found: dict[Any, list[Any]] = {}
+
+    def once(command: Any, *parameters: Any, **groups: Any) -> list[Any]:
+        if not command.__module__.startswith("polyencoder.cli."):
+            return resolve(command, *parameters, **groups)
+        if command not in found:
+            found[command] = resolve(command, *parameters, **groups)
+        return found[command]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_collection, "_resolve_groups_from_callable", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def traced_graphs() -> Iterator[bool]:
+    """ONNX graphs are traced, as under an older torch: the current exporter takes seconds for each.
+
+    Gives whether torch has that one, for `by_current_exporter`.
+    """
+    from polyencoder.export.onnx import exporters
+
+    with pytest.MonkeyPatch.context() as patch:
+        is_current = exporters.IS_CURRENT
+        patch.setattr(exporters, "IS_CURRENT", False)
+        yield is_current
+
+
+@pytest.fixture
+def by_current_exporter(traced_graphs, monkeypatch) -> None:
+    """Graphs are made as users' are."""
+    monkeypatch.setattr("polyencoder.export.onnx.exporters.IS_CURRENT", traced_graphs)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn_curves() -> Iterator[Callable[..., None]]:
+    """Runs draw no curve, which takes half a second in each. Gives what draws, for `drawn_curves`."""
+    from polyencoder.training.callbacks import LearningCurve
+
+    with pytest.MonkeyPatch.context() as patch:
+        draw = LearningCurve.draw
+        patch.setattr(LearningCurve, "draw", lambda self: None)
+        yield draw
+
+
+@pytest.fixture
+def drawn_curves(undrawn_curves, monkeypatch) -> None:
+    """Runs draw their curves."""
+    monkeypatch.setattr("polyencoder.training.callbacks.LearningCurve.draw", undrawn_curves)
