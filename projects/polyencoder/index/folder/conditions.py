@@ -60,13 +60,15 @@ def _equals(path: str, options: list[Any], *, at: str) -> tuple[str, list[Any]]:
 def exists(key: str, kinds: Collection[Kind] = ()) -> tuple[str, list[Any]]:
     """The condition that a field exists; with `kinds`, that it or an element of its list is of one of these."""
     path = path_of(key)
+    there = "json_type(metadata, ?) IS NOT NULL"
     if not kinds:
-        return "json_type(metadata, ?) IS NOT NULL", [path]
+        return there, [path]
     types = json.dumps([name for kind in kinds for name in _TYPES[kind]])
     return (
+        f"({there} AND "  # first: most candidates may lack the field, and it is read once for them
         "(json_type(metadata, ?) IN (SELECT value FROM json_each(?)) OR json_type(metadata, ?) = 'array' AND EXISTS "
-        "(SELECT 1 FROM json_each(metadata, ?) WHERE type IN (SELECT value FROM json_each(?))))"
-    ), [path, types, path, path, types]
+        "(SELECT 1 FROM json_each(metadata, ?) WHERE type IN (SELECT value FROM json_each(?)))))"
+    ), [path, path, types, path, path, types]
 
 
 def path_of(key: str) -> str:
