@@ -57,6 +57,10 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
         if given.get("eval_candidates", "fixed") != "fixed":
             raise ConfigError(f"--index replaces fixed candidates, not --eval-candidates {given['eval_candidates']}")
         opt.update(candidates=INDEX, eval_candidates=INDEX, interactive_candidates=INDEX)
+    asked, taken = given.get("eval_candidates"), opt.get("interactive_candidates", "fixed")
+    if opt.get("interactive_mode") and not opt.get("index") and asked not in (None, taken):
+        by = " (--interactive-candidates)" if "interactive_candidates" in opt else ""
+        logging.warning(f"--eval-candidates {asked} is not read in a conversation, whose candidates are {taken}{by}")
     in_script = is_training_script(opt)
     evaluates = not (in_script or opt.get("interactive_mode"))
     if evaluates and opt["eval_candidates"] == "batch" and "eval_candidates" not in given:

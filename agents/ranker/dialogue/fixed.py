@@ -11,7 +11,6 @@ from pathlib import Path
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.dialogue.listed import CAPACITY, ListedSource
-from parlai.agents.ranker.dialogue.sources import source_flag
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
@@ -110,7 +109,7 @@ class FixedSource(ListedSource):
         label = obs.get("label_choice")
         if label is not None and len(self.texts) == 1:
             return (
-                f"cannot be ranked: with {source_flag(obs)} fixed and one candidate there is nothing to choose; give "
+                f"cannot be ranked: with {self.flag(obs)} fixed and one candidate there is nothing to choose; give "
                 "more in --fixed-candidates-path"
             )
         if label is None or self._adds_label or label in self.rows:

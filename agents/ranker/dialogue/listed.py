@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from parlai.agents.ranker.dialogue.examples import right_of
 from parlai.agents.ranker.dialogue.ranking import Ranked, best_of_pool, pool_metrics
-from parlai.agents.ranker.dialogue.sources import Source, contexts_of, source_flag
+from parlai.agents.ranker.dialogue.sources import Source, contexts_of
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
@@ -76,7 +76,7 @@ class InBatchSource(ListedSource):
 
     def problem(self, obs: Message) -> str | None:
         if obs.get("label_choice") is None:
-            return f"has no label, which {source_flag(obs)} batch takes as a candidate; use inline or fixed"
+            return f"has no label, which {self.flag(obs)} batch takes as a candidate; use inline or fixed"
         return None
 
     def right(self, obs: Message) -> dict[str, float] | None:
@@ -94,11 +94,14 @@ class OwnSource(ListedSource):
         return obs.get("label_candidates") or ()
 
     def problem(self, obs: Message) -> str | None:
-        candidates, label, flag = self.own(obs), obs.get("label_choice"), source_flag(obs)
+        candidates, label, flag = self.own(obs), obs.get("label_choice"), self.flag(obs)
         if not candidates:
+            otherwise = f"{flag} batch with batches of 2 or more{_drawing_task(obs)}"
+            if self.opt.get("interactive_mode"):
+                otherwise = "give them in --local-human-candidates-file FILE"
             return (
                 f"has no candidates of its own, which {flag} {self.name} needs; use {flag} fixed with "
-                f"--fixed-candidates-path FILE, or {flag} batch with batches of 2 or more{_drawing_task(obs)}"
+                f"--fixed-candidates-path FILE, or {otherwise}"
             )
         if label is not None and label not in candidates:
             return f"has a label that is not among its {len(candidates)} candidates"

@@ -44,6 +44,12 @@ class Source(ABC):
 
     # ---- examples
 
+    def flag(self, obs: Message) -> str:
+        """The flag that chooses the source of an example's candidates."""
+        if "labels" in obs:
+            return "--candidates"
+        return "--interactive-candidates" if self.opt.get("interactive_mode") else "--eval-candidates"
+
     def own(self, obs: Message) -> Sequence[str]:
         """The candidates that an example must bring."""
         return ()
@@ -90,11 +96,6 @@ class Source(ABC):
     @abstractmethod
     def clear(self) -> None:
         """Drops cached vectors after the model has changed."""
-
-
-def source_flag(obs: Message) -> str:
-    """The flag that chooses the source of an example's candidates."""
-    return "--candidates" if "labels" in obs else "--eval-candidates"
 
 
 def contexts_of(batch: Batch) -> TokenBatch:

@@ -293,9 +293,10 @@ class RankerModelAgent(TorchRankerAgent):
 
     def what_next(self) -> list[str]:
         """Next steps with the model, one line each with its command."""
-        path = quote(str(self.opt.get("model_file")))
+        path, data = quote(str(self.opt.get("model_file"))), given_flags(self.opt).get("datapath")
+        where = f" --datapath {quote(data)}" if data else ""  # the replies are the task's, read there
         return [
-            f"talk to it: parlai interactive -mf {path}",
+            f"talk to it: parlai interactive -mf {path}{where}",
             f"use it without ParlAI: polyencoder export {path} FOLDER",
         ]
 

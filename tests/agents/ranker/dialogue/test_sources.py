@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.agents.ranker.dialogue.choice import INDEX, source_of
+from parlai.agents.ranker.dialogue import choice
+from parlai.agents.ranker.dialogue.choice import INDEX, check_sources, source_of
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.core.message import Message
 from parlai.core.opt import Opt
@@ -80,6 +81,24 @@ def test_fixed_candidates_need_a_file_or_a_task_and_a_model_beside_which_to_writ
 def test_an_unknown_source_is_named():
     with pytest.raises(InputError, match="'vocab' are not supported; use batch, inline or batch-all-cands"):
         source("vocab").pool(Batch(labels=["a"], candidates=None, right=None))
+
+
+def test_in_a_conversation_the_flag_of_candidates_is_another():
+    found = source("inline", interactive_mode=True).problem(Message({"text": "hello"}))
+    assert "which --interactive-candidates inline needs" in found
+    assert found.endswith("or give them in --local-human-candidates-file FILE")
+
+
+@pytest.mark.parametrize(
+    ("flags", "by"), [({"interactive_candidates": "fixed"}, " (--interactive-candidates)"), ({}, "")]
+)
+def test_a_conversation_does_not_read_eval_candidates(flags, by, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(choice.logging, "warning", said.append)
+    chat = {"interactive_mode": True, "candidates": "batch", **flags}
+    for asked in ("fixed", "inline"):
+        check_sources(Opt(chat, eval_candidates=asked, override={"eval_candidates": asked}), in_loop=False)
+    assert said == [f"--eval-candidates inline is not read in a conversation, whose candidates are fixed{by}"]
 
 
 @pytest.mark.parametrize(
