@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.dialogue.choice import check_index_options, check_sources, source_of
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
 from parlai.agents.ranker.dialogue.history import RankerHistory
-from parlai.agents.ranker.dialogue.ranking import Ranked, answer_metrics
+from parlai.agents.ranker.dialogue.ranking import TEACHER_HITS, Ranked, answer_metrics
 from parlai.agents.ranker.dialogue.sources import Source, contexts_of
 from parlai.agents.ranker.model.agent import RankerModelAgent
 from parlai.agents.ranker.model.loop import trains
+from parlai.agents.ranker.settings import flag
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric
 from parlai.core.opt import Opt
@@ -41,6 +43,8 @@ class RankerAgent(RankerModelAgent):
         super().__init__(opt, shared)
         surrounding = 2 if self.dict.text.config.surround else 0
         self._examples = Examples(opt, self.global_metrics, surrounding=surrounding)
+        if not shared and not opt.get("interactive_mode"):
+            self._warn_of_short_lists()
 
     def settle_candidates(self, opt: Opt) -> Source:
         check_index_options(opt)
@@ -102,6 +106,10 @@ class RankerAgent(RankerModelAgent):
         if self.source.blocks_repeats and "labels" not in obs:
             obs.force_set("said", history.lines())
         return obs
+
+    def self_observe(self, self_message: Message) -> None:
+        """Adds the reply to the history, if there is one: a skipped example has none."""
+        super().self_observe(Message({"text": "", **self_message}))
 
     def is_valid(self, obs: Message) -> bool:
         if obs.is_padding() or obs.get("text_vec") is None:
@@ -210,6 +218,15 @@ class RankerAgent(RankerModelAgent):
             metrics=metrics,
             sorted_scores=[[s for _, s in pairs] for pairs in listed] if self.opt["return_cand_scores"] else None,
         )
+
+    def _warn_of_short_lists(self) -> None:
+        """Warns of hits@k beyond the candidates that an answer lists, since ParlAI's teachers count in that list."""
+        listed, of = self._wanted(), "rank_top_k" if self.rank_top_k > 0 else "cap_num_predictions"
+        if beyond := [name for name in TEACHER_HITS if int(name.partition("@")[2]) > listed]:
+            logging.warning(
+                f"{flag(of)} {listed}: {', '.join(beyond)} are those of the {listed} listed candidates; rank, mrr and "
+                "RN@k count all"
+            )
 
     def _wanted(self) -> int:
         """The number of candidates that an answer lists."""

@@ -50,6 +50,10 @@ class RankerHistory(History):
             obs = Message({**obs, "text": LONE_SURROGATES.sub("\ufffd", obs["text"])})
         super().update_history(obs, temp_history)
 
+    def add_reply(self, text: str) -> None:
+        if text:
+            super().add_reply(text)
+
     def turns(self) -> list[str]:
         """The messages so far, oldest first, after the persona lines; a temporary message extends the last one."""
         turns = [*self._personas, *self.history_strings]

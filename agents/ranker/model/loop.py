@@ -20,7 +20,7 @@ from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainLoop
 from parlai.utils.distributed import is_primary_worker, num_workers
 
-from polyencoder.errors import CheckpointError, PolyencoderError, TrainingError
+from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError, TrainingError
 from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.importing import is_parlai_model
 from polyencoder.storage.checkpoint import read_states
@@ -82,6 +82,10 @@ class TrainLoopState:
         opt = self._opt
         if not self.trains:
             return
+        if "display_add_fields" in opt:  # of display_model
+            raise ConfigError(f"-dt {opt['datatype']}: this would train; show training data as train:evalmode")
+        if opt.get("use_reply") == "model" and not opt.get("train_predict"):
+            raise ConfigError("--use-reply model: in training it needs --train-predict true, which makes these replies")
         check_optimizer(opt)
         check_schedule(opt)
         if self.is_in_loop and os.path.isdir(path := opt.get("model_file") or ""):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import parlai.utils.logging as logging
 import pytest
 import torch
 
@@ -128,6 +129,18 @@ def test_only_the_best_are_listed(option, source, with_fixed, respond, labels):
         (reply,) = respond(with_fixed("polyencoder", eval_candidates=source, **{option: k}), turn)
         assert reply["text_candidates"] == full["text_candidates"][:k]
         assert values(reply)["rank"] == values(full)["rank"]  # counted among all of them
+
+
+@pytest.mark.parametrize("flag", ["--rank-top-k", "--cap-num-predictions"])
+def test_hits_beyond_the_list_are_warned_of(flag, with_fixed, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(logging, "warning", said.append)
+    with_fixed("biencoder")
+    assert not [line for line in said if "hits@" in line]
+    with_fixed("biencoder", **{flag.strip("-").replace("-", "_"): 5})
+    assert [line for line in said if "hits@" in line] == [
+        f"{flag} 5: hits@10, hits@100 are those of the 5 listed candidates; rank, mrr and RN@k count all"
+    ]
 
 
 @pytest.mark.slow

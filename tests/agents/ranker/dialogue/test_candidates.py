@@ -223,3 +223,8 @@ def test_several_labels_among_the_candidates_are_all_right(source, make_agent, r
     order = reply["text_candidates"]
     assert reply["metrics"]["rank"].value() == min(order.index(text) for text in ("i ski .", "yes .")) + 1
     assert reply["metrics"]["nDCG@10"].value() > 0
+
+
+def test_to_show_training_data_is_not_to_train(task):
+    with pytest.raises(ConfigError, match="-dt train: this would train; show training data as train:evalmode"):
+        DisplayModel.main(model="biencoder", datatype="train", loglevel="error", **task)

@@ -119,6 +119,21 @@ def test_use_reply_none_leaves_our_words_out(context_of):
     assert lines_of(ids, agent) == [line for line in LINES if line not in REPLIES]
 
 
+def test_use_reply_model_remembers_what_was_said(make_agent):
+    """A skipped example has no reply."""
+    agent = make_agent("biencoder", use_reply="model", datatype="valid", ignore_bad_candidates=True).clone()
+    for text, candidates in (("hello", []), ("how are you ?", ["fine ."])):
+        agent.observe({"text": text, "label_candidates": candidates, "episode_done": False})
+        agent.self_observe(agent.batch_act([agent.observation])[0])
+    agent.observe({"text": "bye", "episode_done": False})
+    assert agent.history.turns() == ["hello", "how are you ?", "fine .", "bye"]
+
+
+def test_use_reply_model_in_training_needs_replies(make_agent):
+    with pytest.raises(ConfigError, match="--use-reply model: in training it needs --train-predict true"):
+        make_agent("biencoder", use_reply="model")
+
+
 def test_a_delimiter_of_ones_own(context_of):
     ids, agent = context_of(delimiter=" || ")
     assert agent.dict.text.separator_ids == agent.dict.txt2vec(" || ")

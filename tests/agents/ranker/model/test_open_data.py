@@ -72,6 +72,7 @@ def test_a_file_that_is_broken(pairs, train_on, nothing_is_trained):
     ("options", "problem"),
     [
         ({"validation_metric": "acuracy"}, r"--validation-metric acuracy: .*did you mean accuracy\?"),
+        ({"validation_metric": "rank"}, "--validation-metric rank: a lower one .* give --validation-metric-mode min"),
         ({"validation_metric": "R10@1"}, r"--validation-metric R10@1: .*there are .*R6@1"),
         (
             {"eval_candidates": "fixed", "fixed_candidates_path": "FILE", "candidates": "inline"},

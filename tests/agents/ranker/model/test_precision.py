@@ -58,6 +58,14 @@ def test_bf16_learns_as_fp32_does(model, rate, train, losses, tmp_path):
     assert bf16 == pytest.approx(fp32, rel=0.02)
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_missing_is_said(make_agent, warnings):
+    make_agent("biencoder", no_cuda=True)
+    assert not [line for line in warnings if "--gpu" in line]
+    make_agent("biencoder", gpu=0)
+    assert "--gpu 0: there is no GPU here: computing on the CPU" in warnings
+
+
 def test_fp16_without_a_gpu_is_said_and_computes_in_fp32(make_agent, warnings):
     agent = make_agent("biencoder", fp16=True)
     assert "--fp16 true needs a GPU: computing in float32. On a CPU --bf16 true may be faster" in warnings
