@@ -1,9 +1,10 @@
 # Development commands. Each one builds the environment first, so `make test` is all that a fresh clone needs.
 
 PYTHON ?= python3
-# One process per core, and a few at most: every process imports torch anew.
-# Each begins with a part of its own, so what the tests of a folder share is made once.
-PYTEST_ARGS ?= -n auto --maxprocesses 4 --dist worksteal
+# One process more than there are cores, since tests also wait, for servers and other processes; four at most: each
+# imports torch anew. Each begins with a part of its own, so what the tests of a folder share is made once.
+PROCESSES = $(shell $(PYTHON) -c "import os; print(min(4, 1 + os.cpu_count()))")
+PYTEST_ARGS ?= -n $(PROCESSES) --dist worksteal
 
 # Modules are compiled once, whatever the environment says: it takes longer than importing torch, in every process.
 export PYTHONDONTWRITEBYTECODE :=
