@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,23 @@ class PostgresServer:
 
     def stop(self, *, crash: bool = False) -> None:
         """End it, with all of its connections; `crash` as where the machine loses power."""
-        (self.process.kill if crash else self.process.terminate)()
-        if not crash:
-            self.process.send_signal(2)  # a fast shutdown: it waits for no client
+        if crash:
+            self._kill()
+        else:
+            self.process.send_signal(signal.SIGINT)  # a fast shutdown: it waits for no client
         self.process.wait(60)
+
+    def _kill(self) -> None:
+        """The processes of its connections, too: each would answer until it notices that the server is gone."""
+        pid = self.process.pid
+        listed = Path(f"/proc/{pid}/task/{pid}/children")
+        connections = [int(child) for child in listed.read_text().split()] if listed.exists() else []
+        for process in (pid, *connections):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        end = time.monotonic() + 60
+        while any(Path(f"/proc/{child}").exists() for child in connections) and time.monotonic() < end:
+            time.sleep(0.01)
 
     def _copied(self) -> Path:
         """The package and the libraries beside it, where `nobody` can read them."""
