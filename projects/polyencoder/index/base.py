@@ -272,11 +272,10 @@ class Index(ABC):
         return self._enter(self._usable(records), "add")
 
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
-        """Removes candidates. InputError for an unknown id, unless `missing_ok`."""
+        """Removes candidates, each once. InputError for an unknown id, unless `missing_ok`."""
         given = checked_iterable("ids", ids, of="ids")
-        return self._remove(
-            (checked_text(f"id {place}", id_) for place, id_ in enumerate(given)), missing_ok=missing_ok
-        )
+        different = dict.fromkeys(checked_text(f"id {place}", id_) for place, id_ in enumerate(given))
+        return self._remove(different, missing_ok=missing_ok)
 
     def update(self, records: Iterable[Record]) -> int:
         """Changes the text or metadata of candidates. InputError for an unknown or missing id."""

@@ -84,6 +84,7 @@ def test_changes_are_counted(index):
     assert (index.add(same), index.add(same), index.put([*same, Candidate("new", "b")])) == (1, 0, 1)
     assert (index.update([Candidate("new", "b")]), index.update([Candidate("new", "b", {"n": 1})])) == (0, 1)
     assert (index.remove(["new", "gone"], missing_ok=True), index.remove([])) == (1, 0)
+    assert index.remove(["0", "0"]) == 1
 
 
 def test_texts_of_ids_that_can_be_read_once(index, monkeypatch):
