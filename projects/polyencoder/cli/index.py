@@ -96,7 +96,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
         progress=shows_bars(settings.progress),
     ) as made:
         if share.rank == 0:
-            _report(settings.out, made, bad=bad)
+            _report(settings.out, made, bad=bad, built=faiss.faiss is not None)
 
 
 def _files(settings: IndexSettings, share: Share) -> list[str]:
@@ -204,7 +204,7 @@ def update(*, settings: UpdateSettings) -> None:
             changes.append("words there already" if had_words else f"words of {opened.count_texts():,} texts added")
         if changes:
             say(f"{without_password(where)}: {', '.join(changes)}")
-        _report(where, opened, bad=bad)
+        _report(where, opened, bad=bad, built=kind is not None)
 
 
 def _counted(
@@ -227,9 +227,13 @@ def _ids(paths: list[str]) -> Iterator[str]:
     return (line.strip() for path in paths for _, line in lines(path) if line.strip())
 
 
-def _report(where: str, index: Index, *, bad: BadExamples) -> None:
+def _report(where: str, index: Index, *, bad: BadExamples, built: bool) -> None:
+    """What the index has; `built` says that its FAISS index is new."""
     if summary := bad.summary():
         say(f"polyencoder: {summary}", err=True)
     say(f"{without_password(where)}: {len(index):,} candidates")
-    if isinstance(index, FolderIndex) and (faiss := index.meta.faiss) is not None and faiss.tuned is not None:
-        say(f"{where}: {faiss.tuned}")
+    if isinstance(index, FolderIndex) and (faiss := index.meta.faiss) is not None:
+        if built:
+            say(f"{where}: {faiss}")
+        if faiss.tuned is not None:
+            say(f"{where}: {faiss.tuned}")

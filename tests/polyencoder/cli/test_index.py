@@ -87,7 +87,8 @@ def test_torchrun(call, model, texts, tmp_path):
     options = ["--candidates", texts, "--shard-size", 2, "--faiss", "flat", "--out"]
     done = torchrun("--model", model, *options, tmp_path / "two")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{tmp_path / 'two'}: 8 candidates\n"
+    said = ["8 candidates", "FAISS flat (storage=float32), of 8 vectors"]
+    assert done.stdout.splitlines() == [f"{tmp_path / 'two'}: {line}" for line in said]
     call("index", *options, tmp_path / "one")
     one, two = (
         {path.name[:20]: path.read_bytes() for path in (tmp_path / name).glob("vectors-*")} for name in ("one", "two")
@@ -170,9 +171,10 @@ def test_parameters_of_faiss(call, texts, tmp_path, command, faiss, expected):
     folder, kind = tmp_path / "index", faiss.partition(",")[0]
     if command == "update":
         call("index", "--candidates", texts, "--out", folder)
-        call("update", "--index", folder, "--faiss", faiss)
+        said = call("update", "--index", folder, "--faiss", faiss)
     else:
-        call("index", "--candidates", texts, "--out", folder, "--faiss", faiss)
+        said = call("index", "--candidates", texts, "--out", folder, "--faiss", faiss)
+    assert said.splitlines()[-1].startswith(f"{folder}: FAISS {kind} (")
     assert json.loads((folder / "meta.json").read_text())["faiss"]["parameters"].items() >= expected.items()
     index = library.read_index(str(next(folder.glob(f"faiss-*-{kind}.index"))))
     built = {

@@ -70,6 +70,10 @@ class FaissFile:
     ends: str
     tuned: Tuned | None = None
 
+    def __str__(self) -> str:
+        parameters = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
+        return f"FAISS {self.kind} ({parameters}), of {self.rows:,} vectors"
+
     @classmethod
     def parsed(cls, values: dict[str, Any]) -> FaissFile:
         """Parses JSON. Raises TypeError or ConfigError for invalid values."""

@@ -24,8 +24,7 @@ def described_folder(folder: Path) -> list[str]:
         lines.append("words: of all texts, for hybrid searches")
     if (faiss := meta.faiss) is None:
         return [*lines, "search: everything is scored (no FAISS index)"]
-    parameters = ", ".join(f"{name}={value}" for name, value in faiss.parameters.items())
-    lines.append(f"search: FAISS {faiss.kind} ({parameters}), of {faiss.rows:,} vectors")
+    lines.append(f"search: {faiss}")
     if (tuned := faiss.tuned) is None:
         return [*lines, "recall: not measured (`polyencoder update` measures it)"]
     wanted = "wanted" if tuned.reached else "wanted, and not reached"
