@@ -163,7 +163,7 @@ def _loop(folder: Path, **flags: Any) -> Training:
 def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: int) -> Training:
     """A function that runs steps of sentence-transformers' trainer on pairs of the same task, shuffled alike."""
     peer, datasets = peer_module("sentence_transformers"), peer_module("datasets")
-    losses = peer_module("sentence_transformers.losses")
+    losses = peer_module("sentence_transformers.sentence_transformer.losses")
     from transformers import TrainerCallback
 
     class Clock(TrainerCallback):

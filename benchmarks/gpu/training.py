@@ -104,14 +104,14 @@ def _ours(made: Ranker, config: TrainingConfig, data: Sequence[Example], cached:
 
 def _sentence_transformers(made: Ranker, data: Sequence[Example], folder: Path, *, device: str) -> Callable[[], object]:
     """A step of MultipleNegativesRankingLoss on the same encoder, tokenizing included, in the same precision."""
-    losses, model = peer_module("sentence_transformers.losses"), sentence_transformer(made, folder)
+    losses, model = peer_module("sentence_transformers.sentence_transformer.losses"), sentence_transformer(made, folder)
     model.max_seq_length = 360
     model = model.to(device).train()
     loss = losses.MultipleNegativesRankingLoss(model, scale=20.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
 
     def features(texts: Sequence[str]) -> dict[str, Any]:
-        tokens = model.tokenize(list(texts))
+        tokens = model.preprocess(list(texts))
         return {name: value.to(device) if hasattr(value, "to") else value for name, value in tokens.items()}
 
     def step() -> None:

@@ -110,7 +110,7 @@ Parts = tuple[Any, Callable[[dict[str, Any]], Any], Callable[[Sequence[Example]]
 
 
 def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
-    losses, datasets = import_module("sentence_transformers.losses"), import_module("datasets")
+    losses, datasets = import_module("sentence_transformers.sentence_transformer.losses"), import_module("datasets")
     model = peer.SentenceTransformer(flags.backbone)
     model.max_seq_length = TOKENS
     pairs = datasets.Dataset.from_list([{"anchor": text, "positive": label} for text, label, _ in examples])
