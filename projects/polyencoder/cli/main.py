@@ -93,6 +93,13 @@ def shown_default(value: Any) -> str | None:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def no_flag_is_a_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Raises UsageError for unknown flags that an argument without a flag, such as a list of files, has taken."""
+    words = [one.value for argument in arguments for one in argument.tokens if one.keyword is None]
+    if unknown := [word for word in words if word.startswith("-") and word != "-"]:
+        raise _unknown(unknown, commands[0])
+
+
 def let_the_file_have_them(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """With `--config` no flag is required: the settings, which read the file, say what it lacks."""
     if any(one.name == "--config" and one.tokens for one in arguments):
@@ -108,7 +115,7 @@ app = App(
     default_parameter=Parameter(
         negative_iterable=(), show_default=shown_default, allow_leading_hyphen=True, allow_repeating=True
     ),
-    config=let_the_file_have_them,
+    config=(no_flag_is_a_file, let_the_file_have_them),
     result_action="return_value",
     exit_on_error=False,
     print_error=False,
@@ -134,17 +141,17 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
     name = arguments[0] if arguments else "--help"
     if name in COMMANDS:
         _prepare_torch()
-    elif not name.startswith("-"):  # cyclopts would import all commands to name one
+    elif name not in (*app.help_flags, "--version"):  # cyclopts would import all commands to name one
         raise UsageError(f"no command {name!r}{did_you_mean(name, COMMANDS)}")
     try:
-        command, bound, _ = app.parse_args(list(arguments))
+        command, bound, unread, _ = app.parse_known_args(list(arguments))
     except CycloptsError as error:
         raise _translated(error, arguments) from None
-    if command.__name__ == App.help_print.__name__:  # before it there may be flags
-        return command, bound
-    words = (word for value in bound.args for word in (value if isinstance(value, list) else [value]))
-    if unknown := [str(word) for word in words if str(word).startswith("-") and word != "-"]:
-        raise _unknown(unknown, arguments)
+    if unknown := [word for word in unread if word.startswith("-")]:
+        raise _unknown(unknown, name)
+    if unread:
+        words = ", ".join(map(repr, unread))
+        raise UsageError(f"unexpected {words}: a value follows its flag, and one with spaces is in quotes")
     return command, bound
 
 
@@ -202,13 +209,15 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
 
     from polyencoder.settings.messages import config_error
 
+    if error.command_chain:  # what cyclopts has not read, or, if it failed at a flag, all
+        flags = [word for word in error.unused_tokens or () if word.startswith("--")]
+        if unknown := [flag for flag in flags if flag.partition("=")[0] not in flags_of(arguments[0]).values()]:
+            return _unknown(unknown, arguments[0])
     if isinstance(error, ValidationError) and error.argument and isinstance(error.__cause__, pydantic.ValidationError):
         return config_error(error.__cause__, of=error.argument.hint)
     if not isinstance(error, MissingArgumentError):
+        error.verbose = False
         return UsageError(" ".join(str(error).split()))
-    unused = [word.partition("=")[0] for word in error.unused_tokens or () if word.startswith("--")]
-    if unknown := [flag for flag in unused if flag not in flags_of(arguments[0]).values()]:
-        return _unknown(unknown, arguments)
     given = {word.partition("=")[0] for word in arguments}
     asked = error.argument
     if asked and given & {*asked.names}:
@@ -225,9 +234,10 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
     return UsageError(f"{' '.join(error.command_chain or ())} requires {', '.join(missing)}")
 
 
-def _unknown(flags: Sequence[str], arguments: Sequence[str]) -> UsageError:
-    known = flags_of(arguments[0]).values()
-    named = [flag + did_you_mean(flag, known, listed=False, form=" ({})") for flag in dict.fromkeys(flags)]
+def _unknown(flags: Sequence[str], command: str) -> UsageError:
+    known = flags_of(command).values()
+    names = dict.fromkeys(flag.partition("=")[0] for flag in flags)
+    named = [flag + did_you_mean(flag, known, listed=False, form=" ({})") for flag in names]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
 
 

@@ -162,6 +162,8 @@ class _Truth(NamedTuple):
 
 def read_yaml(path: str) -> dict[str, Any]:
     """Reads a mapping from a YAML file. Raises InputError for anything else."""
+    if not path:
+        raise InputError("--config is empty: give a YAML file, or leave it out")
     try:
         with open(path, encoding="utf-8") as file:
             values = yaml.safe_load(file)

@@ -49,6 +49,7 @@ def line(monkeypatch, capsys, tmp_path):
         (MINE, "pairs.jsonl, line 1: has no 'context'; .* (flag --context)"),
         ([*MINE, "-o", "texts.txt"], "texts.txt: exists already; .* (flag --overwrite)"),
         (["vocab", "texts.txt", "--out", "v", "--size", "0", "--no-progress"], "size is 0; .* (flag --size)"),
+        ([*TRAIN, "--config="], "--config is empty: give a YAML file, or leave it out"),
         (
             ["vocab", "pairs.jsonl", "--out", "v", "--column", "said", "--no-progress"],
             "has no 'said'; .* (flag --column)",
@@ -82,6 +83,29 @@ def test_unknown_flags_are_named_together():
     assert (result.exit_code, result.stdout) == (2, "")
     assert "unknown options: --modle (did you mean --model?), --topk (did you mean --top-k?)" in result.stderr
     assert "--filters" not in result.stderr  # the value of --context
+
+
+@pytest.mark.parametrize("start", [["--backbone", "none"], []])
+def test_unknown_flags_are_named_before_what_is_missing(start):
+    done = invoke("train", "--train", "pairs.jsonl", "--out", "out", *start, "--patience", "0", "--epoch=1", "--bf61")
+    assert done.exit_code == 2
+    named = "--epoch (did you mean --epochs?), --bf61 (did you mean --bf16?)"
+    assert done.stderr == f"polyencoder: unknown options: {named}\n"
+
+
+@pytest.mark.parametrize("flag", ["--bogus", "-x"])
+def test_what_is_neither_a_command_nor_a_flag(flag):
+    done = invoke(flag)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"polyencoder: no command '{flag}'; it must be one of train, tune, ")
+
+
+def test_a_text_without_quotes():
+    done = invoke("search", "-m", "none", "-i", "none", "--context", "where", "is", "it?")
+    assert done.exit_code == 2
+    assert done.stderr == (
+        "polyencoder: unexpected 'is', 'it?': a value follows its flag, and one with spaces is in quotes\n"
+    )
 
 
 def test_a_switch_with_a_value_that_it_cannot_have():
@@ -137,6 +161,7 @@ def test_other_names_are_those_of_options():
         (["search", "--modle", "m", "-i", "x"], "unknown option: --modle (did you mean --model?)"),
         (["pretrain"], "pretrain requires CORPUS, --out"),
         (["pretrain", "texts.txt"], "pretrain requires --out"),
+        (["pretrain", "--config", "run.yaml"], "unknown option: --config"),
         (["intents", "predict"], "intents predict requires TEXTS, --head"),
         (
             ["evaluate", "--model", "m"],
