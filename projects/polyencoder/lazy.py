@@ -21,7 +21,9 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str]
             if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
                 return import_module(f"{package}.{name}")  # `polyencoder.index.open`, without an import of its own
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{modules[name]}"), name)
+        found = getattr(import_module(f"{package}.{modules[name]}"), name)
+        setattr(import_module(package), name, found)  # asked for once
+        return found
 
     def names() -> list[str]:
         module = import_module(package)

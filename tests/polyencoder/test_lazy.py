@@ -18,6 +18,11 @@ def test_a_name_is_that_of_its_module():
         get("pads")
 
 
+def test_a_name_is_asked_for_once(monkeypatch):
+    monkeypatch.delattr(polyencoder.text, "pad", raising=False)
+    assert polyencoder.text.pad is vars(polyencoder.text)["pad"]
+
+
 def test_a_module_is_an_attribute_as_of_any_package():
     """`polyencoder.text.options`, although nothing has imported it."""
     import polyencoder.text.options as options
