@@ -96,7 +96,7 @@ class Settings:
         flat = {name: value for name, value in flat.items() if name not in whole}  # `optimizer` is also a flag's name
         below = {name: _value(whole, leaf.path) for name, leaf in known.items() if leaf.path[0] in whole}
         overridden = {*held} & {*flat} & {*known}
-        _check_each(cls, {name: held[name] for name in overridden}, origin=str(file))
+        _check_file(cls, {name: held[name] for name in overridden}, file=str(file))
         try:
             presets = cls.presets({**held, **below, **flat})
             usual = {**{name: value for name, value in presets.items() if name not in below}, **held}
@@ -176,6 +176,16 @@ def read_yaml(path: str) -> dict[str, Any]:
     return values
 
 
+def check_values(cls: type[Settings], /, **values: Any) -> None:
+    """Raises ConfigError for a value that the setting of this flat name cannot have, whatever the others are."""
+    for name, value in values.items():
+        leaf = leaves(cls)[name]
+        try:
+            TypeAdapter(leaf.hint).validate_python(value)
+        except ValidationError as error:
+            raise config_error(error, of=cls, path=leaf.path) from None
+
+
 def flat_values(settings: Settings) -> dict[str, Any]:
     """The values of settings with a flag, by flat name."""
     known = leaves(type(settings)).items()
@@ -223,14 +233,12 @@ def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[s
     return nested
 
 
-def _check_each(cls: type, values: Mapping[str, Any], *, origin: str) -> None:
+def _check_file(cls: type, values: Mapping[str, Any], *, file: str) -> None:
     """Raises ConfigError for an invalid value in a file, even if a flag overrides it."""
-    for name, value in values.items():
-        leaf = leaves(cls)[name]
-        try:
-            TypeAdapter(leaf.hint).validate_python(value)
-        except ValidationError as error:
-            raise ConfigError(f"{origin}: {config_error(error, of=cls, path=leaf.path)}") from None
+    try:
+        check_values(cls, **values)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from None
 
 
 def _check_needs(known: Mapping[str, Leaf], given: Mapping[str, Any], presets: Mapping[str, Any]) -> None:

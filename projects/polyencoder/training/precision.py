@@ -10,7 +10,8 @@ from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
-from polyencoder.settings.training import PrecisionName
+from polyencoder.settings.base import check_values
+from polyencoder.settings.training import PrecisionName, TrainingConfig
 
 
 class Precision:
@@ -21,10 +22,11 @@ class Precision:
         loss_scale: a fixed loss scale; None: dynamic with float16, else 1.
 
     Raises:
-        ConfigError: not supported on this device.
+        ConfigError: an unknown name, or not supported on this device.
     """
 
     def __init__(self, name: PrecisionName, device: torch.device, *, loss_scale: float | None = None) -> None:
+        check_values(TrainingConfig, precision=name)
         if name == "float16" and device.type != "cuda":
             raise ConfigError("float16 needs a GPU; on a CPU bfloat16 may be faster than float32", argument="precision")
         self.name, self._device, self._fixed = name, device, loss_scale

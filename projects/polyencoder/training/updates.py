@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from polyencoder.settings.base import check_values
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.distributed import sum_gradients
 from polyencoder.training.optimizer import clip_embeddings
 from polyencoder.training.precision import Precision
@@ -28,6 +30,9 @@ class OptimizerUpdates:
         count: the updates so far. norm: the last update's gradient norm before clipping. left_out: the updates skipped,
             those that a float16 loss scale skipped included.
         time: the fraction of the time limit that has passed, set by the trainer; 0 without one.
+
+    Raises:
+        ConfigError: a number is not within the limits of its setting.
     """
 
     def __init__(
@@ -41,6 +46,7 @@ class OptimizerUpdates:
         clip: float | None = None,
         max_nonfinite: int = 5,
     ) -> None:
+        check_values(TrainingConfig, accumulate=accumulate, clip=clip or 0.0, max_nonfinite=max_nonfinite)
         self.model, self.optimizer, self.schedule, self.precision = model, optimizer, schedule, precision
         self.count = self.left_out = 0
         self.norm = self.time = 0.0

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from polyencoder.checks import checked_count
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
@@ -38,6 +39,9 @@ class Evaluation(Callback):
     Args:
         examples: validation examples with candidates, shared among the processes.
         every: training examples between two evaluations.
+
+    Raises:
+        InputError: `every` is not a whole number above 0.
     """
 
     name = "evaluation"
@@ -48,7 +52,7 @@ class Evaluation(Callback):
         self._begin(every)
 
     def _begin(self, every: int) -> None:
-        self._every = every
+        self._every = checked_count("every", every)
         self._done = 0  # evaluations by `position`
         self._at = 0  # updates at the last one: a model without updates is not evaluated
         self.report: dict[str, float] = {}

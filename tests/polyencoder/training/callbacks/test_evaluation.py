@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 
 
@@ -33,6 +33,11 @@ def evaluated(run):
     run.evaluated = lambda report: run.reports.append(report["loss"])
     run.stop = lambda why: setattr(run, "stopped", why)
     return run
+
+
+def test_some_examples_are_between_two_evaluations():
+    with pytest.raises(InputError, match="every is 0 .*; it must be at least 1"):
+        Evaluation(None, [], every=0)
 
 
 @pytest.mark.parametrize(
