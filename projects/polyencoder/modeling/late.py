@@ -151,6 +151,10 @@ class LateEncoder(BiEncoder):
             return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens), index)
         if index is None:
             return self.scorer(candidates, max_bytes=0, max_tokens=max_tokens)(contexts)
+        used, place = index.clamp(min=0).unique(return_inverse=True)
+        if len(used) <= 2 * index.size(1):  # mostly the same candidates: each is read once for all contexts
+            scores = self.scorer(candidates.select(used), max_bytes=0, max_tokens=max_tokens)(contexts)
+            return scores.gather(1, place).masked_fill(index < 0, -torch.inf)
         scores = torch.full(index.shape, -torch.inf, device=contexts.ids.device)
         width = candidates.ids.size(1) * index.size(1)  # of each context's own candidates
         at_once = max(1, TOKENS_KEPT // max(contexts.ids.size(1), width))

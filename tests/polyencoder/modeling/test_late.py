@@ -105,9 +105,10 @@ def test_padding_and_other_texts_never_change_a_score(make_late, text, sentences
     torch.testing.assert_close(together, torch.tensor(alone), rtol=1e-4, atol=1e-4)
 
 
-def test_each_contexts_own_candidates(make_late, text, sentences, monkeypatch):
+@pytest.mark.parametrize("index", [[[0, 3, -1], [7, 7, 1], [-1, -1, 2]], [[5, 4], [1, 0], [2, -1]]])
+def test_each_contexts_own_candidates(make_late, text, sentences, index, monkeypatch):
     model, contexts, candidates = make_late(), text.contexts(CONTEXTS), text.candidates(sentences)
-    index = torch.tensor([[0, 3, -1], [7, 7, 1], [-1, -1, 2]])
+    index = torch.tensor(index)
     every = model(contexts, candidates)
     expected = every.gather(1, index.clamp(min=0)).masked_fill(index < 0, -torch.inf)
     torch.testing.assert_close(model(contexts, candidates, index), expected)
@@ -188,6 +189,17 @@ def test_candidates_that_are_kept_are_read_once(make_late, text, sentences, max_
     read.clear()
     torch.testing.assert_close(score(contexts), expected)
     assert (kept == 0, kept == len(sentences), bool(read)) == (not max_bytes, max_bytes > 1500, max_bytes <= 1500)
+
+
+def test_candidates_that_contexts_share_are_read_once(make_late, text, sentences, monkeypatch):
+    monkeypatch.setattr(late, "TOKENS_KEPT", 150)  # all contexts, or the candidates of one
+    model, read = make_late().eval(), []
+    contexts, candidates = text.contexts(CONTEXTS), text.candidates(sentences)
+    inner = model._read_candidate
+    monkeypatch.setattr(model, "_read_candidate", lambda tokens: read.append(len(tokens)) or inner(tokens))
+    with torch.no_grad():
+        model(contexts, candidates, torch.arange(7).expand(len(CONTEXTS), -1))  # the last one is nobody's
+    assert sum(read) == 7
 
 
 def test_its_index_holds_the_bi_encoders_vectors_and_the_best_are_read_again(make_ranker, text, sentences, tmp_path):
