@@ -1,6 +1,6 @@
 """`polyencoder COMMAND ...`: the command line of the library, without ParlAI.
 
-A command's module, and with it torch, is imported when the command is run: `polyencoder --help` needs neither.
+A command's module, and with it torch, is imported when the command is named: `polyencoder --help` needs neither.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ COMMANDS = {
     "zoo": "zoo:zoo",
 }
 """Each command's module in this folder and the function in it; the help lists them in this order."""
+
+NEED_NO_TORCH = ("prepare-reddit", "overlap", "zoo")
+"""The commands that import neither torch nor transformers, which take seconds."""
 
 if WITHOUT_TORCH := find_spec("polyencoder.modeling") is None:  # polyencoder-runtime
     COMMANDS = {"serve": COMMANDS["serve"]}
@@ -139,9 +142,7 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
         ConfigError: a value is not of its type or within its limits, or is read only with another flag.
     """
     name = arguments[0] if arguments else "--help"
-    if name in COMMANDS:
-        _prepare_torch()
-    elif name not in (*app.help_flags, "--version"):  # cyclopts would import all commands to name one
+    if name not in (*COMMANDS, *app.help_flags, "--version"):  # cyclopts would import all commands to name one
         raise UsageError(f"no command {name!r}{did_you_mean(name, COMMANDS)}")
     try:
         command, bound, unread, _ = app.parse_known_args(list(arguments))
@@ -158,6 +159,8 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
 def run(arguments: Sequence[str]) -> None:
     """Run a command line. Raises what `parse` and the command raise."""
     command, bound = parse(arguments)
+    if command.__name__ != App.help_print.__name__ and arguments[0] not in (*NEED_NO_TORCH, "--version"):
+        _prepare_torch()
     command(*bound.args, **bound.kwargs)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -205,3 +206,19 @@ def test_help_is_shown_behind_flags_too(arguments):
     done = invoke(*arguments)
     assert done.exit_code == 0
     assert done.stdout.startswith(f"Usage: polyencoder {' '.join(one for one in arguments[:-3])} ")
+
+
+def test_what_needs_no_torch_does_not_import_it():
+    """Help and wrong flags of commands that import it when they run; and commands that have no use for it."""
+    code = """
+import sys
+sys.modules.update(torch=None, transformers=None)
+from polyencoder.cli.main import main
+for line in ("zoo", "serve --help", "serve -m none --bogus"):
+    sys.argv = ["polyencoder", *line.split()]
+    main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == "polyencoder: unknown option: --bogus (did you mean --host?)\n"
+    assert "minilm" in done.stdout
+    assert "Usage: polyencoder serve " in done.stdout
