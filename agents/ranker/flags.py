@@ -252,7 +252,8 @@ def check_kept(given: Mapping[str, Any], kept: Mapping[str, Any], *, origin: str
 
 
 def _contradiction(name: str, value: Any, origin: str, own: Any) -> CheckpointError:
-    what = "whose encoder has" if origin.startswith("--backbone") else "which was trained with"
-    return CheckpointError(
-        f"{flag(name)} {value} contradicts {origin}, {what} {own}: leave the flag out, or train another model file"
-    )
+    if origin.startswith("--backbone"):
+        what, remedy = "whose encoder has", "leave the flag out"
+    else:
+        what, remedy = "which was trained with", "leave the flag out, or train another model file"
+    return CheckpointError(f"{flag(name)} {value} contradicts {origin}, {what} {own}: {remedy}")

@@ -69,7 +69,8 @@ class TfidfAgent(Agent):
         self.id = "Tfidf"
         self.random = random.Random(42)
         self.history = RankerHistory(self.opt)
-        check_sources(self.opt, in_loop=False)  # batches train nothing
+        if not shared:
+            check_sources(self.opt, in_loop=False)  # batches train nothing
         self.global_metrics = Metrics(shared=shared and shared["metrics"])
         if shared:
             self.tfidf, self.source = shared["tfidf"], shared["source"]

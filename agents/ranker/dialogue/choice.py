@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import parlai.utils.logging as logging
 from parlai.agents.ranker.dialogue.fixed import FixedSource
 from parlai.agents.ranker.dialogue.indexed import IndexSource
@@ -18,12 +21,15 @@ from polyencoder.index.options import SearchOptions
 
 INDEX = "index"
 """The value of `eval_candidates` with `--index`, which replaces fixed candidates."""
+OF_FIXED = ("fixed_candidates_path", "fixed_candidate_vecs", "add_label_to_fixed_cands")
+"""Options that only fixed candidates have."""
 _ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 leaves none: give {flag} 2 or more"
 
 
 def is_training_script(opt: Opt) -> bool:
     """Whether these are options of ParlAI's training script (including its evaluations), by an option of its own."""
-    return opt.get("load_from_checkpoint") is not None and "train" in (opt.get("datatype") or "")
+    datatype = opt.get("datatype") or ""
+    return opt.get("load_from_checkpoint") is not None and "train" in datatype and "evalmode" not in datatype
 
 
 def check_index_options(opt: Opt) -> None:
@@ -68,6 +74,8 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
         opt["eval_candidates"] = "inline"
     if in_loop:
         _check_batch_size(opt)
+    if not in_script:
+        _warn_of_unread(opt, given)
     sources = {"candidates": opt["candidates"]} if in_script else {}
     sources["eval_candidates"] = opt["eval_candidates"]
     if given.get("num_negatives") is not None and not {*sources.values()} & {*OWN_CANDIDATES}:
@@ -75,6 +83,20 @@ def check_sources(opt: Opt, *, in_loop: bool) -> None:
             "--index" if source == INDEX else f"{flag(name)} {source}" for name, source in sources.items()
         )
         raise ConfigError(f"--num-negatives {given['num_negatives']} has no effect with {flags}; use inline candidates")
+
+
+def _warn_of_unread(opt: Opt, given: Mapping[str, Any]) -> None:
+    """Warns of flags of fixed candidates where answers are of others. In training they are kept for conversations."""
+    chooses = "interactive_candidates" if opt.get("interactive_mode") else "eval_candidates"
+    source = opt.get(chooses, "fixed")
+    if source == "fixed":
+        return
+    other, remedy = f"{flag(chooses)} {source}", f"give {flag(chooses)} fixed, or leave it out"
+    if source == INDEX:
+        other, remedy = "--index", "leave it out"
+    for name in OF_FIXED:
+        if given.get(name) not in (None, False, "reuse"):
+            logging.warning(f"{flag(name)} {given[name]} is not read with {other}: {remedy}")
 
 
 def _check_batch_size(opt: Opt) -> None:

@@ -102,6 +102,36 @@ def test_a_conversation_does_not_read_eval_candidates(flags, by, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("options", "unread"),
+    [
+        ({"eval_candidates": "inline"}, "is not read with --eval-candidates inline: give --eval-candidates fixed"),
+        ({"eval_candidates": "fixed"}, None),
+        ({"eval_candidates": "inline", "interactive_mode": True}, None),
+        ({"interactive_candidates": "inline", "interactive_mode": True}, "read with --interactive-candidates inline"),
+        ({"eval_candidates": "inline", "datatype": "train", "load_from_checkpoint": True}, None),  # kept for a chat
+        ({"index": "some"}, "is not read with --index: "),
+    ],
+)
+def test_a_file_of_candidates_that_is_not_read_is_warned_of(options, unread, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(choice.logging, "warning", said.append)
+    opt = Opt({"candidates": "batch", "interactive_candidates": "fixed", "eval_candidates": "inline"}, **options)
+    check_sources(Opt(opt, override={"fixed_candidates_path": "replies.txt"}), in_loop=False)
+    lines = [line for line in said if line.startswith("--fixed-candidates-path replies.txt is not read with ")]
+    assert (unread is None and not lines) or (len(lines) == 1 and unread in lines[0])
+
+
+def test_training_data_is_evaluated_as_other_data_is():
+    """With inline candidates, though the model's option file has those of its validations."""
+    stored = Opt(candidates="batch", eval_candidates="batch", load_from_checkpoint=True)
+    for datatype in ("valid", "train:evalmode"):
+        check_sources(opt := Opt(stored, datatype=datatype), in_loop=False)
+        assert opt["eval_candidates"] == "inline", datatype
+    check_sources(opt := Opt(stored, datatype="train", batchsize=2), in_loop=True)
+    assert opt["eval_candidates"] == "batch"
+
+
+@pytest.mark.parametrize(
     ("name", "example", "problem"),
     [
         ("batch", {}, "has no label, which --eval-candidates batch takes"),
