@@ -6,7 +6,6 @@ from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 from cyclopts import Parameter
 
 from polyencoder.checks import check_place
@@ -19,7 +18,7 @@ from polyencoder.ranker.encoding import VectorKind
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count
-from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
+from polyencoder.storage.files import check_writable, reporting_write_errors, write_array
 
 
 @settings()
@@ -66,10 +65,6 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
         batch_size=settings.batch_size,
         progress=settings.progress,
     )
-    with (
-        reporting_write_errors(out),
-        atomic_write(out, overwrite=settings.overwrite) as temporary,
-        temporary.open("wb") as file,
-    ):
-        np.save(file, vectors)
+    with reporting_write_errors(out):
+        write_array(out, vectors, overwrite=settings.overwrite)
     say(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers")

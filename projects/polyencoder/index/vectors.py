@@ -25,7 +25,7 @@ from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vector_files import ON_DISK, VectorDtype, beside, first_row, map_array, vectors_file
 from polyencoder.scoring.rows import Chunk
-from polyencoder.storage.files import atomic_write
+from polyencoder.storage.files import write_array
 
 _TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
@@ -196,18 +196,13 @@ def write_vectors(
     path = vectors_file(folder, row, tag=tag)
     paths = beside(path)
     if scales is not None:
-        _save(paths["scales"], scales.numpy())
+        write_array(paths["scales"], scales.numpy())
     if tokens is not None:
-        _save(paths["tokens"], tokens.stored.numpy())
-        _save(paths["offsets"], tokens.offsets.numpy())
+        write_array(paths["tokens"], tokens.stored.numpy())
+        write_array(paths["offsets"], tokens.offsets.numpy())
     bits = stored.view(torch.int16).numpy().view(np.uint16) if stored.dtype == torch.bfloat16 else stored.numpy()
-    _save(path, bits)
+    write_array(path, bits)
     return path
-
-
-def _save(path: Path, array: np.ndarray[Any, Any]) -> None:
-    with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        np.save(file, array, allow_pickle=False)
 
 
 def map_file(path: Path, *, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> MappedFile:

@@ -13,7 +13,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 
 from polyencoder.checks import check_place
@@ -175,6 +178,13 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = Tru
     """Writes UTF-8 text to `path`, atomically; `overwrite` as in `atomic_write`."""
     with atomic_write(path, overwrite=overwrite) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_array(path: str | os.PathLike[str], array: np.ndarray[Any, Any], *, overwrite: bool = True) -> None:
+    """Writes an array as .npy to `path`, atomically; `overwrite` as in `atomic_write`."""
+    with atomic_write(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
+        # through `write`: numpy's own way into a file does not say that the disk is full
+        np.save(SimpleNamespace(write=file.write), array, allow_pickle=False)
 
 
 def move_files(source: Path, target: Path, *, last: str) -> None:

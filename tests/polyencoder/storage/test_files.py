@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 
+import numpy as np
 import pytest
 
 from polyencoder.errors import ConfigError
@@ -13,6 +15,7 @@ from polyencoder.storage.files import (
     check_writable_folder,
     discard_leftovers,
     move_files,
+    write_array,
     write_text,
 )
 
@@ -23,6 +26,19 @@ def test_the_new_file_takes_the_old_ones_place(tmp_path):
         write_text(path, content)
         assert path.read_text(encoding="utf-8") == content
     assert os.listdir(path.parent) == ["file.txt"]
+
+
+def test_an_array_that_has_no_room(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):  # numpy itself does not say why it wrote no more
+            write_array(tmp_path / "array.npy", np.zeros((100, 100), np.float32))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []
+    write_array(tmp_path / "array.npy", expected := np.arange(12, dtype=np.float32).reshape(4, 3))
+    assert (np.load(tmp_path / "array.npy") == expected).all()
 
 
 @pytest.mark.parametrize("error", [OSError("No space left on device"), KeyboardInterrupt()])

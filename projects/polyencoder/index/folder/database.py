@@ -5,7 +5,8 @@ and names them in the transaction that enters its texts: a kill at any moment le
 transaction. In SQLite's WAL mode each reader has a snapshot; readers and the writer do not wait for each other.
 
 An index may be untrusted. SQLite replays a rollback journal beside a database, and deletes the file that it names; our
-databases never have one, so a folder with one is refused. A read-only folder is opened as immutable.
+databases never have one, so a folder with one is refused. A folder that is read-only, or has no room for what SQLite
+puts beside a database, is opened as immutable.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Database:
             if reader.content is not None and reader.content != _content(self._path):
                 raise CheckpointError(f"{self._path}: was changed during a read")
         except sqlite3.Error as error:
-            raise CheckpointError(f"{self._path}: cannot be read ({first_line(error)}); {_AGAIN}") from error
+            raise _unreadable(self._path, error) from error
         finally:
             self._give_back(reader)
 
@@ -152,20 +153,42 @@ def connect_to_fill(path: Path, *, words: bool = False) -> sqlite3.Connection:
 
 
 def _open_to_read(path: Path, stamp: tuple[int, ...]) -> _Reader:
-    content, log = None, Path(f"{path.resolve()}-wal")
-    if not os.access(log.parent, os.W_OK) and (not log.exists() or log.stat().st_size == 0):  # there is no writer
-        content = _content(path)
-    connection = None
+    immutable = _is_at_rest(path) and not os.access(path.resolve().parent, os.W_OK)  # there is no writer
     try:
-        connection = connect(path, "mode=ro" if content is None else "mode=ro&immutable=1")
+        try:
+            return _connected(path, stamp, immutable=immutable)
+        except sqlite3.OperationalError:  # a full disk has no room for an index of the log
+            if immutable or not _is_at_rest(path):
+                raise
+            return _connected(path, stamp, immutable=True)
+    except sqlite3.Error as error:
+        raise _unreadable(path, error) from error
+
+
+def _connected(path: Path, stamp: tuple[int, ...], *, immutable: bool) -> _Reader:
+    content = _content(path) if immutable else None
+    connection = connect(path, "mode=ro&immutable=1" if immutable else "mode=ro")
+    try:
         check_tables(connection, path.parent)
-    except BaseException as error:
-        if connection is not None:
-            connection.close()
-        if not isinstance(error, sqlite3.Error):
-            raise
-        raise CheckpointError(f"{path}: damaged or not readable ({first_line(error)}); {_AGAIN}") from error
+    except BaseException:
+        connection.close()
+        raise
     return _Reader(connection, stamp, content)
+
+
+def _is_at_rest(path: Path) -> bool:
+    """Whether the file has all commits, and none is in the log."""
+    log = Path(f"{path.resolve()}-wal")
+    return not log.exists() or log.stat().st_size == 0
+
+
+def _unreadable(path: Path, error: sqlite3.Error) -> CheckpointError:
+    if isinstance(error, sqlite3.OperationalError):  # the disk, or another process; the index may be whole
+        why = "cannot be read"
+        todo = "if its disk is full or read-only, make room or copy the folder elsewhere; else build the index again"
+    else:
+        why, todo = "damaged or not readable", "build the index again"
+    return CheckpointError(f"{path}: {why} ({first_line(error)}); {todo}")
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
@@ -203,7 +226,6 @@ def _missing(folder: Path) -> CheckpointError:
     return CheckpointError(f"{folder}: {what}")
 
 
-_AGAIN = "build the index again"
 _DATABASES: weakref.WeakSet[Database] = weakref.WeakSet()
 # SQLite's locks belong to a process: a fork must not inherit a connection
 os.register_at_fork(before=_close_all)

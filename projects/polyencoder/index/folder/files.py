@@ -5,12 +5,13 @@ Only files with such names are ever removed.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -23,6 +24,7 @@ META = "meta.json"
 LOCK = ".lock"
 
 _BUSY_SECONDS = 30
+_LOG_INDEX = 1 << 15  # bytes
 
 _FINAL = (
     r"(index|unfinished)\.sqlite|meta\.json|vectors-\d{12}-[0-9a-f]{16}(\.(scales|tokens|offsets))?\.npy"
@@ -96,10 +98,18 @@ class explained:  # a class, as generators cost more, and there is one per recor
 
             if isinstance(error, filelock.Timeout):
                 return
+            reason = _reason(error, self._folder)
             raise InputError(
-                f"{self._folder}: cannot be written ({first_line(error)}); fix that and run the same command again: "
-                "it resumes"
+                f"{self._folder}: cannot be written ({reason}); fix that and run the same command again: it resumes"
             ) from error
+
+
+def _reason(error: OSError | sqlite3.Error, folder: Path) -> str:
+    """What a disk error says; SQLite calls a disk without room for the index of its log an I/O error."""
+    with suppress(OSError):
+        if isinstance(error, sqlite3.OperationalError) and shutil.disk_usage(folder).free < _LOG_INDEX:
+            return os.strerror(errno.ENOSPC)
+    return first_line(error)
 
 
 def remove_index(folder: str | os.PathLike[str]) -> None:

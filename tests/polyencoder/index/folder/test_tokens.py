@@ -125,7 +125,7 @@ def test_changes_keep_them(make_index, ranker, tmp_path):
 
 @pytest.mark.parametrize("call", [1, 2, 5])
 def test_a_killed_build_resumes(make_index, ranker, tmp_path, call, monkeypatch):
-    calls, save = [], vectors_module._save
+    calls, save = [], vectors_module.write_array
 
     def killed(*arguments):
         calls.append(arguments)
@@ -134,7 +134,7 @@ def test_a_killed_build_resumes(make_index, ranker, tmp_path, call, monkeypatch)
         save(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(vectors_module, "_save", killed)
+        patch.setattr(vectors_module, "write_array", killed)
         with pytest.raises(KeyboardInterrupt):
             make_index("int8")
     assert not (tmp_path / "index" / DATABASE).exists()
