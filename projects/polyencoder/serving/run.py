@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -28,6 +29,7 @@ from polyencoder.storage.temporary import TemporaryFolder
 _OF_HTTP = frozenset({"host", "port", "allow_host", "workers", "sessions", "max_sessions", "session_seconds"}) | {
     *("feedback", "otel", "no_answer", "max_concurrent", "max_bytes", "timeout", "drain_seconds")
 }
+_LAST_ROUNDS, _ROUND_SECONDS = 10, 0.02  # of the event loop: it accepts in one, and reads in a later one
 _STARTING = 300  # seconds for a worker to start: importing torch takes long on a busy machine
 
 
@@ -51,7 +53,8 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
             host = f"[{config.host}]" if ":" in config.host else config.host
             listening(f"http://{host}:{listener.getsockname()[1]}")
             if config.workers == 1:
-                uvicorn.Server(uvicorn_config(config, app)).run(sockets=[listener])
+                told = uvicorn_config(config, partial(in_its_loop, app), factory=True)
+                uvicorn.Server(told).run(sockets=[listener])
                 return
             service.close()  # loaded only to report errors early; each worker loads its own
             del app, service
@@ -89,6 +92,33 @@ def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bo
     )
 
 
+def in_its_loop(app: ASGIApp) -> ASGIApp:
+    """Prepares the event loop of a server for the signal that ends it; returns the application."""
+    _read_before_the_end()
+    return app
+
+
+def _read_before_the_end() -> None:
+    """Lets SIGINT and SIGTERM end the server in this event loop only when it has read what came before.
+
+    uvicorn closes its socket at once, and the system resets the connections that were not accepted and the requests
+    that were not read: on a busy machine those of the last second.
+    """
+    if threading.current_thread() is not threading.main_thread():  # where uvicorn has no handlers either
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if callable(end := signal.getsignal(number)):
+            loop.add_signal_handler(number, _end_later, loop, partial(end, number, None))
+
+
+def _end_later(loop: asyncio.AbstractEventLoop, end: Callable[[], object], rounds: int = _LAST_ROUNDS) -> None:
+    if rounds:
+        loop.call_later(_ROUND_SECONDS, _end_later, loop, end, rounds - 1)
+    else:
+        end()
+
+
 class Workers(Multiprocess):
     """uvicorn's supervisor, which also replaces a worker that dies while it is asked whether it is alive.
 
@@ -118,6 +148,8 @@ class Workers(Multiprocess):
 
 
 def _worker(config: ServerConfig) -> ASGIApp:
+    _read_before_the_end()
+
     def end_with_parent() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()

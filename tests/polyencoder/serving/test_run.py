@@ -13,15 +13,17 @@ import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 
 from polyencoder.cli.main import main
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.serving.config import ServerConfig
-from polyencoder.serving.run import bound
+from polyencoder.serving.run import bound, in_its_loop, uvicorn_config
 from polyencoder.storage.files import write_text
 from tests.commands import command_fails, run_command
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, started
@@ -223,6 +225,35 @@ def test_what_is_under_way_is_finished_when_a_server_is_told_to_end(place):
             process.send_signal(signal.SIGTERM)
             assert [answer.result().status_code for answer in answers] == [200] * 4
         assert process.wait(SECONDS) in (0, -signal.SIGTERM)
+
+
+def test_what_came_before_a_signal_is_answered_too(monkeypatch):
+    """Both come while the process has no processor: after the server has looked at its socket for the last time."""
+    clients: list[socket.socket] = []
+    on_tick = uvicorn.Server.on_tick
+
+    async def tick(server: uvicorn.Server, counter: int) -> bool:
+        if not clients:
+            clients.append(socket.create_connection(listener.getsockname(), timeout=SECONDS))
+            clients[0].sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            signal.raise_signal(signal.SIGTERM)
+        return await on_tick(server, counter)
+
+    async def app(scope, receive, send) -> None:
+        assert scope["type"] == "http"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        await send({"type": "http.response.body", "body": b"done"})
+
+    monkeypatch.setattr(uvicorn.Server, "on_tick", tick)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # which uvicorn raises again in the end
+    try:
+        with bound(config := ServerConfig(model="model", port=0)) as listener:
+            told = uvicorn_config(config, partial(in_its_loop, app), factory=True)
+            uvicorn.Server(told).run(sockets=[listener])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    with clients[0] as client:
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
 
 
 def test_what_takes_too_long_is_given_up_when_a_server_is_told_to_end(place):
