@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from parlai.agents.convert.flags import LEARNING, add_args, check_flags, check_start, sizes_of
+from parlai.agents.convert.flags import LEARNING, UNSUPPORTED, add_args, check_flags, check_start, sizes_of
 from parlai.agents.ranker.dictionary import RankerDictionary
-from parlai.agents.ranker.flags import check_origin
+from parlai.agents.ranker.flags import check_new_vocabulary, check_origin
 from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.core.opt import Opt
@@ -50,6 +50,9 @@ class ConvertFamily(ModelFamily):
 
     def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
         return (read_subwords(opt["vocabulary"]), self.trained_fields) if opt.get("vocabulary") else None
+
+    def check_new_vocabulary(self, opt: Opt) -> None:
+        check_new_vocabulary(opt, UNSUPPORTED, learning=LEARNING)
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
         """Trains subwords: those that occur `--dict-minfreq` times if given, else about `--dict-maxtokens`."""

@@ -60,6 +60,7 @@ class RankerDictionary(DictionaryAgent):
             self._use(shared["text"])
             return
         if (found := _existing_tokenizer(opt, self.family)) is None:
+            self.family.check_new_vocabulary(opt)
             if opt.get("load_from_checkpoint") and opt.get("model_file"):  # in training, which writes it beside X
                 self._lock = TrainingLock.shared(opt["model_file"])
             if is_for_show(opt):

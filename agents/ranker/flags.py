@@ -140,6 +140,19 @@ def check_flags(opt: Opt, architecture: Architecture) -> None:
         opt["data_parallel"] = False
 
 
+def check_new_vocabulary(
+    opt: Opt,
+    unsupported: Mapping[str, tuple[tuple[Any, ...], str]] = UNSUPPORTED,
+    *,
+    learning: Collection[str] = OF_THE_VOCABULARY,
+) -> None:
+    """Raises ConfigError for a flag that a vocabulary trained on the task does not support, before it is trained."""
+    given = given_flags(opt)
+    own = {name: why for name, why in unsupported.items() if name.startswith(("dict_", "bpe_"))}
+    check_unsupported(given, own)
+    _check_vocabulary(given, None, origin=None, learning=learning)
+
+
 def check_origin(
     opt: Opt,
     origin: CheckpointSource | None,

@@ -12,6 +12,7 @@ from parlai.agents.ranker.flags import (
     RANKER_FIELDS,
     check_encoder,
     check_flags,
+    check_new_vocabulary,
     check_origin,
     check_ranker,
     given_flags,
@@ -103,6 +104,10 @@ class ModelFamily:
             return None
         tokenizer, special = load_tokenizer(opt["backbone"])
         return tokenizer, special | own_prompts(opt["backbone"], given=given_flags(opt))
+
+    def check_new_vocabulary(self, opt: Opt) -> None:
+        """Checks the flags of a vocabulary that is to be trained, before it is."""
+        check_new_vocabulary(opt)
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
         """Trains a tokenizer on texts: byte-level BPE of `--dict-maxtokens` tokens."""

@@ -35,6 +35,26 @@ def words(dictionary) -> RankerDictionary:
 # ---- learning it
 
 
+@pytest.mark.parametrize(
+    ("model", "flags", "problem"),
+    [
+        ("biencoder", {"dict_minfreq": 5}, "--dict-minfreq 5 is not supported: "),
+        ("biencoder", {"bpe_dropout": 0.1}, "--bpe-dropout 0.1 is not supported: "),
+        (
+            "biencoder",
+            {"dict_tokenizer": "re"},
+            "--dict-tokenizer re: a vocabulary .* is byte-level BPE",
+        ),
+        ("convert", {"dict_tokenizer": "re"}, "--dict-tokenizer re is not supported: "),
+    ],
+)
+def test_flags_of_other_dictionaries_are_errors_before_it_is_written(model, flags, problem, task, tmp_path):
+    """In build_dict, too, which makes no agent."""
+    with pytest.raises(ConfigError, match=problem):
+        BuildDict.main(model=model, dict_file=str(tmp_path / "x.dict"), loglevel="error", **{**task, **flags})
+    assert not [*tmp_path.iterdir()]
+
+
 def test_the_tokenizer_stands_beside_the_dictionary(task, tmp_path):
     path = build(tmp_path / "x.dict", task)
     tokenizer = read_tokenizer(tmp_path / "x.tokenizer.json")
