@@ -128,6 +128,8 @@ def _encoding(settings: ImportSettings) -> Encoding:
 
 def _kind(file: Path) -> str:
     """The project that trained the model: ParlAI, fairseq or XLM, by its checkpoint's keys and the files beside it."""
+    if exists(file) and file.is_dir():
+        raise CheckpointError(f"{file!s:.200}: is a folder; give the model's file in it")
     if not (exists(file) and file.is_file()):
         raise CheckpointError(f"{file!s:.200}: no such file")
     if is_parlai_model(file):

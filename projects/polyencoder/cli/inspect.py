@@ -55,6 +55,8 @@ def inspect(*, settings: InspectSettings) -> None:
     candidates = list(settings.candidate)
     if settings.candidates is not None:
         candidates = [one.text for one in candidates_from(expand(settings.candidates))]
+        if not candidates:
+            raise InputError(f"{settings.candidates}: no candidate in it")
     if not candidates:
         raise InputError("there is no candidate: give --candidate TEXT or --candidates FILE")
     found = inspect_ranking(load(settings.model), settings.context, candidates, top_k=settings.top_k)

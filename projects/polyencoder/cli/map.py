@@ -66,6 +66,8 @@ def map_candidates(settings: MapCommand) -> None:
         check_no_model(out, overwrite=settings.overwrite)
     columns, bad = settings.columns.columns, BadExamples(skip=settings.skip_bad_examples)
     pairs = list(read_all_pairs(train, columns=columns, bad=bad))
+    if not pairs:
+        raise InputError(f"{train}: has no pair to train on")
     others = list(read_all_pairs(valid, columns=columns, bad=bad)) if valid else []
     if valid and not others:
         raise InputError(f"{valid}: has no pair to evaluate on")

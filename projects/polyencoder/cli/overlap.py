@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -33,8 +34,14 @@ def overlap(
     """
     checked_count("min_words", min_words)
     files = {name: Utterances.of_file(name, min_words=min_words) for name in expand(list(data))}
+    for name, utterances in files.items():
+        if not len(utterances):
+            raise InputError(f"{name}: no utterance of {min_words} words or more to look for", argument="min_words")
     documents = (document for file in expand(corpus) for document in read_documents(file))
-    overlaps = find_overlap(bar(documents, step="corpus", unit=" documents", shown=shows_bars(progress)), files)
+    if (first := next(documents, None)) is None:
+        raise InputError(f"{', '.join(corpus)}: no text in it")
+    every = bar(chain([first], documents), step="corpus", unit=" documents", shown=shows_bars(progress))
+    overlaps = find_overlap(every, files)
     for name, found in overlaps.items():
         say(
             f"{name}: {len(found.found):,} of its {found.utterances:,} utterances of {min_words} words or more "

@@ -54,8 +54,8 @@ def encode_parts(
     records = checked_records(candidates)
     total, written = 0, set[str]()
     with tqdm(desc="encoding", unit=" candidates", unit_scale=True, disable=not progress, dynamic_ncols=True) as bar:
-        make_folder(folder)
         while (table := candidates_table(islice(records, rows))).num_rows:
+            make_folder(folder)
             path = folder / part_name(total)
             total += table.num_rows
             written.add(path.name)

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from polyencoder.errors import CheckpointError, first_line
-from polyencoder.storage.safe_load import Allowed, allowing
+from polyencoder.errors import CheckpointError
+from polyencoder.storage.safe_load import Allowed, allowing, why_not_loaded
 
 T = TypeVar("T", int, float, bool, str, dict[str, Any])
 _KINDS: dict[type, str] = {
@@ -86,7 +86,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
                 f"{name}: holds {found[1]}, which is neither a tensor nor plain data, so it was not read; save a copy "
                 "with only the weights, the options and the dictionary"
             ) from None
-        raise CheckpointError(f"{name}: damaged, or not a checkpoint of torch ({first_line(error)})") from None
+        raise CheckpointError(f"{name}: damaged, or not a checkpoint of torch ({why_not_loaded(error)})") from None
     if not isinstance(states, dict):
         raise CheckpointError(f"{name}: holds {type(states).__name__}; a checkpoint is a dictionary of states")
     return states

@@ -29,7 +29,7 @@ from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import alone_in, atomic_write, fsync, leftovers, reporting_write_errors
 from polyencoder.storage.names import CONFIG, DIGESTS, TOKENIZER, WEIGHTS
-from polyencoder.storage.safe_load import load_states
+from polyencoder.storage.safe_load import load_states, why_not_loaded
 from polyencoder.text import TextEncoder, read_tokenizer
 
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
@@ -250,7 +250,7 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise CheckpointError(f"{name}: no such model file") from None
     except Exception as error:  # a damaged or foreign file makes the reader of pickles raise anything
         found = re.search(r"(?:GLOBAL|class) ([\w.]+\.\w+)", str(error))
-        reason = f"it holds a {found[1]}: save its tensors alone, if you trust it" if found else first_line(error)
+        reason = f"it holds a {found[1]}: save its tensors alone, if you trust it" if found else why_not_loaded(error)
         raise CheckpointError(f"{name}: damaged, or not a file of weights that can be read safely ({reason})") from None
     if not isinstance(states, dict) or not isinstance(states.get("model"), dict):
         raise CheckpointError(f"{name}: not a model file of biencoder, polyencoder or crossencoder (no `model` in it)")

@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch.serialization import safe_globals
 
+from polyencoder.errors import first_line
+
 Allowed = Callable[..., Any] | tuple[Callable[..., Any], str]
 
 _SCALAR: Any = np.float64(0).__reduce__()[0]  # what unpickles a single number
@@ -44,6 +46,12 @@ def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:
         except UnpicklingError:  # some schedules of ParlAI's leave numpy's numbers in its checkpoints
             with allowing(_NUMBERS):
                 return plain_numbers(load())
+
+
+def why_not_loaded(error: Exception) -> str:
+    """The reason of torch for not loading a file, without its advice to run what is in it."""
+    _, _, reason = str(error).partition("WeightsUnpickler error:")
+    return first_line(UnpicklingError(reason)) if reason.strip() else first_line(error)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from tests.polyencoder.cli.commands import (
     EXPORT,
     IMPORT,
     INDEX,
+    INSPECT,
     INTENTS,
     MAP,
     MINE,
@@ -59,6 +60,34 @@ def test_what_is_no_device(name, device, refused):
 @pytest.mark.skipif(__import__("torch").cuda.is_available(), reason="there is CUDA here")
 def test_cuda_that_is_not_there(refused):
     assert "device 'cuda' cannot be used (torch finds no CUDA here); give cpu" in refused([*SEARCH, "--device", "cuda"])
+
+
+def test_a_folder_in_place_of_a_model_file(refused):
+    assert "model: is a folder; give the model's file in it" in refused(IMPORT)
+
+
+@pytest.mark.parametrize("command", [EXPORT, IMPORT])
+def test_torchs_advice_to_run_a_file_is_not_passed_on(command, refused):
+    said = refused(with_model(command, "pairs.jsonl"))
+    assert "(Unsupported operand " in said
+    assert "weights_only" not in said
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (instead(INSPECT, "texts.txt", "empty.txt"), "empty.txt: no candidate in it"),
+        (instead(MAP, "pairs.jsonl", "empty.txt"), "empty.txt: has no pair to train on"),
+        (["overlap", "texts.txt", "--data", "empty.txt"], "empty.txt: no utterance of 8 words or more to look for"),
+        (["overlap", "empty.txt", "--data", "texts.txt", "--min-words", "1"], "empty.txt: no text in it"),
+        (["encode-candidates", "-m", "MODEL", "--input", "empty.txt", "--output", "parts"], "the input is empty"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_file_without_anything(command, expected, refused, place):
+    (place / "empty.txt").touch()
+    assert expected in refused(command)
+    assert not (place / "parts").exists()
 
 
 @pytest.mark.parametrize(
