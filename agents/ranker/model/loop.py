@@ -82,7 +82,8 @@ class TrainLoopState:
         opt = self._opt
         if not self.trains:
             return
-        if "display_add_fields" in opt:  # of display_model
+        given = opt.get("override") or {}
+        if "display_add_fields" in opt and "datatype" in given:  # of display_model; else it is the model file's option
             raise ConfigError(f"-dt {opt['datatype']}: this would train; show training data as train:evalmode")
         if opt.get("use_reply") == "model" and not opt.get("train_predict"):
             raise ConfigError("--use-reply model: in training it needs --train-predict true, which makes these replies")

@@ -225,6 +225,9 @@ def test_several_labels_among_the_candidates_are_all_right(source, make_agent, r
     assert reply["metrics"]["nDCG@10"].value() > 0
 
 
-def test_to_show_training_data_is_not_to_train(task):
+def test_to_show_training_data_is_not_to_train(task, trained, capsys):
+    """Without -dt it shows validation data."""
+    DisplayModel.main(model_file=str(trained("biencoder")[0]), num_examples=1, loglevel="error", **task)
+    assert "model: " in capsys.readouterr().out
     with pytest.raises(ConfigError, match="-dt train: this would train; show training data as train:evalmode"):
         DisplayModel.main(model="biencoder", datatype="train", loglevel="error", **task)
