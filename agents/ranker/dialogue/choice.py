@@ -28,8 +28,7 @@ _ALONE = "takes the other labels of the batch as wrong answers, and {flag} 1 lea
 
 def is_training_script(opt: Opt) -> bool:
     """Whether these are options of ParlAI's training script (including its evaluations), by an option of its own."""
-    datatype = opt.get("datatype") or ""
-    return opt.get("load_from_checkpoint") is not None and "train" in datatype and "evalmode" not in datatype
+    return opt.get("load_from_checkpoint") is not None and "train" in (opt.get("datatype") or "")
 
 
 def check_index_options(opt: Opt) -> None:

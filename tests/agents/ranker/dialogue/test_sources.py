@@ -121,16 +121,6 @@ def test_a_file_of_candidates_that_is_not_read_is_warned_of(options, unread, mon
     assert (unread is None and not lines) or (len(lines) == 1 and unread in lines[0])
 
 
-def test_training_data_is_evaluated_as_other_data_is():
-    """With inline candidates, though the model's option file has those of its validations."""
-    stored = Opt(candidates="batch", eval_candidates="batch", load_from_checkpoint=True)
-    for datatype in ("valid", "train:evalmode"):
-        check_sources(opt := Opt(stored, datatype=datatype), in_loop=False)
-        assert opt["eval_candidates"] == "inline", datatype
-    check_sources(opt := Opt(stored, datatype="train", batchsize=2), in_loop=True)
-    assert opt["eval_candidates"] == "batch"
-
-
 @pytest.mark.parametrize(
     ("name", "example", "problem"),
     [
