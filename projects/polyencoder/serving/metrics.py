@@ -12,9 +12,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from polyencoder.errors import PolyencoderError, first_line
+
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable with the folder where workers store their counts, so that each worker can report the sum."""
 
+_ROOM = 1 << 18  # bytes: more than all routes, statuses and kinds need
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _TOKENS = tuple(1 << n for n in range(4, 16))
@@ -24,6 +27,8 @@ class Metrics:
     """The counters of one worker."""
 
     def __init__(self) -> None:
+        if SHARED in os.environ:
+            _reserve(Path(os.environ[SHARED]))
         self._registry = CollectorRegistry()
         counter = partial(Counter, registry=self._registry)
         gauge = partial(Gauge, registry=self._registry, multiprocess_mode="livesum")
@@ -97,6 +102,24 @@ class Counted:
             if not answered:  # the client has disconnected
                 self._metrics.requests.labels(route(), "none").inc()
             self._metrics.latency.labels(route()).observe(time.perf_counter() - start)
+
+
+def _reserve(folder: Path) -> None:
+    """Makes the files of this worker's counts, whole: they are mapped into memory, and a full disk would kill it.
+
+    Raises PolyencoderError if there is no room for them.
+    """
+    for kind in ("counter", "gauge_livesum", "histogram"):
+        file = folder / f"{kind}_{os.getpid()}.db"
+        if file.exists():
+            continue
+        try:
+            file.write_bytes(bytes(_ROOM))
+        except OSError as error:
+            file.unlink(missing_ok=True)
+            raise PolyencoderError(
+                f"{file}: cannot be written ({first_line(error)}); make room, or let TMPDIR name another folder"
+            ) from None
 
 
 def _alive(pid: int) -> bool:

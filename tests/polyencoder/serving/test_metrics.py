@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
-from polyencoder.serving.metrics import Metrics
+from polyencoder.errors import PolyencoderError
+from polyencoder.serving.metrics import SHARED, Metrics
 
 _WORKERS = """
 import os
@@ -35,6 +37,21 @@ def test_a_worker_that_died_has_nothing_under_way_and_its_answers_still_count(tm
     assert "polyencoder_requests_under_way 2.0" in both
     assert "polyencoder_requests_under_way 1.0" in alone
     assert 'polyencoder_requests_total{route="/score",status="200"} 1.0' in alone
+    files = [file.stat() for file in tmp_path.iterdir()]
+    assert {file.st_size for file in files} == {1 << 18}
+    assert all(file.st_blocks * 512 >= file.st_size for file in files)  # else a full disk kills who counts
+
+
+def test_a_disk_without_room_for_counts(tmp_path, monkeypatch):
+    monkeypatch.setenv(SHARED, str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(PolyencoderError, match="File too large.*make room, or let TMPDIR"):
+            Metrics()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_of_another_user_is_alive(tmp_path, monkeypatch):
