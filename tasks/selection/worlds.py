@@ -19,7 +19,7 @@ class SelfChatWorld(self_chat.SelfChatWorld):
 
     def init_openers(self) -> None:
         if self.opt.get("seed_messages_from_task"):
-            problem = f"--seed-messages-from-task: {self.opt['task']} has no openers"
+            problem = f"--seed-messages-from-task: self_chat cannot read the first messages of {self.opt['task']}"
             raise ConfigError(f"{problem}; give --seed-messages-from-file FILE, with one message a line")
         super().init_openers()
 

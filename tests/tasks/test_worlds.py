@@ -22,5 +22,5 @@ def test_chats_have_a_world_and_evaluation_has_parlais(task):
 
 def test_openers_of_a_task_cannot_be_read():
     chat = load_world_module("selection:convai2", selfchat_task=True)
-    with pytest.raises(ConfigError, match="--seed-messages-from-task: .* give --seed-messages-from-file FILE"):
+    with pytest.raises(ConfigError, match="cannot read .* selection:convai2; give --seed-messages-from-file FILE"):
         chat(Opt(task="selection:convai2", seed_messages_from_task=True), [Agent(Opt()), Agent(Opt())])
