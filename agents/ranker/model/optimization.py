@@ -33,7 +33,8 @@ def precision_of(opt: Opt, *, use_cuda: bool) -> Precision:
 
 def check_precision(opt: Opt, *, use_cuda: bool) -> None:
     """Warns about a device or precision that this machine does not support; a model trained with it still runs."""
-    if (gpu := (opt.get("override") or {}).get("gpu", -1)) >= 0 and not use_cuda:
+    gpu = (opt.get("override") or {}).get("gpu")
+    if gpu not in (None, -1) and not use_cuda and not opt.get("no_cuda"):
         logging.warning(f"--gpu {gpu}: there is no GPU here: computing on the CPU")
     if opt.get("fp16") and opt.get("bf16"):
         raise ConfigError("--fp16 true and --bf16 true exclude each other: choose one")

@@ -12,6 +12,7 @@ import torch
 from parlai.agents.ranker.model import agent as model_agent
 from parlai.agents.ranker.model import optimization
 from parlai.agents.ranker.model.build_trainer import Report
+from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
 
@@ -64,6 +65,9 @@ def test_a_gpu_that_is_missing_is_said(make_agent, warnings):
     assert not [line for line in warnings if "--gpu" in line]
     make_agent("biencoder", gpu=0)
     assert "--gpu 0: there is no GPU here: computing on the CPU" in warnings
+    warnings.clear()
+    optimization.check_precision(Opt(no_cuda=True, override={"gpu": 0}), use_cuda=False)  # the GPU of an --init-opt
+    assert not warnings
 
 
 def test_fp16_without_a_gpu_is_said_and_computes_in_fp32(make_agent, warnings):
