@@ -83,14 +83,15 @@ def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:
     """The name of `--validation-metric` in a validation's report.
 
     Raises:
-        ConfigError: it is missing; or a rank, of which ParlAI would keep the highest.
+        ConfigError: it is missing; or a lower one is better, and ParlAI would keep the highest.
     """
     name = opt.get("validation_metric") or "accuracy"
     found = name if name in report else current_name(name)
     if found not in report:
         there, meant = ", ".join(sorted(report)), did_you_mean(name, report, listed=False)
         raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {there}{meant}")
-    if found.rpartition("/")[2] == "rank" and opt.get("validation_metric_mode") != "min":
+    is_lower_better = found.rpartition("/")[2] in ("loss", "rank") and name != "loss"  # that one ParlAI knows
+    if is_lower_better and opt.get("validation_metric_mode") != "min":
         raise ConfigError(f"--validation-metric {name}: a lower one is better: give --validation-metric-mode min")
     return found
 

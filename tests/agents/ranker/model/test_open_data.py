@@ -13,6 +13,8 @@ import parlai.utils.logging as logging
 import pytest
 import torch
 from parlai.agents.ranker.agent import RankerAgent
+from parlai.agents.ranker.model.open_data import check_metric
+from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError, InputError
@@ -87,6 +89,16 @@ def test_what_an_evaluation_will_not_find(options, problem, train_on, nothing_is
     with pytest.raises((ConfigError, InputError), match=problem):
         train_on(**options)
     assert not (tmp_path / "model").exists()
+
+
+def test_a_loss_of_one_of_several_tasks_needs_a_mode():
+    """ParlAI knows that a lower one is better only of the loss of all."""
+    report = {"loss": 1.0, "convai2/loss": 1.0}
+    assert check_metric(Opt(validation_metric="loss"), report) == "loss"
+    own = Opt(validation_metric="convai2/loss")
+    assert check_metric(Opt(own, validation_metric_mode="min"), report) == "convai2/loss"
+    with pytest.raises(ConfigError, match="convai2/loss: a lower one is better: give --validation-metric-mode min"):
+        check_metric(own, report)
 
 
 def test_data_without_candidates(nothing_is_trained, make_task, train, tmp_path):
