@@ -13,7 +13,7 @@ from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.dialogue.ranking import TEACHER_HITS, Ranked, answer_metrics
 from parlai.agents.ranker.dialogue.sources import Source, contexts_of
 from parlai.agents.ranker.model.agent import RankerModelAgent
-from parlai.agents.ranker.model.loop import trains
+from parlai.agents.ranker.model.loop import is_display_script, trains
 from parlai.agents.ranker.settings import flag
 from parlai.core.message import Message
 from parlai.core.metrics import AverageMetric
@@ -43,7 +43,7 @@ class RankerAgent(RankerModelAgent):
         super().__init__(opt, shared)
         surrounding = 2 if self.dict.text.config.surround else 0
         self._examples = Examples(opt, self.global_metrics, surrounding=surrounding)
-        if not shared and not opt.get("interactive_mode"):
+        if not (shared or opt.get("interactive_mode") or is_display_script(opt)):  # those report nothing
             self._warn_of_short_lists()
 
     def settle_candidates(self, opt: Opt) -> Source:

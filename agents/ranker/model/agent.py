@@ -23,7 +23,7 @@ from parlai.agents.ranker.model.family import (
     describe_parlai_model,
     fine_tuned_part,
 )
-from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint
+from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint, settle_datatype
 from parlai.agents.ranker.model.optimization import build_schedule, check_precision, parameter_groups, precision_of
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
@@ -96,6 +96,7 @@ class RankerModelAgent(TorchRankerAgent):
         if not shared and opt.get("model_file") and is_parlai_model(opt["model_file"]):
             describe_parlai_model(opt)
         if not shared:
+            settle_datatype(opt)
             self.family.check_flags(opt, self.architecture)
             check_read(opt, TrainingConfig, defaults=flag_defaults(type(self)))
         self._training: TrainingConfig = shared["training"] if shared else training_config(opt)

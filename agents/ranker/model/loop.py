@@ -36,6 +36,25 @@ def trains(opt: Opt) -> bool:
     return "train" in datatype and "evalmode" not in datatype and not opt.get("interactive_mode")
 
 
+def is_display_script(opt: Opt) -> bool:
+    """Whether these are options of ParlAI's `display_model`, by an option that otherwise only conversations have."""
+    return "display_add_fields" in opt and not opt.get("interactive_mode")
+
+
+def settle_datatype(opt: Opt) -> None:
+    """Sets the datatype of `display_model`, which ParlAI replaces by the model file's `train` unless it is given.
+
+    Raises:
+        ConfigError: it is given, and would train.
+    """
+    if not is_display_script(opt):
+        return
+    if "datatype" not in (opt.get("override") or {}):
+        opt["datatype"] = "valid"
+    if trains(opt):
+        raise ConfigError(f"-dt {opt['datatype']}: this would train; show training data as train:evalmode")
+
+
 def current_loop() -> TrainLoop | None:
     """The ParlAI training loop among the callers, if any; ParlAI does not pass it to agents."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
@@ -82,9 +101,6 @@ class TrainLoopState:
         opt = self._opt
         if not self.trains:
             return
-        given = opt.get("override") or {}
-        if "display_add_fields" in opt and "datatype" in given:  # of display_model; else it is the model file's option
-            raise ConfigError(f"-dt {opt['datatype']}: this would train; show training data as train:evalmode")
         if opt.get("use_reply") == "model" and not opt.get("train_predict"):
             raise ConfigError("--use-reply model: in training it needs --train-predict true, which makes these replies")
         check_optimizer(opt)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import parlai.utils.logging as logging
 import pytest
 import torch
 import torch.nn.functional as F
+from parlai.agents.ranker.agent import RankerAgent
 from parlai.core.message import Message
 from parlai.scripts.display_model import DisplayModel
 from parlai.scripts.eval_model import EvalModel
@@ -225,9 +227,20 @@ def test_several_labels_among_the_candidates_are_all_right(source, make_agent, r
     assert reply["metrics"]["nDCG@10"].value() > 0
 
 
-def test_to_show_training_data_is_not_to_train(task, trained, capsys):
-    """Without -dt it shows validation data."""
-    DisplayModel.main(model_file=str(trained("biencoder")[0]), num_examples=1, loglevel="error", **task)
-    assert "model: " in capsys.readouterr().out
+def test_to_show_training_data_is_not_to_train(task):
     with pytest.raises(ConfigError, match="-dt train: this would train; show training data as train:evalmode"):
         DisplayModel.main(model="biencoder", datatype="train", loglevel="error", **task)
+
+
+def test_a_trained_model_that_is_shown_does_not_train(task, trained, capsys, monkeypatch):
+    """Without -dt it shows validation data, though the model file's options are those of training."""
+    agents: list[RankerAgent] = []
+    said: list[str] = []
+    model_file = str(trained("biencoder")[0])
+    monkeypatch.setattr(RankerAgent, "shutdown", lambda self: agents.append(self))
+    monkeypatch.setattr(logging, "warning", said.append)
+    flags = {"use_reply": "model", "cap_num_predictions": 2, "loglevel": "error"}
+    DisplayModel.main(model_file=model_file, num_examples=1, **flags, **task)
+    assert "model: " in capsys.readouterr().out
+    assert [agent.trainer for agent in agents] == [None]
+    assert not [line for line in said if "hits@" in line]  # nothing is reported
