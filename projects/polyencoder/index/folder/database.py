@@ -178,8 +178,10 @@ def _connected(path: Path, stamp: tuple[int, ...], *, immutable: bool) -> _Reade
 
 def _is_at_rest(path: Path) -> bool:
     """Whether the file has all commits, and none is in the log."""
-    log = Path(f"{path.resolve()}-wal")
-    return not log.exists() or log.stat().st_size == 0
+    try:
+        return os.stat(f"{path.resolve()}-wal").st_size == 0
+    except FileNotFoundError:  # asked for once: the last one to close the database removes it
+        return True
 
 
 def _unreadable(path: Path, error: sqlite3.Error) -> CheckpointError:

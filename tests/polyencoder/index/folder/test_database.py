@@ -98,6 +98,14 @@ class TestReading:
         index.compact()
         assert_finds(index, ranker, [one for one in candidates if one.id != "3"])
 
+    def test_a_log_that_is_removed_meanwhile(self, folder, monkeypatch):
+        """By the last process that has the index open, when it ends."""
+        exists = Path.exists
+        monkeypatch.setattr(Path, "exists", lambda path: path.name == f"{DATABASE}-wal" or exists(path))
+        assert not (folder / f"{DATABASE}-shm").exists()
+        with Database(folder).snapshot() as catalogue:
+            assert len(catalogue) == 10
+
 
 @contextmanager
 def full_disk() -> Iterator[None]:
