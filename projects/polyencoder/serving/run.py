@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -108,15 +109,23 @@ def _read_before_the_end() -> None:
         return
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        if callable(end := signal.getsignal(number)):
-            loop.add_signal_handler(number, _end_later, loop, partial(end, number, None))
+        if callable(end := signal.getsignal(number)):  # the loop's own handlers would leave none when it closes
+            signal.signal(number, partial(_end_later, loop, end))
 
 
-def _end_later(loop: asyncio.AbstractEventLoop, end: Callable[[], object], rounds: int = _LAST_ROUNDS) -> None:
-    if rounds:
-        loop.call_later(_ROUND_SECONDS, _end_later, loop, end, rounds - 1)
-    else:
-        end()
+def _end_later(
+    loop: asyncio.AbstractEventLoop,
+    end: Callable[[int, FrameType | None], object],
+    number: int,
+    frame: FrameType | None,
+) -> None:
+    def wait(rounds: int) -> None:
+        if rounds:
+            loop.call_later(_ROUND_SECONDS, wait, rounds - 1)
+        else:
+            end(number, None)
+
+    loop.call_soon_threadsafe(wait, _LAST_ROUNDS)
 
 
 class Workers(Multiprocess):

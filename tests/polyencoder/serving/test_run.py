@@ -245,13 +245,16 @@ def test_what_came_before_a_signal_is_answered_too(monkeypatch):
         await send({"type": "http.response.body", "body": b"done"})
 
     monkeypatch.setattr(uvicorn.Server, "on_tick", tick)
-    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # which uvicorn raises again in the end
+    raised: list[int] = []
+    before = signal.signal(signal.SIGTERM, own := lambda number, frame: raised.append(number))
     try:
         with bound(config := ServerConfig(model="model", port=0)) as listener:
             told = uvicorn_config(config, partial(in_its_loop, app), factory=True)
             uvicorn.Server(told).run(sockets=[listener])
+        assert signal.getsignal(signal.SIGTERM) is own  # of the program that runs the server
     finally:
         signal.signal(signal.SIGTERM, before)
+    assert raised == [signal.SIGTERM]  # again, by uvicorn
     with clients[0] as client:
         assert client.recv(1000).startswith(b"HTTP/1.1 200")
 
