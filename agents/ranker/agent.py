@@ -109,7 +109,7 @@ class RankerAgent(RankerModelAgent):
 
     def self_observe(self, self_message: Message) -> None:
         """Adds the reply to the history, if there is one: a skipped example has none."""
-        super().self_observe(Message({"text": "", **self_message}))
+        super().self_observe(Message({"text": None, **self_message}))
 
     def is_valid(self, obs: Message) -> bool:
         if obs.is_padding() or obs.get("text_vec") is None:

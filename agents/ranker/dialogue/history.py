@@ -50,8 +50,9 @@ class RankerHistory(History):
             obs = Message({**obs, "text": LONE_SURROGATES.sub("\ufffd", obs["text"])})
         super().update_history(obs, temp_history)
 
-    def add_reply(self, text: str) -> None:
-        if text:
+    def add_reply(self, text: str | None) -> None:
+        """Adds a reply, also an empty one; None is none."""
+        if text is not None:
             super().add_reply(text)
 
     def turns(self) -> list[str]:

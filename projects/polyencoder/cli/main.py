@@ -240,7 +240,9 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
 def _unknown(flags: Sequence[str], command: str) -> UsageError:
     known = flags_of(command).values()
     names = dict.fromkeys(flag.partition("=")[0] for flag in flags)
-    named = [flag + did_you_mean(flag, known, listed=False, form=" ({})") for flag in names]
+    named = [  # a known one is of another command below this one
+        flag if flag in known else flag + did_you_mean(flag, known, listed=False, form=" ({})") for flag in names
+    ]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
 
 

@@ -118,7 +118,7 @@ class Oracle(dict[str, tuple[str, Any, Any]]):
     def change(self, how: str, items: list) -> int:
         """Makes a change and counts what it changed; InputError, and no change, where an index must refuse it."""
         after, changed = dict(self), 0
-        for item in items:
+        for item in dict.fromkeys(items) if how == "remove" else items:  # an id is removed once
             if how == "remove":
                 if item not in after:
                     raise InputError("unknown")
