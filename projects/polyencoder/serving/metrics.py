@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyencoder.errors import PolyencoderError, first_line
+from polyencoder.errors import PolyencoderError
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable with the folder where workers store their counts, so that each worker can report the sum."""
@@ -118,7 +118,7 @@ def _reserve(folder: Path) -> None:
         except OSError as error:
             file.unlink(missing_ok=True)
             raise PolyencoderError(
-                f"{file}: cannot be written ({first_line(error)}); make room, or let TMPDIR name another folder"
+                f"{file}: cannot be written ({error.strerror}); make room, or let TMPDIR name another folder"
             ) from None
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +21,7 @@ from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.database import Database, connect
-from polyencoder.index.folder.files import DATABASE, UNFINISHED, IndexBusy, explained, locked
+from polyencoder.index.folder.files import DATABASE, UNFINISHED, IndexBusy, locked
 from polyencoder.index.folder.state import State
 from polyencoder.index.meta import Fingerprints
 
@@ -105,49 +103,6 @@ class TestReading:
         assert not (folder / f"{DATABASE}-shm").exists()
         with Database(folder).snapshot() as catalogue:
             assert len(catalogue) == 10
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """No file grows in the block."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-class TestAFullDisk:
-    """SQLite has no room for the index of its log, which nobody has left there."""
-
-    @pytest.fixture(autouse=True)
-    def nobody_has_it_open(self, folder):
-        assert not list(folder.glob("index.sqlite-*"))
-
-    def test_is_read(self, folder, ranker, candidates, assert_finds):
-        with full_disk():
-            verify(folder)
-            assert_finds(FolderIndex.open(folder, ranker), ranker, candidates)
-
-    def test_a_log_that_cannot_be_read_is_no_damage(self, folder, ranker):
-        with closing(connect(folder / DATABASE)) as connection:
-            connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.execute("DELETE FROM entries WHERE id = '0'")
-            shutil.copytree(folder, copy := folder.with_name("copy"), ignore=shutil.ignore_patterns("*-shm"))
-        with (
-            full_disk(),
-            pytest.raises(CheckpointError, match=r"cannot be read \(.*\); if its disk is full or read-only"),
-        ):
-            FolderIndex.open(copy, ranker)
-        with Database(copy).snapshot() as catalogue:
-            assert len(catalogue) == 9
-
-    def test_is_named_where_sqlite_does_not(self, folder, monkeypatch):
-        free = shutil.disk_usage(folder)._replace(free=100)
-        monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
-        with pytest.raises(InputError, match=r"cannot be written \(No space left on device\)"), explained(folder):
-            raise sqlite3.OperationalError("disk I/O error")
 
 
 AS_NOBODY = """
