@@ -11,8 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -26,6 +24,7 @@ from polyencoder.storage.checkpoint import load_weights, read_digests, save_weig
 from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.storage.safe_load import read_weights
 
 HEAD, HEAD_WEIGHTS = "head.json", "head.safetensors"
 FORMAT_VERSION = 1
@@ -191,12 +190,7 @@ class IntentClassifier:
             fingerprints = {values["encoder"], *values["rounded"]}
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line(error)})") from None
-        try:
-            weights = safetensors.torch.load_file(weights_path)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{weights_path}: missing, damaged or not a safetensors file ({first_line(error)})"
-            ) from None
+        weights = read_weights(weights_path)
         if read_digests(weights_path) != digests:  # another process saved a head meanwhile
             return cls.from_pretrained(folder, load)
         load_weights(head, weights, origin=str(weights_path))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
-from polyencoder.errors import CheckpointError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.finite import check_finite
+from polyencoder.storage.safe_load import read_weights
 
 HEADS = "heads.safetensors"
 
@@ -29,10 +27,7 @@ def read_heads(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
     path = Path(folder) / HEADS
     if not path.is_file():
         return {}
-    try:
-        heads = safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from None
+    heads = read_weights(path)
     check_finite(heads.items(), origin=str(path))
     return heads
 

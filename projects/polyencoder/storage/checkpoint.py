@@ -29,7 +29,7 @@ from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import alone_in, atomic_write, fsync, leftovers, reporting_write_errors
 from polyencoder.storage.names import CONFIG, DIGESTS, TOKENIZER, WEIGHTS
-from polyencoder.storage.safe_load import load_states, why_not_loaded
+from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
 from polyencoder.text import TextEncoder, read_tokenizer
 
 CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
@@ -130,17 +130,10 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
     """Reads a model folder. CheckpointError if a file is missing or damaged, or they are not of one model."""
     source = Path(folder)
     config, tokenizer, digests = _read_folder(source)
-    weights = _read_weights(source)
+    weights = read_weights(source / WEIGHTS)
     if (digests and read_digests(source / WEIGHTS) != digests) or not tokenizer.is_file():
         return load_folder(folder)  # another process saved a model meanwhile, whose weights these may be
     return _assemble(config, weights, tokenizer, origin=str(source / WEIGHTS))
-
-
-def _read_weights(source: Path) -> dict[str, Tensor]:
-    try:
-        return safetensors.torch.load_file(source / WEIGHTS)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise CheckpointError(f"{source / WEIGHTS}: damaged or not a safetensors file ({error})") from None
 
 
 def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
@@ -215,7 +208,7 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
             f"{source / WEIGHTS}: holds no checksums: another program or an earlier version wrote it; write the folder "
             "again with `polyencoder export`"
         )
-    if weights_fingerprint(_read_weights(source), progress=progress) != expected:
+    if weights_fingerprint(read_weights(source / WEIGHTS), progress=progress) != expected:
         raise CheckpointError(
             f"{source / WEIGHTS}: damaged, its checksum has changed since it was written; copy or export it again"
         )

@@ -1,6 +1,6 @@
-"""Loads `torch.save` files without running code from them.
+"""Loads weights without running code from their files: safetensors, and what `torch.save` wrote.
 
-`torch.load` with `weights_only=True`, with numpy scalars added to its allowed classes.
+The latter by `torch.load` with `weights_only=True`, with numpy scalars added to its allowed classes.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
+import safetensors.torch
 import torch
+from safetensors import SafetensorError
+from torch import Tensor
 from torch.serialization import safe_globals
 
-from polyencoder.errors import first_line
+from polyencoder.errors import CheckpointError, first_line
 
 Allowed = Callable[..., Any] | tuple[Callable[..., Any], str]
 
@@ -29,6 +32,15 @@ _NUMBERS: list[Allowed] = [
     *(type(np.dtype(kind)) for kind in _KINDS),  # and no other: texts, dates, objects
 ]
 _lock = threading.RLock()  # what torch allows, it allows to all threads
+
+
+def read_weights(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU. CheckpointError if it is missing or damaged."""
+    try:
+        return safetensors.torch.load_file(path)
+    except (SafetensorError, OSError) as error:
+        what = "missing" if isinstance(error, FileNotFoundError) else "damaged or not a safetensors file"
+        raise CheckpointError(f"{os.fspath(path)}: {what} ({first_line(error)})") from None
 
 
 def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:

@@ -128,14 +128,14 @@ def test_the_files_of_two_models_are_not_taken_for_one(folder, make_ranker, tmp_
 def test_a_model_that_is_saved_while_it_is_loaded_is_loaded_whole(folder, make_ranker, monkeypatch, sentences):
     """Not its weights with the configuration of the model that was there."""
     new = make_ranker("poly", seed=1, output_scaling=5.0)
-    read_weights = checkpoint._read_weights
+    read_weights = checkpoint.read_weights
 
     def save_and_read(source):
         monkeypatch.undo()
         new.save_pretrained(folder)
         return read_weights(source)
 
-    monkeypatch.setattr(checkpoint, "_read_weights", save_and_read)
+    monkeypatch.setattr(checkpoint, "read_weights", save_and_read)
     loaded = Ranker.from_pretrained(folder)
     assert torch.equal(loaded.score([sentences[:1]], sentences), new.score([sentences[:1]], sentences))
 

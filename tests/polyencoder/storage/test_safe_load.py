@@ -1,4 +1,4 @@
-"""Numbers of numpy's in checkpoints, read without numpy's own unpickling."""
+"""Weights, and numbers of numpy's in checkpoints, read without numpy's own unpickling."""
 
 from __future__ import annotations
 
@@ -11,12 +11,25 @@ from pickle import UnpicklingError
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from torch.serialization import get_safe_globals
 
-from polyencoder.storage.safe_load import load_states, plain_numbers
+from polyencoder.errors import CheckpointError
+from polyencoder.storage.safe_load import load_states, plain_numbers, read_weights
 
 NUMBERS = [np.float64(-1.5), np.float32(0.25), np.float16(2), np.int64(-7), np.uint8(200), np.bool_(True)]
+
+
+def test_weights_and_what_is_wrong_with_their_file(tmp_path):
+    path = tmp_path / "some.safetensors"
+    with pytest.raises(CheckpointError, match=rf"^{re.escape(str(path))}: missing \("):
+        read_weights(path)
+    safetensors.torch.save_file({"w": torch.arange(3.0)}, path)
+    assert read_weights(path)["w"].tolist() == [0, 1, 2]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=rf"^{re.escape(str(path))}: damaged or not a safetensors file \("):
+        read_weights(path)
 
 
 def saved(value, path):

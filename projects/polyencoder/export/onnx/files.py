@@ -135,8 +135,8 @@ def check_saved_weights(folder: Path, expected: str) -> None:
 
 def check_weights(folder: Path, expected: str, *, remedy: str) -> None:
     """Raises CheckpointError if the folder's torch weights have another fingerprint."""
-    import safetensors.torch  # here: graphs without weights beside them need no torch
+    from polyencoder.storage.safe_load import read_weights  # here: graphs without weights beside them need no torch
 
     path = folder / WEIGHTS
-    if path.is_file() and weights_fingerprint(safetensors.torch.load_file(path)) != expected:
+    if path.is_file() and weights_fingerprint(read_weights(path)) != expected:
         raise CheckpointError(f"{path}: not the weights of these graphs; {remedy}")

@@ -98,6 +98,9 @@ def test_weights_of_another_model(tmp_path):
     check_weights(tmp_path, weights_fingerprint(own), remedy="export again")
     with pytest.raises(CheckpointError, match=rf"{WEIGHTS}: not the weights of these graphs; export again"):
         check_weights(tmp_path, weights_fingerprint(other), remedy="export again")
+    (tmp_path / WEIGHTS).write_bytes((tmp_path / WEIGHTS).read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=f"{WEIGHTS}: damaged or not a safetensors file"):
+        check_weights(tmp_path, weights_fingerprint(own), remedy="export again")
 
 
 def test_the_files_of_each_precision():
