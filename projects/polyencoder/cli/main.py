@@ -15,8 +15,8 @@ from inspect import BoundArguments
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
-from cyclopts.exceptions import MissingArgumentError, ValidationError
+from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, ValidationError
 
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first_line
@@ -143,9 +143,9 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
     """
     name = arguments[0] if arguments else "--help"
     if name not in (*COMMANDS, *app.help_flags, "--version"):  # cyclopts would import all commands to name one
-        raise UsageError(f"no command {name!r}{did_you_mean(name, COMMANDS)}")
+        raise _no_command(name, [*COMMANDS])
     try:
-        command, bound, unread, _ = app.parse_known_args(list(arguments))
+        command, bound, unread, _ = app.parse_known_args(_with_files_behind_the_options(arguments))
     except CycloptsError as error:
         raise _translated(error, arguments) from None
     if unknown := [word for word in unread if word.startswith("-")]:
@@ -187,13 +187,28 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
+def _with_files_behind_the_options(arguments: Sequence[str]) -> list[str]:
+    """The arguments; a file behind `--` whose name begins like an option gets its folder's name, too."""
+    end = arguments.index("--") + 1 if "--" in arguments else len(arguments)
+    files = (f"./{word}" if word.startswith("-") and word != "-" else word for word in arguments[end:])
+    return [*arguments[:end], *files]
+
+
+def _below(command: App) -> list[str]:
+    return [name for name in command if not name.startswith("-")]
+
+
 @cache
+def _arguments_of(command: str) -> list[Argument]:
+    """The arguments of a command, and of those below it."""
+    found = app[command]
+    apps = [one for one in (found, *(found[name] for name in _below(found))) if one.default_command is not None]
+    return [argument for one in apps for argument in one.assemble_argument_collection() if argument.parse]
+
+
 def flags_of(command: str) -> Mapping[str, str]:
     """The flags of a command, and of those below it, by the names of its settings."""
-    found = app[command]
-    below = [found[name] for name in found if not name.startswith("-")]
-    apps = [one for one in (found, *below) if one.default_command is not None]
-    flags = [argument.name for one in apps for argument in one.assemble_argument_collection() if argument.parse]
+    flags = [argument.name for argument in _arguments_of(command)]
     return {flag.removeprefix("--").replace("-", "_"): flag for flag in flags if flag.startswith("--")}
 
 
@@ -212,9 +227,16 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
 
     from polyencoder.settings.messages import config_error
 
-    if error.command_chain:  # what cyclopts has not read, or, if it failed at a flag, all
-        flags = [word for word in error.unused_tokens or () if word.startswith("--")]
-        if unknown := [flag for flag in flags if flag.partition("=")[0] not in flags_of(arguments[0]).values()]:
+    chain, unread = error.command_chain or (), error.unused_tokens or []
+    if isinstance(error, UnknownCommandError) and error.app:
+        return _no_command(unread[0], _below(error.app), of=f" of {' '.join(chain)}")
+    if chain:
+        names = {name for argument in _arguments_of(arguments[0]) for name in argument.names}
+        flags = [word for word in unread if word.startswith("-")]
+        unknown = [flag for flag in flags if flag.partition("=")[0] not in names]
+        if len(unknown) < len(flags):  # it failed at a flag, and has read nothing: short ones may be values
+            unknown = [flag for flag in unknown if flag.startswith("--")]
+        if unknown:
             return _unknown(unknown, arguments[0])
     if isinstance(error, ValidationError) and error.argument and isinstance(error.__cause__, pydantic.ValidationError):
         return config_error(error.__cause__, of=error.argument.hint)
@@ -226,7 +248,7 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
     if asked and given & {*asked.names}:
         missing = [f"a value for {asked.name}"]
     else:
-        command = reduce(lambda one, name: one[name], error.command_chain or (), app)
+        command = reduce(lambda one, name: one[name], chain, app)
         needed = [one for one in command.assemble_argument_collection() if one.required and not given & {*one.names}]
         if isinstance(cause := error.__cause__, pydantic.ValidationError):  # it has read --config, too
             places = [one["loc"] for one in cause.errors()]
@@ -234,14 +256,19 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
         missing = [one.name for one in needed if one.name.startswith("--") and not one.name.isupper()]
         if asked and asked.name.isupper():  # files
             missing.insert(0, asked.name.removeprefix("--"))
-    return UsageError(f"{' '.join(error.command_chain or ())} requires {', '.join(missing)}")
+    return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}")
+
+
+def _no_command(name: str, known: Sequence[str], *, of: str = "") -> UsageError:
+    return UsageError(f"no command {name!r}{of}{did_you_mean(name, known)}")
 
 
 def _unknown(flags: Sequence[str], command: str) -> UsageError:
-    known = flags_of(command).values()
-    names = dict.fromkeys(flag.partition("=")[0] for flag in flags)
+    known = [flag.removeprefix("--") for flag in flags_of(command).values()]
+    names = {name: name.removeprefix("--") for name in (flag.partition("=")[0] for flag in flags)}
     named = [  # a known one is of another command below this one
-        flag if flag in known else flag + did_you_mean(flag, known, listed=False, form=" ({})") for flag in names
+        flag if name in known else flag + did_you_mean(name, known, listed=False, shown="--{}".format, form=" ({})")
+        for flag, name in names.items()
     ]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
 

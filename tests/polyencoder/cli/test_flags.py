@@ -94,6 +94,32 @@ def test_unknown_flags_are_named_before_what_is_missing(start):
     assert done.stderr == f"polyencoder: unknown options: {named}\n"
 
 
+@pytest.mark.parametrize("line", ["train --train pairs.jsonl --out out -x 4", "train -x=4"])
+def test_an_unknown_short_flag_is_named_before_what_is_missing(line):
+    done = invoke(*line.split())
+    assert (done.exit_code, done.stderr) == (2, "polyencoder: unknown option: -x\n")
+
+
+def test_a_value_that_begins_with_a_hyphen_is_no_flag():
+    done = invoke("search", "-m", "none", "-i", "none", "--context", "- hello", "--top-k")
+    assert (done.exit_code, done.stderr) == (2, "polyencoder: search requires a value for --top-k\n")
+
+
+def test_what_follows_two_hyphens_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-texts.txt").touch()
+    done = invoke("encode", "-m", "none", "-o", "out.npy", "--", "-texts.txt")
+    assert (done.exit_code, done.stderr) == (1, "polyencoder: ./-texts.txt: no text in it\n")
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [("bogus", "it must be one of train, predict"), ("pred", "did you mean predict?")]
+)
+def test_an_unknown_command_below_another(word, hint):
+    done = invoke("intents", word)
+    assert (done.exit_code, done.stderr) == (2, f"polyencoder: no command '{word}' of intents; {hint}\n")
+
+
 @pytest.mark.parametrize("flag", ["--bogus", "-x"])
 def test_what_is_neither_a_command_nor_a_flag(flag):
     done = invoke(flag)
@@ -214,11 +240,11 @@ def test_what_needs_no_torch_does_not_import_it():
 import sys
 sys.modules.update(torch=None, transformers=None)
 from polyencoder.cli.main import main
-for line in ("zoo", "serve --help", "serve -m none --bogus"):
+for line in ("zoo", "serve --help", "serve -m none --hots"):
     sys.argv = ["polyencoder", *line.split()]
     main()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr == "polyencoder: unknown option: --bogus (did you mean --host?)\n"
+    assert done.stderr == "polyencoder: unknown option: --hots (did you mean --host?)\n"
     assert "minilm" in done.stdout
     assert "Usage: polyencoder serve " in done.stdout
