@@ -20,6 +20,7 @@ from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
+from polyencoder.storage.files import check_writable_folder
 
 
 @settings()
@@ -49,6 +50,7 @@ def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:
     A killed run continues behind the last whole file when the same command is started again.
     """
     bad, model = BadExamples(skip=settings.skip_bad_candidates), settings.model
+    check_writable_folder(settings.output, argument="output")
     files = expand(settings.input)
     name = os.path.abspath(model.model) if settings.engine and os.path.exists(model.model) else model.model
     encode = EncodeCandidates(name, device=model.device, backend=model.backend, dtype=model.model_dtype)

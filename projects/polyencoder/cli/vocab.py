@@ -14,11 +14,11 @@ from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.importing.folder import save_tokenizer
+from polyencoder.importing.folder import TOKENIZER_CONFIG, save_tokenizer
 from polyencoder.pretraining.documents import read_documents
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs
-from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
+from polyencoder.storage.files import check_writable, check_writable_folder, reporting_write_errors, write_text
 from polyencoder.storage.names import TOKENIZER
 from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
@@ -49,7 +49,7 @@ class VocabSettings(Settings):
     seed: int = 0
     """Seed of the sample; equal seeds give equal vocabularies."""
     overwrite: bool = False
-    """Replace a tokenizer.json in --out."""
+    """Replace a vocabulary in --out."""
     progress: ProgressBars = None
 
 
@@ -61,7 +61,9 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
             response; plain, .gz, .bz2, .xz or .zst. Read twice.
     """
     kind, path = settings.type, settings.out / TOKENIZER
-    check_writable(path, argument="out", overwrite=settings.overwrite)
+    check_writable_folder(settings.out, argument="out")
+    for name in (TOKENIZER, TOKENIZER_CONFIG):
+        check_writable(settings.out / name, argument="out", overwrite=settings.overwrite)
     if "-" in corpus:
         raise ConfigError("the corpus is read twice, so it cannot be standard input: give files")
     files, name, bars = expand(corpus), ", ".join(corpus), shows_bars(settings.progress)

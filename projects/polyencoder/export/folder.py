@@ -22,6 +22,7 @@ from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.card import TrainingRun, model_card, updated_card
+from polyencoder.export.onnx.files import DESCRIPTION, GRAPHS
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.storage.checkpoint import load_folder, save_folder
 from polyencoder.storage.files import (
@@ -29,6 +30,7 @@ from polyencoder.storage.files import (
     alone_in,
     atomic_write,
     fsync,
+    holds_files,
     reporting_write_errors,
     written_meanwhile,
 )
@@ -36,8 +38,7 @@ from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS
 
 README = "README.md"
-_GRAPHS = "onnx.json"  # `polyencoder.export.onnx.files.DESCRIPTION`; without it graphs are not read
-_OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, "tokenizer_config.json")
+_OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, "tokenizer_config.json", *GRAPHS)
 _CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch
 
 
@@ -143,11 +144,10 @@ def _move(made: Path, target: Path, *, overwrite: bool) -> None:
     if not overwrite and _holds_model(target):
         raise written_meanwhile(target)
     names = {path.name for path in made.iterdir()}
-    for old in [*target.glob("*.onnx"), *(target / name for name in _OF_THE_MODEL)]:
-        if old.name not in names:
-            old.unlink(missing_ok=True)
-    (target / _GRAPHS).unlink(missing_ok=True)  # until all is in place there are no graphs
-    order = {_GRAPHS: 0, CONFIG: 1, TOKENIZER: 2, WEIGHTS: 4}  # reversed: from the weights on, it is the new model
+    for name in {*_OF_THE_MODEL} - names:
+        (target / name).unlink(missing_ok=True)
+    (target / DESCRIPTION).unlink(missing_ok=True)  # until all is in place there are no graphs
+    order = {DESCRIPTION: 0, CONFIG: 1, TOKENIZER: 2, WEIGHTS: 4}  # reversed: from the weights on, it is the new model
     with ExitStack() as written:
         for name in sorted(names, key=lambda name: order.get(name, 3)):
             temporary = written.enter_context(atomic_write(target / name, overwrite=overwrite))
@@ -159,7 +159,7 @@ def _holds_model(target: Path) -> bool:
     """Whether a folder holds a model; CheckpointError if it holds other files."""
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target}: is a file; give a folder to write the model in")
-    if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
+    if not holds_files(target):
         return False
     if not (target / CONFIG).is_file():
         raise CheckpointError(f"{target}: has other files in it; give a new folder, or one with an earlier export")

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from polyencoder.errors import CheckpointError
+from polyencoder.storage.files import holds_files
 from polyencoder.storage.names import CONFIG
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
@@ -25,11 +26,12 @@ def run_folder(out: Path) -> Iterator[Processes]:
     """Locks a run's folder for this run; yields the run's processes.
 
     Raises:
-        CheckpointError: it holds a model that was not trained there.
+        CheckpointError: it holds other files, such as a model that was not trained there.
         TrainingError: another process trains in it.
     """
-    if (out / CONFIG).is_file() and not (out / FOLDER).is_dir():
-        raise CheckpointError(f"{out}: holds a model, but no run to resume ({FOLDER}/); give another folder")
+    if holds_files(out) and not (out / FOLDER).is_dir():
+        what = "a model" if (out / CONFIG).is_file() else "other files"
+        raise CheckpointError(f"{out}: holds {what}, but no run to resume ({FOLDER}/); give another folder")
     processes = Processes.of_this_group()
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None
     try:

@@ -42,6 +42,12 @@ def test_its_files_are_an_index(tmp_path, monkeypatch, make_ranker, sentences):
     _loaded.cache_clear()
 
 
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "some.txt").write_text("mine")
+    flags = ["--model", "none", "--input", tmp_path / "some.txt", "--output", tmp_path / "some.txt"]
+    command_fails(ConfigError, "is a file; give the name of a folder", "encode-candidates", *flags)
+
+
 def test_ray_chooses_the_gpu_of_each_worker(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "some.parquet").write_bytes(b"")

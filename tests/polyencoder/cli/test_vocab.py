@@ -48,11 +48,12 @@ def test_a_size_and_a_sample(corpus, tmp_path):
     assert 25 < len(tokenizer.subwords) < 60
 
 
-def test_a_vocabulary_that_is_there_is_kept(corpus, tmp_path):
-    (tmp_path / "tokenizer.json").write_text("mine")
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_vocabulary_that_is_there_is_kept(corpus, tmp_path, name):
+    (tmp_path / name).write_text("mine")
     with pytest.raises(ConfigError, match="exists already"):
         run(corpus, "--out", tmp_path, "--min-count", 4)
-    assert (tmp_path / "tokenizer.json").read_text() == "mine"
+    assert (tmp_path / name).read_text() == "mine"
     assert run(corpus, "--out", tmp_path, "--min-count", 4, "--overwrite").exit_code == 0
 
 
@@ -69,6 +70,12 @@ def test_what_it_refuses_it_says(corpus, tmp_path, arguments, error, message):
     with pytest.raises(error, match=message):
         run(corpus, "--out", tmp_path / "vocab", *arguments)
     assert not (tmp_path / "vocab" / "tokenizer.json").exists()
+
+
+def test_a_file_is_no_folder(corpus):
+    with pytest.raises(ConfigError, match=r"corpus\.txt: is a file; give the name of a folder") as error:
+        run(corpus, "--out", corpus)
+    assert error.value.argument == "out"
 
 
 def test_a_corpus_without_text_and_standard_input_are_errors(tmp_path):

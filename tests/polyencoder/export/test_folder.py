@@ -107,6 +107,15 @@ def test_a_folder_with_other_things_is_left_alone(make_ranker, tmp_path):
     assert (tmp_path / "project" / "README.md").read_text() == "mine"
 
 
+def test_a_new_export_takes_the_place_of_the_earlier_one_alone(make_ranker, tmp_path):
+    ranker, out = make_ranker("bi"), tmp_path / "out"
+    export_folder(ranker, out)
+    for name in ("onnx.json", "context.onnx", "candidates.int8.onnx", "mine.onnx", "notes.txt"):
+        (out / name).touch()
+    export_folder(ranker, out)
+    assert sorted(path.name for path in out.iterdir()) == sorted([*NAMES, "mine.onnx", "notes.txt"])
+
+
 def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, sentences, killed_after):
     """Of torch's files the old model or the new one loads, always; and of graphs the same, or none."""
     pytest.importorskip("onnxruntime")

@@ -35,12 +35,13 @@ def test_what_a_run_wrote_stays_when_it_fails(tmp_path):
     assert [path.name for path in (out / FOLDER).iterdir()] == ["checkpoint.pt"]
 
 
-def test_a_model_that_was_made_elsewhere_is_not_overwritten(tmp_path):
-    (tmp_path / CONFIG).write_text("{}")
-    with pytest.raises(CheckpointError, match="holds a model, but no run to resume"), run_folder(tmp_path):
+@pytest.mark.parametrize(("name", "what"), [(CONFIG, "a model"), ("README.md", "other files")])
+def test_what_was_made_elsewhere_is_not_overwritten(tmp_path, name, what):
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(CheckpointError, match=f"holds {what}, but no run to resume"), run_folder(tmp_path):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == [CONFIG]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
     (tmp_path / FOLDER).mkdir()
     with run_folder(tmp_path):  # the model of a run
         pass
-    assert (tmp_path / CONFIG).is_file()
+    assert (tmp_path / name).is_file()

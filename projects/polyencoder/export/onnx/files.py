@@ -49,10 +49,15 @@ def int8_name(name: str) -> str:
     return name.removesuffix(".onnx") + ".int8.onnx"
 
 
+_FLOAT32 = (CONTEXT, CANDIDATES, SCORER)
+_INT8 = tuple(map(int8_name, _FLOAT32))
+GRAPHS = (*_FLOAT32, *_INT8)
+"""The names that graphs may have."""
+
+
 def download_patterns(precision: Precision) -> list[str]:
     """The files of a hub repository that this precision needs."""
-    names = (CONTEXT, CANDIDATES, SCORER)
-    graphs = names if precision == "float32" else map(int8_name, names)
+    graphs = _FLOAT32 if precision == "float32" else _INT8
     return [CONFIG, TOKENIZER, CALIBRATION, CALIBRATION_INT8, DESCRIPTION, *graphs]
 
 
