@@ -177,6 +177,7 @@ def update(*, settings: UpdateSettings) -> None:
     contexts = faiss.read_contexts()
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
     bad, done, had_words = BadExamples(skip=settings.skip_bad_candidates), dict[str, int](), True
+    had_faiss = False
     with open_index(where, load(settings.model)) as opened:
         of_folders = settings.compact or settings.words or kind or faiss.recall is not None
         if of_folders and not isinstance(opened, FolderIndex):
@@ -191,8 +192,9 @@ def update(*, settings: UpdateSettings) -> None:
             if added:
                 done |= _counted(opened.add, candidates_from(added, bad=bad), "added", "there already")
             if isinstance(opened, FolderIndex):
+                had_faiss = opened.meta.faiss is not None
                 if settings.compact:
-                    opened.compact()
+                    done["removed vectors freed"] = opened.compact()
                 if settings.words:
                     had_words = not opened.add_words()
                 if kind:
@@ -202,6 +204,8 @@ def update(*, settings: UpdateSettings) -> None:
         changes = [f"{count:,} {what}" for what, count in done.items()]
         if settings.words:
             changes.append("words there already" if had_words else f"words of {opened.count_texts():,} texts added")
+        if had_faiss and isinstance(opened, FolderIndex) and opened.meta.faiss is None:
+            changes.append("FAISS index dropped")
         if changes:
             say(f"{without_password(where)}: {', '.join(changes)}")
         _report(where, opened, bad=bad, built=kind is not None)

@@ -20,6 +20,7 @@ from polyencoder.data.pairs import pairs_and_records
 from polyencoder.data.readers import expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.hub.resolve import exists
+from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.open import open_index
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
@@ -145,10 +146,11 @@ def _with_negatives(record: dict[str, Any], pair: Example, texts: list[str], set
 def _check_column(settings: MineSettings) -> None:
     """Raises ConfigError if the mined candidates would replace what the pairs are read from."""
     name, columns = settings.candidates, settings.columns.columns
-    if (os.sep in name or os.path.splitext(name)[1]) and exists(name):  # a column may be called as a folder is
+    is_place = os.sep in name or os.path.splitext(name)[1] or exists(os.path.join(name, DATABASE))
+    if is_place and exists(name):  # a column may be called as another folder is
         raise ConfigError(
-            f"candidates is {name!r}, a file, but it is the name of a column to write; negatives of other candidates "
-            "come from an index of them, --index",
+            f"candidates is {name!r}, a file or an index, but it is the name of a column to write; negatives of other "
+            "candidates come from an index of them, --index",
             argument="candidates",
         )
     taken = {columns.context, columns.response, columns.responses, columns.labels, MESSAGES, POSITIVE, *ANCHORS}

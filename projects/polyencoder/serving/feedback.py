@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import Field
 
 from polyencoder.data.layouts import Columns, pair_of
-from polyencoder.errors import ConfigError, PolyencoderError, first_line
+from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.messages import Body, KnownFields, Message, turns_of
 from polyencoder.serving.service import Serving
 from polyencoder.text.dialogue import as_persona
@@ -42,7 +42,7 @@ class Feedback:
             self._append(self._good, b"")
         except OSError as error:
             raise ConfigError(
-                f"{path}: cannot be written ({first_line(error)}); give another file", argument="feedback"
+                f"{path}: cannot be written ({error.strerror or error}); give another file", argument="feedback"
             ) from None
 
     def write(self, turns: Sequence[str], response: str, *, candidates: Sequence[str], good: bool) -> None:
@@ -63,11 +63,11 @@ class Feedback:
         try:
             self._append(self._good if good else self._rejected, line.encode())
         except OSError as error:
-            raise PolyencoderError(f"feedback cannot be written ({first_line(error)})") from None
+            raise PolyencoderError(f"feedback cannot be written ({error.strerror or error})") from None
 
     def _append(self, path: Path, data: bytes) -> None:
-        with self._lock, open(path, "ab", buffering=0) as file:  # closing writes nothing more
-            end = file.tell()
+        with open(path, "ab", buffering=0) as file, self._lock:  # closing writes nothing more
+            end = file.seek(0, os.SEEK_END)
             try:
                 while data:
                     data = data[file.write(data) :]

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from polyencoder.errors import PolyencoderError
+from polyencoder.errors import ConfigError, PolyencoderError
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """The environment variable with the folder where workers store their counts, so that each worker can report the sum."""
@@ -107,8 +107,10 @@ class Counted:
 def _reserve(folder: Path) -> None:
     """Makes the files of this worker's counts, whole: they are mapped into memory, and a full disk would kill it.
 
-    Raises PolyencoderError if there is no room for them.
+    Raises PolyencoderError if there is no room for them, ConfigError if there is no folder.
     """
+    if not folder.is_dir():
+        raise ConfigError(f"{SHARED} is {folder}, which is no folder: make it, or unset the variable")
     for kind in ("counter", "gauge_livesum", "histogram"):
         file = folder / f"{kind}_{os.getpid()}.db"
         if file.exists():
@@ -118,7 +120,8 @@ def _reserve(folder: Path) -> None:
         except OSError as error:
             file.unlink(missing_ok=True)
             raise PolyencoderError(
-                f"{file}: cannot be written ({error.strerror}); make room, or let TMPDIR name another folder"
+                f"{file}: cannot be written ({error.strerror}); make room, or let TMPDIR, or "
+                f"{SHARED} if you have set it, name another folder"
             ) from None
 
 

@@ -89,7 +89,9 @@ class Sessions:
                 connection.executescript(_TABLE)
         except PolyencoderError as error:
             raise ConfigError(
-                f"{path}: is not a file of sessions ({error}); give another", argument="sessions"
+                f"{path}: is not a file of sessions, or cannot be written ({first_line(error.__cause__ or error)}): "
+                "make room if its disk is full, or give another file",
+                argument="sessions",
             ) from None
 
     def new(self, persona: list[str]) -> Session:

@@ -220,7 +220,8 @@ def test_updates(call, ranker, tmp_path):
     assert found(folder, ranker) == {"another text", "text 4", "text 5", "text x"}
     assert ids(folder, ranker, n=1) == {"3"}
     rows = len(FolderIndex.open(folder, ranker).vectors)
-    call("update", "--index", folder, "--compact", "--faiss", "flat")
+    said = call("update", "--index", folder, "--compact", "--faiss", "flat")
+    assert said.startswith(f"{folder}: {rows - 4} removed vectors freed\n{folder}: 4 candidates\n")
     index = FolderIndex.open(folder, ranker)
     assert len(index.vectors) == 4 < rows
     hits = index.search(ranker.encode_contexts(["hello"]), top_k=4, exactness="approximate")[0]
@@ -229,6 +230,8 @@ def test_updates(call, ranker, tmp_path):
     said = call("update", "--index", folder, "--remove", write("empty.txt"), "--update", changed, "--add", new)
     counts = "0 removed, 0 changed, 1 unchanged, 0 added, 1 there already"
     assert said == f"{folder}: {counts}\n{folder}: 4 candidates\n"
+    said = call("update", "--index", folder, "--remove-id", 3, "--compact")
+    assert said == f"{folder}: 1 removed, 1 removed vectors freed, FAISS index dropped\n{folder}: 3 candidates\n"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,14 @@ def test_columns_of_other_names(run, tmp_path, monkeypatch):
     assert named[0]["candidates"] == ["kept"]
 
 
+def test_an_index_is_no_column(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "hard").mkdir()
+    (tmp_path / "hard" / "index.sqlite").touch()
+    with pytest.raises(ConfigError, match="candidates is 'hard', a file or an index, .* come from an index of them"):
+        run("--candidates", "hard")
+
+
 def test_a_margin_may_leave_nothing(run):
     assert [record["candidates"] for record in run("--margin", 1000)] == [[pair["response"]] for pair in PAIRS]
 
@@ -130,7 +138,12 @@ def test_by_words_and_without_near_duplicates(run):
             ConfigError,
             "candidates is 'a', a column",
         ),
-        (["--candidates", __file__], PAIRS, ConfigError, "test_mine.py', a file, but it is the name of a column"),
+        (
+            ["--candidates", __file__],
+            PAIRS,
+            ConfigError,
+            "test_mine.py', a file or an index, but it is the name of a column",
+        ),
         (
             ["--candidates", "own"],
             [{"context": "hello", "response": "a", "own": ["a", "b"], "labels": [2, 1]}],

@@ -85,6 +85,8 @@ def test_a_full_disk_leaves_no_half_of_a_line(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="cannot be written") as error:
-        Feedback(tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match=r"folder: cannot be written \(Is a directory\); give another file") as error:
+        Feedback(tmp_path / "folder")
     assert error.value.argument == "feedback"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]  # without a lock

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from polyencoder.errors import PolyencoderError
+from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.metrics import SHARED, Metrics
 
 _WORKERS = """
@@ -52,6 +52,12 @@ def test_a_disk_without_room_for_counts(tmp_path, monkeypatch):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_for_counts_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv(SHARED, str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="PROMETHEUS_MULTIPROC_DIR is .*none, which is no folder: make it"):
+        Metrics()
 
 
 def test_a_worker_of_another_user_is_alive(tmp_path, monkeypatch):

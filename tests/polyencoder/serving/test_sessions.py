@@ -84,5 +84,5 @@ def test_two_answers_to_the_same_turns_are_one_too_many(make_sessions):
 
 def test_a_file_that_is_none_is_an_error(tmp_path):
     (tmp_path / "text").write_text("no database, but long enough to be taken for one" * 100)
-    with pytest.raises(ConfigError, match="not a file of sessions"):
+    with pytest.raises(ConfigError, match=r"not a file of sessions, .* \(file is not a database\): make room"):
         Sessions(tmp_path / "text", most=1, seconds=1.0)

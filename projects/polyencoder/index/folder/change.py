@@ -100,10 +100,10 @@ class Change:
             self.meta = replace(self.meta, entries=self.meta.entries + more, candidates=None, version=self._version)
         return changed
 
-    def compact(self) -> None:
+    def compact(self) -> int:
         """Removes the dead rows, and merges small files; drops the FAISS index of the old rows.
 
-        Files that would not change are kept.
+        Files that would not change are kept. Returns the number of dead rows.
         """
         vectors = self._vectors()
         living = self._living(len(vectors))
@@ -113,8 +113,9 @@ class Change:
             first: vectors.file_of(first, len(rows)) if first == rows[0] and first + len(rows) - 1 == rows[-1] else None
             for first, rows in pieces.items()
         }
-        if living.all() and None not in kept.values():
-            return
+        dead = int((~living).sum())
+        if not dead and None not in kept.values():
+            return 0
         self.catalogue.compact()
         self._forget_faiss()
         self._forget(*vectors.names)
@@ -122,6 +123,7 @@ class Change:
             self._name(first, len(rows), partial(_stored, vectors, rows), there=kept[first])
         self.meta = replace(self.meta, faiss=None, candidates=None, version=self._version)
         self._compacted = True
+        return dead
 
     def add_words(self) -> bool:
         """Adds the words of all texts, unless the index has words; returns whether it had none."""

@@ -246,13 +246,13 @@ class FolderIndex(Index):
         """As in `Index.remove`. Their texts and vectors stay on disk until `compact`."""
         return self._each(ids, lambda catalogue, id_: catalogue.remove(id_, missing_ok=missing_ok))
 
-    def compact(self) -> None:
+    def compact(self) -> int:
         """Frees the space of dead rows, and merges small files. Nothing is encoded again.
 
-        Drops the FAISS index, which has the old rows.
+        Drops the FAISS index, which has the old rows. Returns the number of dead rows.
         """
         with self._step() as change, explained(self.folder):
-            change.compact()
+            return change.compact()
 
     def add_words(self) -> bool:
         """Adds the words of all texts, for searches by words; every change then keeps them. ConfigError without FTS5.
