@@ -66,6 +66,10 @@ class ContextEncoding:
     def dim(self) -> int:
         return self.vectors.size(2)
 
+    def codes(self) -> list[Tensor]:
+        """The vectors of each context without padding: [n, dim]."""
+        return list(self.vectors) if self.mask is None else [v[m] for v, m in zip(self.vectors, self.mask, strict=True)]
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> ContextEncoding:
         """Converts device and dtype (the mask stays boolean)."""
 

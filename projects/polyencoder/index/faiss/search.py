@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyencoder.index.certificate import Shortlist, ShortlistOptions
 from polyencoder.index.faiss.description import FaissFile
-from polyencoder.index.faiss.lists import Array, FaissLists, FaissRequest, check_shortlists
+from polyencoder.index.faiss.lists import FaissLists, FaissRequest, check_shortlists
 from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.rescoring import Rescoring
@@ -150,7 +150,8 @@ class _Shortlists(Rescoring):
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.ShortlistSearch`; each list also has the k best of the rows that FAISS lacks."""
-        for place, (rows, bound) in zip(places, self._request.lists(_codes(contexts), length), strict=True):
+        codes = [own.numpy() for own in contexts.to("cpu", torch.float32).codes()]
+        for place, (rows, bound) in zip(places, self._request.lists(codes, length), strict=True):
             found = torch.from_numpy(rows)
             if len(found):
                 found = torch.cat([found, self._newer[place]])
@@ -166,12 +167,6 @@ class _Shortlists(Rescoring):
             return torch.empty(self.contexts.batch_size, 0, dtype=torch.int64)
         found = search(self.contexts, self._vectors, k=k, allowed=newer, attention=self.attention)
         return found.indices.cpu().sort(dim=1).values
-
-
-def _codes(contexts: ContextEncoding) -> list[Array]:
-    """The real codes of each context, fp32 [n, dim] on the CPU."""
-    vectors, mask = contexts.vectors.float().cpu().numpy(), contexts.mask
-    return [*vectors] if mask is None else [v[m] for v, m in zip(vectors, mask.cpu().numpy(), strict=True)]
 
 
 def _available(vectors: Vectors, allowed: Tensor | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,12 @@ import numpy as np
 
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.entries import Candidate, How, checked, taken
-from polyencoder.index.filters import Exactness, Filter, Kind
+from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.folder.conditions import condition_of, exists
 from polyencoder.index.folder.files import is_ours
 from polyencoder.index.folder.schema import COMPACT, INDEXES, damaged
 from polyencoder.index.folder.words import Words
-from polyencoder.index.hits import Hit
+from polyencoder.index.hits import Found, Hit
 
 Array = np.ndarray[Any, Any]
 
@@ -137,21 +137,27 @@ class Catalogue:
         self,
         scores: Sequence[Sequence[float]],
         rows: Sequence[Sequence[int]],
-        found: Sequence[Exactness],
+        found: Sequence[Found],
         *,
         most: int | None,
         filter: Filter | None,
+        by_words: Sequence[Mapping[int, float]] = (),
     ) -> list[list[Hit]]:
-        """The first `most` entries of the rows of each context, best first; entries of a row are adjacent."""
+        """The first `most` entries of the rows of each context, best first; entries of a row are adjacent.
+
+        `by_words`: of a search by words, the scores of each context's rows.
+        """
         wanted = {row for some in rows for row in some}
         texts, entries = self.text_of(wanted), self.entries_of(wanted, most=most, filter=filter)
         return [
             [
-                Hit(id_, texts[row], score, metadata, how)
+                Hit(id_, texts[row], score, metadata, how, word_score=own_words.get(row))
                 for row, score in zip(own_rows, own_scores, strict=True)
                 for id_, metadata in entries[row]
             ][:most]
-            for own_scores, own_rows, how in zip(scores, rows, found, strict=True)
+            for own_scores, own_rows, how, own_words in zip(
+                scores, rows, found, by_words or [{}] * len(rows), strict=True
+            )
         ]
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:

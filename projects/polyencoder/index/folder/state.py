@@ -17,7 +17,7 @@ from polyencoder.index.base import check_contexts
 from polyencoder.index.faiss.search import FaissSearch, scan_vectors
 from polyencoder.index.filters import Filter, checked_filter
 from polyencoder.index.folder.catalogue import Catalogue, check_size
-from polyencoder.index.hits import Hit
+from polyencoder.index.hits import Found, Hit
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
@@ -158,18 +158,12 @@ class State:
         passing = self.allowed(catalogue, options.filter).rows if options.filter else None  # words: of living rows
         allowed = None if passing is None else passing.numpy()
         k = max(1, options.k(self.meta.entries))
-        found = [catalogue.words.find(query_words(some), k=k, allowed=allowed) for some in turns]
-        wanted = {row for rows in found for row, _ in rows}
-        texts = catalogue.text_of(wanted)
-        entries = catalogue.entries_of(wanted, most=options.top_k, filter=options.filter)
-        hits: list[list[Hit]] = []
+        found = [dict(catalogue.words.find(query_words(some), k=k, allowed=allowed)) for some in turns]
+        scores: list[list[float]] = []
         for place, rows in enumerate(found):
-            vectors = self.vectors.take(torch.tensor([row for row, _ in rows], dtype=torch.int64))
-            scores = score(contexts.select(place), vectors, attention=attention)[0].tolist() if rows else []
-            some = [
-                Hit(id_, texts[row], own, metadata, "words", word_score=by_words)
-                for (row, by_words), own in zip(rows, scores, strict=True)
-                for id_, metadata in entries[row]
-            ]
-            hits.append(some[: options.top_k])
-        return hits
+            vectors = self.vectors.take(torch.tensor([*rows], dtype=torch.int64))
+            scores.append(score(contexts.select(place), vectors, attention=attention)[0].tolist() if rows else [])
+        how: list[Found] = ["words"] * len(found)
+        return catalogue.hits(
+            scores, [[*rows] for rows in found], how, most=options.top_k, filter=options.filter, by_words=found
+        )

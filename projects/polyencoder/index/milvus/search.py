@@ -81,15 +81,13 @@ class MilvusSearch(Rescoring):
         Outside a code's list no product exceeds the last one in it, and no score exceeds the largest product, but for
         rounding, which grows with the candidate's norm.
         """
-        real = contexts.mask
-        if real is None:
-            real = torch.ones(contexts.vectors.shape[:2], dtype=torch.bool, device=contexts.vectors.device)
-        codes = contexts.vectors[real].float().cpu()  # [all codes of all contexts, dim]
+        codes_of = contexts.to("cpu", torch.float32).codes()
+        codes = torch.cat(codes_of)
         answers = iter(self.collection.nearest(codes.numpy(), length, self.condition) if len(codes) else [])
         # The maximum rounding difference of two fp32 products, Milvus's and ours, per unit of the candidate's norm:
         # dim x 2^-24 x |y| each, twice that for the score.
         rounding = iter((2 * codes.size(1) * torch.finfo(torch.float32).eps * codes.norm(dim=1)).tolist())
-        lists = [list(islice(answers, n)) for n in real.sum(dim=1).tolist()]
+        lists = [list(islice(answers, len(own))) for own in codes_of]
         keys, vectors = self.collection.vectors(
             {key for own in lists for named in own for key in named}, dim=contexts.dim
         )
