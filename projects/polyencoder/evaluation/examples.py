@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-import torch
 from torch import Tensor
 
 from polyencoder.checks import checked_candidates
@@ -15,7 +14,7 @@ from polyencoder.evaluation import metrics
 from polyencoder.evaluation.metrics import HITS_AT, Tally
 from polyencoder.ranker.encoding import BATCH_TOKENS
 from polyencoder.ranker.protocol import TextRanker
-from polyencoder.ranker.scorer import score_texts
+from polyencoder.ranker.scorer import score_lists
 from polyencoder.text import token_batches
 from polyencoder.text.dialogue import checked_contexts
 
@@ -94,15 +93,8 @@ def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tu
     for start in range(0, len(examples), at_once):
         some = examples[start : start + at_once]
         contexts = checked_contexts([one.turns for one in some])
-        texts = checked_candidates("candidates", list(dict.fromkeys(text for one in some for text in one.choices)))
-        place = {text: i for i, text in enumerate(texts)}
-        width = max(len(one.choices) for one in some)
-        index = torch.full((len(some), width), -1)
-        for row, one in enumerate(some):
-            index[row, : len(one.choices)] = torch.tensor([place[text] for text in one.choices])
-        scores = score_texts(ranker, contexts, texts, index)
-        for row, one in enumerate(some):
-            yield start + row, scores[row, : len(one.choices)]
+        checked_candidates("candidates", list(dict.fromkeys(text for one in some for text in one.choices)))
+        yield from enumerate(score_lists(ranker, contexts, [one.choices for one in some]), start=start)
 
 
 def check_examples(examples: Sequence[Example], *, at_least: int = 2) -> None:

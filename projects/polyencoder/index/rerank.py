@@ -15,7 +15,7 @@ from polyencoder.index.base import Index
 from polyencoder.index.hits import Hit
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import Context, TextRanker
-from polyencoder.ranker.scorer import score_texts
+from polyencoder.ranker.scorer import score_lists
 from polyencoder.scoring import ContextEncoding, check_scores
 
 RERANK_K = 50  # for a cross-encoder
@@ -58,22 +58,13 @@ def rerank(
             ranker, ranker.encode_contexts(contexts) if encoded is None else encoded, texts, index=index
         )
     else:
-        scores = _pair_scores(ranker, contexts, texts)
+        scores = [own.tolist() for own in score_lists(ranker, contexts, texts)]
     reranked: list[list[Hit]] = []
     for first, own, values, found in zip(firsts, texts, scores, hits, strict=True):
-        new = dict(zip(own, values, strict=False))
+        new = dict(zip(own, values, strict=True))
         best = [hit._replace(rerank_score=new[hit.text]) for hit in sorted(first, key=lambda hit: -new[hit.text])]
         reranked.append([*best, *found[len(best) :]])
     return reranked
-
-
-def _pair_scores(ranker: TextRanker, contexts: Sequence[Context], texts: Sequence[list[str]]) -> list[list[float]]:
-    """The scores of each context's texts, behind which others may follow."""
-    place = {text: i for i, text in enumerate(dict.fromkeys(text for own in texts for text in own))}
-    width = max(map(len, texts))
-    index = torch.tensor([[place[text] for text in own] + [-1] * (width - len(own)) for own in texts])
-    scores: list[list[float]] = score_texts(ranker, contexts, list(place), index).tolist()
-    return scores
 
 
 @torch.inference_mode()

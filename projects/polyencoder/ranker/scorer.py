@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal, get_args, overload
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_device, checked_texts
@@ -227,3 +229,12 @@ def score_texts(
                     scores = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -torch.inf)
             parts.append(scores.float().cpu())
     return torch.cat(parts)
+
+
+def score_lists(ranker: TextRanker, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> list[Tensor]:
+    """Scores each context's own candidates, by `score_texts`: [candidates] of each list. Equal texts are read once."""
+    place = {text: i for i, text in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
+    places = [torch.tensor([place[text] for text in own], dtype=torch.int64) for own in lists]
+    index = pad_sequence(places, batch_first=True, padding_value=-1)
+    scores = score_texts(ranker, contexts, list(place), index)
+    return [row[: len(own)] for row, own in zip(scores, lists, strict=True)]

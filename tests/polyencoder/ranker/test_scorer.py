@@ -8,7 +8,7 @@ from transformers import AutoModel
 
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.ranker.ranker import Ranker
-from polyencoder.ranker.scorer import score_texts
+from polyencoder.ranker.scorer import score_lists, score_texts
 
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], ["do you ski ?"], ["do you have pets ?"]]
 
@@ -27,6 +27,9 @@ def test_each_context_has_the_candidates_of_its_row(architecture, make_ranker, s
     every = score_texts(ranker, CONTEXTS, sentences)
     torch.testing.assert_close(every, ranker.score(CONTEXTS, sentences))
     torch.testing.assert_close(every[0, 3], scores[0, 0], rtol=1e-4, atol=1e-4)
+    lists = [[sentences[place] for place in row if place >= 0] for row in index.tolist()]
+    for row, own, found in zip(index, scores, score_lists(ranker, CONTEXTS, lists), strict=True):
+        torch.testing.assert_close(found, own[row >= 0], rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
