@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 from weakref import WeakSet
 
 import numpy as np
 import torch
+from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.errors import CheckpointError, ConfigError, InputError
@@ -27,8 +28,6 @@ from polyencoder.ranker.protocol import Dialogue, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text.dialogue import turns_of
-
-Self = TypeVar("Self", bound="Index")  # typing has it from Python 3.11
 
 
 def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:
@@ -65,7 +64,7 @@ class Index(ABC):
     Use it as a context manager, or `close` it.
     """
 
-    def __enter__(self: Self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

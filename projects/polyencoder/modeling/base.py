@@ -9,10 +9,11 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
@@ -26,8 +27,6 @@ from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
-
-R = TypeVar("R", bound="RankerModel")
 
 
 class RankerModel(TrainableModel, Capabilities, ABC):
@@ -130,7 +129,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
             wide = replace(context, tokens=None).to(dtype=at_least_fp32(context.vectors.dtype))
             return score(wide, candidates, attention=attention)
 
-    def with_vector_dim(self: R, dim: int) -> R:
+    def with_vector_dim(self, dim: int) -> Self:
         """The same model, with the same weights, whose vectors keep their first `dim` dimensions."""
         config = replace(self.config, vector_dim=dim)
         self.check_shortens(config)

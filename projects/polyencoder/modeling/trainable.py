@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
+from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.lora import add_adapters, load_trained, merged, trained_state
-
-M = TypeVar("M", bound="TrainableModel")
 
 
 class TrainableModel(nn.Module):
@@ -24,7 +23,7 @@ class TrainableModel(nn.Module):
         """Modules that stay what they are in any training."""
         return []
 
-    def train(self: M, mode: bool = True) -> M:
+    def train(self, mode: bool = True) -> Self:
         super().train(mode)
         for module in self.inference_only:
             module.eval()
@@ -60,7 +59,7 @@ class TrainableModel(nn.Module):
         add_adapters(self, [one for one in self.backbones if id(one) not in frozen], **options)
         self.is_adapted = True
 
-    def merged(self: M) -> M:
+    def merged(self) -> Self:
         """The model to save or export: itself or, with adapters, a copy in which they are merged."""
         if not self.is_adapted:
             return self

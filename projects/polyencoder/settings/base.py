@@ -14,11 +14,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import (
-    Any,
-    NamedTuple,
-    TypeVar,
-)
+from typing import Any, NamedTuple, TypeVar
 
 import pydantic
 import pydantic.dataclasses
@@ -96,7 +92,10 @@ class Settings:
         flat = {name: value for name, value in flat.items() if name not in whole}  # `optimizer` is also a flag's name
         below = {name: _value(whole, leaf.path) for name, leaf in known.items() if leaf.path[0] in whole}
         overridden = {*held} & {*flat} & {*known}
-        _check_file(cls, {name: held[name] for name in overridden}, file=str(file))
+        try:
+            check_values(cls, **{name: held[name] for name in overridden})  # wrong values, too, that a flag overrides
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from None
         try:
             presets = cls.presets({**held, **below, **flat})
             usual = {**{name: value for name, value in presets.items() if name not in below}, **held}
@@ -231,14 +230,6 @@ def _nested(known: Mapping[str, Leaf], flat: Mapping[str, Any], whole: Mapping[s
                 raise ConfigError(f"{name} is given beside the whole of {group}: give one of them", argument=name)
         inner[last] = value
     return nested
-
-
-def _check_file(cls: type, values: Mapping[str, Any], *, file: str) -> None:
-    """Raises ConfigError for an invalid value in a file, even if a flag overrides it."""
-    try:
-        check_values(cls, **values)
-    except ConfigError as error:
-        raise ConfigError(f"{file}: {error}") from None
 
 
 def _check_needs(known: Mapping[str, Leaf], given: Mapping[str, Any], presets: Mapping[str, Any]) -> None:
