@@ -53,8 +53,9 @@ _MERGES = "the tokenizer is trained on the task, or that of the --backbone or th
 _TRANSFORMER = "the encoder is a BERT (ParlAI's xlm variant)"
 _GROUP = "start several processes with torchrun -m parlai.agents.ranker.launch"
 
-# ParlAI's flags without a counterpart: the values that mean "not used", and why others are rejected
-UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
+# ParlAI's flags without a counterpart: the values that mean "not used", and why others are rejected, those of a model's
+# option file too
+OF_MODELS: dict[str, tuple[tuple[Any, ...], str]] = {
     "variant": (("xlm",), _TRANSFORMER),
     "embeddings_scale": ((False,), _TRANSFORMER),
     "learn_positional_embeddings": ((True,), _TRANSFORMER),
@@ -62,18 +63,21 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "relu_dropout": ((0.0,), _TRANSFORMER),
     "use_memories": ((False,), _TRANSFORMER),
     "wrap_memory_encoder": ((False,), _TRANSFORMER),
-    "memory_attention": (("sqrt",), _TRANSFORMER),
-    "n_decoder_layers": ((-1,), _TRANSFORMER),
     "embedding_type": (("random",), _TRANSFORMER),
-    "embedding_projection": (("random",), _TRANSFORMER),
-    "share_word_embeddings": ((False,), "--share-encoders shares the whole encoder; without it nothing is shared"),
     "history_reversed": ((False,), "contexts keep their latest turns"),
     "history_add_global_end_token": ((None,), "a context ends with the tokenizer's own token"),
+    "model_parallel": ((False,), _GROUP),
+    "checkpoint_activations": ((False,), "use --grad-cache or, for a cross-encoder, --pair-tokens to save memory"),
+}
+# Of the command line alone: a model's option file may hold other, unused values
+UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = OF_MODELS | {
+    "memory_attention": (("sqrt",), _TRANSFORMER),
+    "n_decoder_layers": ((-1,), _TRANSFORMER),
+    "embedding_projection": (("random",), _TRANSFORMER),
+    "share_word_embeddings": ((False,), "--share-encoders shares the whole encoder; without it nothing is shared"),
     "rank_candidates": ((True,), "a ranker ranks"),
     "force_fp16_tokens": ((False,), "vocabularies are not padded"),
     "fp16_impl": (("safe",), "--fp16 keeps weights in float32, by autocast"),
-    "model_parallel": ((False,), _GROUP),
-    "checkpoint_activations": ((False,), "use --grad-cache or, for a cross-encoder, --pair-tokens to save memory"),
     "interactive_candidates": (("fixed", "inline"), "words of a vocabulary are not replies"),
     "eval_candidates": (("batch", "inline", "fixed", "batch-all-cands"), "words of a vocabulary are not replies"),
     "dict_initpath": ((None,), _MERGES),
@@ -85,22 +89,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "bpe_merge": ((None,), _MERGES),
     "bpe_add_prefix_space": ((None,), _MERGES),
     "bpe_dropout": ((None, 0.0), _MERGES),
-}
-
-# Checked only on the command line: a model's option file may hold other, unused values
-_IF_GIVEN = frozenset(UNSUPPORTED) - {
-    "variant",
-    "embeddings_scale",
-    "learn_positional_embeddings",
-    "n_segments",
-    "relu_dropout",
-    "use_memories",
-    "wrap_memory_encoder",
-    "embedding_type",
-    "history_reversed",
-    "history_add_global_end_token",
-    "model_parallel",
-    "checkpoint_activations",
 }
 
 
@@ -122,7 +110,7 @@ def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple
 def check_flags(opt: Opt, architecture: Architecture) -> None:
     """Raises ConfigError for a flag that these rankers do not support, before anything is built."""
     given = given_flags(opt)
-    values = {name: value for name, value in opt.items() if name not in _IF_GIVEN} | given
+    values = {name: opt[name] for name in OF_MODELS if name in opt} | given
     if opt.get("share_encoders"):
         values.pop("share_word_embeddings", None)
     check_unsupported(values, UNSUPPORTED)

@@ -9,6 +9,7 @@ from typing import Any
 import parlai.utils.logging as logging
 from parlai.agents.ranker.args import add_encoder_args
 from parlai.agents.ranker.flags import (
+    OF_MODELS,
     RANKER_FIELDS,
     check_encoder,
     check_flags,
@@ -36,20 +37,6 @@ from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
 Fields = Mapping[str, Any]
 """Fields of `TextConfig` that belong to a tokenizer or model, not to options."""
-
-# Options in flags.UNSUPPORTED that ParlAI's own models may have: importing makes such a model an equivalent BERT
-_CARRIED_OVER = {
-    "variant": "xlm",
-    "embeddings_scale": False,
-    "learn_positional_embeddings": True,
-    "n_segments": 2,
-    "relu_dropout": 0.0,
-    "data_parallel": False,
-    "model_parallel": False,
-    "checkpoint_activations": False,
-    "wrap_memory_encoder": False,
-    "embedding_type": "random",
-}
 
 # Keys of a BERT configuration and the corresponding options
 _OF_A_BERT = {
@@ -292,4 +279,6 @@ def describe_parlai_model(opt: Opt) -> None:
     _, text = parlai_text(opt["model_file"])
     given = opt.get("override") or {}
     lengths = {"text_truncate": text.text_truncate, "label_truncate": text.label_truncate}
-    opt.update(_CARRIED_OVER | {name: given.get(name) or given.get("truncate") or n for name, n in lengths.items()})
+    # importing makes an equivalent BERT of such a model, or fails
+    ours = {name: allowed[-1] for name, (allowed, _) in OF_MODELS.items()} | {"data_parallel": False}
+    opt.update(ours | {name: given.get(name) or given.get("truncate") or n for name, n in lengths.items()})
