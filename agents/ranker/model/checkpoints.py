@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import parlai.utils.logging as logging
-import torch
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.core.opt import Opt
 
@@ -23,6 +22,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.modeling import RankerModel
 from polyencoder.modeling.lora import adapted_tensors
 from polyencoder.settings.training import LoraConfig
+from polyencoder.storage.checkpoint import write_states
 from polyencoder.storage.files import atomic_write, discard_leftovers, write_text
 
 COUNTERS = ".trainstats"
@@ -41,13 +41,7 @@ def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = Fa
         discard_leftovers(path + suffix)
     if in_loop and not os.path.exists(path + COUNTERS):
         write_text(path + COUNTERS, NOT_BEGUN)  # without this file a model counts as a copy, which starts a new run
-    with atomic_write(path) as temporary, open(temporary, "wb") as file:
-        try:
-            torch.save(states, file)
-        except RuntimeError as error:  # torch reports a full disk as a RuntimeError
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
+    write_states(path, states)
 
 
 def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int, missing_ok: bool = False) -> None:

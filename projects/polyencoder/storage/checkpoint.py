@@ -250,6 +250,15 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
     return states
 
 
+def write_states(path: str | os.PathLike[str], states: Mapping[str, Any]) -> None:
+    """Writes states for `read_states`, atomically. OSError if that fails: the old file is unchanged."""
+    with atomic_write(path) as temporary, open(temporary, "wb") as file:
+        try:
+            torch.save(states, file)
+        except RuntimeError as error:  # torch reports a full disk as a RuntimeError
+            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
+
+
 def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:
     """Reads the configuration and all states (`model`, `optimizer`, ...) of a model file, memory-mapped."""
     name = os.fspath(path)

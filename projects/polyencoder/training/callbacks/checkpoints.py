@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from polyencoder.errors import CheckpointError, TrainingError, first_line
-from polyencoder.storage.files import atomic_write, discard_leftovers
+from polyencoder.storage.checkpoint import write_states
+from polyencoder.storage.files import discard_leftovers
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.objective import Outcome
@@ -115,13 +116,9 @@ class Checkpoints(Callback):
         if not run.processes.is_first:
             return
         try:
-            with atomic_write(self.path) as temporary, open(temporary, "wb") as file:
-                torch.save({"format_version": FORMAT_VERSION, "settings": self._settings, "run": state}, file)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            cause = error if isinstance(error, OSError) else error.__context__
-            if not isinstance(cause, OSError):
-                raise
-            self._failed = cause.strerror or str(cause)
+            write_states(self.path, {"format_version": FORMAT_VERSION, "settings": self._settings, "run": state})
+        except OSError as error:
+            self._failed = error.strerror or str(error)
             _log.error("%s could not be written: %s. Training continues", self.path, self._failed)
         else:
             self._failed = None
