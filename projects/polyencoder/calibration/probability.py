@@ -28,10 +28,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyencoder.checks import check_fields
-from polyencoder.errors import CheckpointError, ConfigError, first_line
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8
+from polyencoder.storage.versioned import versioned
 
 DEPTH = 10
 """The number of best candidates that a probability takes into account."""
@@ -186,16 +187,7 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
             )
         return None
     again = f"calibrate the model again, with {_command(ranker)}"
-    try:
-        values = json.loads(path.read_bytes())
-        version = values.pop("format_version")
-        calibration = _of_json(values) if version == FORMAT_VERSION else None
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line(error)}); {again}") from None
-    if calibration is None:
-        raise CheckpointError(
-            f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; {again}"
-        )
+    calibration = versioned(path.read_bytes(), _of_json, version=FORMAT_VERSION, origin=path, remedy=again)
     if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
         return calibration
     others = "weights than the model has now" if _name(ranker) == CALIBRATION else "int8 graphs than those there now"

@@ -18,6 +18,7 @@ from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.protocol import TextRanker
+from polyencoder.storage.versioned import versioned
 
 if TYPE_CHECKING:
     from polyencoder.modeling import RankerModel
@@ -95,18 +96,8 @@ class Maker:
     @classmethod
     def parsed(cls: type[M], text: str, where: object) -> M:
         """Parses the JSON of the index at `where`. Raises CheckpointError if it is damaged or of another version."""
-        try:
-            values = json.loads(text)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{where}: damaged, its description is not JSON ({error}); build it again") from None
-        if not isinstance(values, dict) or "format_version" not in values:
-            raise CheckpointError(f"{where}: damaged, its description has no `format_version`; build it again")
-        if (version := values.pop("format_version")) != cls.FORMAT_VERSION:
-            raise CheckpointError(
-                f"{where}: format version {version!r}, but this version of polyencoder reads {cls.FORMAT_VERSION}; "
-                "install the version that wrote it, or build the index again"
-            )
-        try:
+
+        def make(values: dict[str, Any]) -> M:
             fingerprints = Fingerprints(values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint"))
             if values.get("faiss") is not None:
                 values["faiss"] = FaissFile.parsed(values["faiss"])
@@ -117,13 +108,12 @@ class Maker:
                     f"{where}: its description has {', '.join(unknown)}, which this version of polyencoder does not "
                     "know; install the version that wrote it, or build the index again"
                 )
-            parsed = cls(fingerprints=fingerprints, **values)
-            parsed._check()
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{where}: damaged, a key of its description is missing or wrong ({error}); build it again"
-            ) from None
-        return parsed
+            made = cls(fingerprints=fingerprints, **values)
+            made._check()
+            return made
+
+        origin = f"{where}, its description"
+        return versioned(text, make, version=cls.FORMAT_VERSION, origin=origin, remedy="build the index again")
 
     @property
     def _kind(self) -> str:

@@ -25,6 +25,7 @@ from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.safe_load import read_weights
+from polyencoder.storage.versioned import versioned
 
 HEAD, HEAD_WEIGHTS = "head.json", "head.safetensors"
 FORMAT_VERSION = 1
@@ -168,40 +169,48 @@ class IntentClassifier:
             digests = read_digests(weights_path)
         path = saved_with_weights(path, digests.get(HEAD))
         try:
-            values = json.loads(path.read_bytes())
+            content = path.read_bytes()
         except FileNotFoundError:
             raise CheckpointError(
                 f"{path}: no such file; `polyencoder intents train` writes it, where out is given"
             ) from None
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from None
-        version = values.get("format_version") if isinstance(values, dict) else None
-        if version != FORMAT_VERSION:
-            raise CheckpointError(
-                f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}"
-            )
-        try:
-            labels = [str(label) for label in values["labels"]]
-            source, kind = EncoderSource(**values["source"]), values["kind"]
-            temperature = float(values["temperature"])
-            if not (math.isfinite(temperature) and temperature > 0 and labels):
-                raise ValueError(f"its temperature is {temperature}, of {len(labels)} labels")
-            head = Head(HeadConfig(**values["head"]), inputs=int(values["inputs"]), labels=len(labels))
-            fingerprints = {values["encoder"], *values["rounded"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {first_line(error)})") from None
+        stored = versioned(content, _Stored.of, version=FORMAT_VERSION, origin=path, remedy="train the head again")
         weights = read_weights(weights_path)
         if read_digests(weights_path) != digests:  # another process saved a head meanwhile
             return cls.from_pretrained(folder, load)
-        load_weights(head, weights, origin=str(weights_path))
+        load_weights(stored.head, weights, origin=str(weights_path))
         if HEAD in digests and file_digest(path) != digests[HEAD]:
             raise CheckpointError(
                 f"{path}: not the file that was saved with {HEAD_WEIGHTS}: a copy was interrupted, or it was changed "
                 "since; copy or train the head again"
             )
-        encoder = load(source) if callable(load) else load
-        if model_fingerprint(encoder.model, encoder.text) not in fingerprints:
+        encoder = load(stored.source) if callable(load) else load
+        if model_fingerprint(encoder.model, encoder.text) not in stored.encoders:
             raise CheckpointError(
                 f"{path}: trained with another encoder than this one, which must be the same, or the same in 16 bits"
             )
-        return cls(encoder, head, labels, kind=kind, temperature=temperature)
+        return cls(encoder, stored.head, stored.labels, kind=stored.kind, temperature=stored.temperature)
+
+
+class _Stored(NamedTuple):
+    """What `head.json` holds."""
+
+    head: Head
+    """Without its weights."""
+    labels: list[str]
+    source: EncoderSource
+    kind: VectorKind
+    temperature: float
+    encoders: set[str]
+    """The fingerprints of those that it fits."""
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> _Stored:
+        labels, temperature = [str(label) for label in values["labels"]], float(values["temperature"])
+        if not (math.isfinite(temperature) and temperature > 0 and labels):
+            raise ValueError(f"its temperature is {temperature}, of {len(labels)} labels")
+        head = Head(HeadConfig(**values["head"]), inputs=int(values["inputs"]), labels=len(labels))
+        encoders = {values["encoder"], *values["rounded"]}
+        return cls(head, labels, EncoderSource(**values["source"]), values["kind"], temperature, encoders)

@@ -55,29 +55,34 @@ def test_vectors_that_exist_need_their_size():
     [
         ({"format_version": 3}, "format version 3, but this version of polyencoder reads 4"),
         ({"format_version": None}, "format version None"),
-        ({"dim": 0}, "damaged, a key of its description is missing or wrong .*dim"),
-        ({"dim": "8"}, "damaged, .*dim"),
-        ({"shard_size": 0}, "damaged, .*shard_size"),
-        ({"rows": -1}, "damaged, .*rows"),
-        ({"entries": -1}, "damaged, .*entries"),
-        ({"version": -1}, "damaged, .*version"),
-        ({"dtype": "float8"}, "damaged, .*dtype"),
-        ({"model_fingerprint": 3}, "damaged, .*a fingerprint is not a text"),
-        ({"tokenizer_fingerprint": None}, "damaged, .*a fingerprint is not a text"),
-        ({"odd": 1, "new": 2}, "its description has new, odd, which this version of polyencoder does not know"),
-        ({"faiss": {"file": "x"}}, "damaged, "),
-        ({"faiss": "x"}, "damaged, "),
+        ({"dim": 0}, r"damaged \(InputError: dim is 0"),
+        ({"dim": "8"}, "damaged .*dim"),
+        ({"shard_size": 0}, "damaged .*shard_size"),
+        ({"rows": -1}, "damaged .*rows"),
+        ({"entries": -1}, "damaged .*entries"),
+        ({"version": -1}, "damaged .*version"),
+        ({"dtype": "float8"}, "damaged .*dtype"),
+        ({"model_fingerprint": 3}, "damaged .*a fingerprint is not a text"),
+        ({"tokenizer_fingerprint": None}, "damaged .*a fingerprint is not a text"),
+        ({"faiss": {"file": "x"}}, "damaged "),
+        ({"faiss": "x"}, "damaged "),
     ],
 )
 def test_a_description_that_no_index_has(change, message):
     values = json.loads(described().to_json()) | change
-    with pytest.raises(CheckpointError, match=f"^my index: {message}"):
+    with pytest.raises(CheckpointError, match=f"^my index, its description: {message}"):
+        IndexMeta.parsed(json.dumps(values), "my index")
+
+
+def test_a_description_of_a_later_version():
+    values = json.loads(described().to_json()) | {"odd": 1, "new": 2}
+    with pytest.raises(CheckpointError, match="^my index: its description has new, odd, which this version of poly"):
         IndexMeta.parsed(json.dumps(values), "my index")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", "[" * 100_000, json.dumps({"dim": 8})])
 def test_text_that_is_no_description(text):
-    with pytest.raises(CheckpointError, match="^my index: damaged, its description .* build it again$"):
+    with pytest.raises(CheckpointError, match=r"^my index, its description: damaged \(.*\); build the index again$"):
         IndexMeta.parsed(text, "my index")
 
 
@@ -85,7 +90,7 @@ def test_text_that_is_no_description(text):
 def test_a_description_without_a_key(key):
     values = json.loads(described().to_json())
     del values[key]
-    with pytest.raises(CheckpointError, match=f"damaged, .*{key}"):
+    with pytest.raises(CheckpointError, match=f"damaged .*{key}"):
         IndexMeta.parsed(json.dumps(values), "index")
 
 

@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from polyencoder.checks import check_fields
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.errors import CheckpointError
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.names import (
     CALIBRATION,
@@ -28,6 +28,7 @@ from polyencoder.storage.names import (
     TOKENIZER,
     WEIGHTS,
 )
+from polyencoder.storage.versioned import versioned
 
 Precision = Literal["float32", "int8"]
 
@@ -88,20 +89,15 @@ def read_description(folder: Path) -> Description:
     path = folder / DESCRIPTION
     if not path.is_file():
         raise CheckpointError(f"{folder}: no {DESCRIPTION} in it: it has no exported graphs; {HOW_TO_EXPORT}")
-    try:
-        values = json.loads(path.read_bytes())
-        version = values["format_version"]
-        if version == FORMAT_VERSION:
-            description = Description(**values)
-            check_fields(description)
-            if description.differences.keys() not in _GRAPHS:
-                raise ValueError(f"differences are of {[*description.differences]}, not of a model's graphs")
-            return description
-    except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
-        raise CheckpointError(f"{path}: damaged ({type(error).__name__}: {error}); export again") from None
-    raise CheckpointError(
-        f"{path}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; export again"
-    )
+    return versioned(path.read_bytes(), _checked, version=FORMAT_VERSION, origin=path, remedy="export again")
+
+
+def _checked(values: dict[str, Any]) -> Description:
+    description = Description(**values)
+    check_fields(description)
+    if description.differences.keys() not in _GRAPHS:
+        raise ValueError(f"differences are of {[*description.differences]}, not of a model's graphs")
+    return description
 
 
 def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = None) -> list[str]:

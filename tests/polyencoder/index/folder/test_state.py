@@ -69,7 +69,7 @@ def describe(folder, text) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"dim": 3}', '{"format_version": 4, "dim": 3}'])
 def test_a_damaged_description(folder, ranker, text):
     describe(folder, text)
-    with pytest.raises(CheckpointError, match="index: damaged, .*build it again"):
+    with pytest.raises(CheckpointError, match="index, its description: damaged .*build the index again"):
         FolderIndex.open(folder, ranker)
 
 
