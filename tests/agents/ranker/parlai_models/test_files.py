@@ -12,7 +12,7 @@ from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.config import RankerConfig
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, PolyencoderError
 from polyencoder.importing import import_parlai, is_parlai_model, parlai_text, read_parlai_model
 from polyencoder.modeling import CrossEncoder
 from polyencoder.ranker.ranker import Ranker
@@ -75,6 +75,24 @@ def test_commands_whose_datatype_is_that_of_the_training(marked, copy, make_agen
     with pytest.raises(CheckpointError, match="start from this one with --init-model"):
         TrainModel.main(model="polyencoder", model_file=str(path), num_epochs=1.0, loglevel="error", **task)
     assert digests(path).items() >= before.items()  # a marked one has begun to train: there is a record of it
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "use_memories",
+            "its weights are for use_memories True, which is not supported: .* which only its own agent finds",
+        ),
+        ("history_reversed", "history_reversed True is not supported"),
+    ],
+)
+def test_a_model_that_cannot_be_imported_says_why(option, message, copy, make_agent):
+    path = copy("biencoder")
+    opt = json.loads(path.with_suffix(".opt").read_bytes())
+    path.with_suffix(".opt").write_text(json.dumps(opt | {option: True}))
+    with pytest.raises(PolyencoderError, match=message):
+        make_agent("biencoder", model_file=path)
 
 
 def test_lengths_may_be_given(theirs, make_agent):
