@@ -179,11 +179,10 @@ def placing(target: Path, *, overwrite: bool = True) -> Iterator[Path]:
         with suppress(OSError):
             if old.is_dir() and time.time() - old.stat().st_mtime >= ABANDONED:
                 shutil.rmtree(old)
-    made = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
-    try:
-        yield made
+    with tempfile.TemporaryDirectory(
+        prefix=f".{target.name}.", suffix=".part", dir=target.parent, ignore_cleanup_errors=True
+    ) as made:
+        yield Path(made)
         target.mkdir(exist_ok=True)
         with alone_in(target):
-            _move(made, target, overwrite=overwrite)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+            _move(Path(made), target, overwrite=overwrite)

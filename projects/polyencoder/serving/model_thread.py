@@ -11,6 +11,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 from polyencoder.serving.metrics import Metrics
@@ -26,42 +27,31 @@ class WorkItem(NamedTuple):
     """Its number of tokens."""
 
 
+@dataclass(eq=False)
 class Job:
-    """A request's items, and the function that computes its result from the items' results.
+    """A request's items, and the function that computes its result from the items' results."""
 
-    Args:
-        items: the inputs, in the order in which `finish` reads their results.
-        finish: returns the results of jobs with the same `group_key`. It runs on the model thread unless it is
-            `blocking_io`.
-        group_key: jobs with an equal key are finished in one call; None: the job is finished alone.
-        payload: any data that `finish` needs.
-        blocking_io: `finish` mostly waits for another machine. It then runs on a separate thread, with the jobs that
-            were computed in the meantime.
+    items: Sequence[WorkItem]
+    """The inputs, in the order in which `finish` reads their results."""
+    finish: Callable[[Sequence[Job]], Sequence[Any]]
+    """Returns the results of jobs with the same `group_key`. It runs on the model thread unless it is `blocking_io`."""
+    _: KW_ONLY
+    group_key: Hashable = None
+    """Jobs with an equal key are finished in one call; None: the job is finished alone."""
+    payload: Any = None
+    """Any data that `finish` needs."""
+    blocking_io: bool = False
+    """`finish` mostly waits for another machine. It then runs on a separate thread, with the jobs that were computed in
+    the meantime."""
 
-    Attributes:
-        results: of the items.
-        future: the result; cancelling it drops what has not been computed.
-        seconds: in the queue, in the batches with its items, and in `finish`.
-    """
-
-    def __init__(
-        self,
-        items: Sequence[WorkItem],
-        finish: Callable[[Sequence[Job]], Sequence[Any]],
-        *,
-        group_key: Hashable = None,
-        payload: Any = None,
-        blocking_io: bool = False,
-    ) -> None:
-        self.items = items
-        self.finish = finish
-        self.group_key = group_key
-        self.payload = payload
-        self.blocking_io = blocking_io
-        self.results: list[Any] = [None] * len(items)
+    def __post_init__(self) -> None:
+        self.results: list[Any] = [None] * len(self.items)
+        """Of the items."""
         self.future: Future[Any] = Future()
+        """The result; cancelling it drops what has not been computed."""
         self.seconds = {"queue": 0.0, "encode": 0.0, "score": 0.0}
-        self._left = len(items)
+        """In the queue, in the batches with its items, and in `finish`."""
+        self._left = len(self.items)
         self._since = time.perf_counter()
 
     @property

@@ -7,6 +7,7 @@ than k rows, is scored again here. So the results, their order and their ties ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -121,36 +122,29 @@ class CandidateRow(NamedTuple):
     metadata: dict[str, Any] | None
 
 
+@dataclass(eq=False)
 class PostgresSearch(Rescoring):
     """A search for the `k` best rows that pass a filter: a `certificate.ShortlistSearch`.
 
     Each search numbers its candidates: their places in `rows`.
     """
 
-    most_named = 1 << 16
+    table: Table
+    contexts: ContextEncoding
+    _: KW_ONLY
+    k: int
+    filter: Filter | None
+    attention: str
+    exact_lists: bool
+    tolerance: float | None
+    """Of the groups of codes that share a list; None for a list per code."""
+    most_named: int = field(default=1 << 16, init=False)
+    rows: list[CandidateRow] = field(default_factory=list, init=False)
+    _numbers: dict[str, int] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self,
-        table: Table,
-        contexts: ContextEncoding,
-        *,
-        k: int,
-        filter: Filter | None,
-        attention: str,
-        exact_lists: bool,
-        tolerance: float | None,
-    ) -> None:
-        """`tolerance`: of the groups of codes that share a list; None for a list per code."""
-        self.contexts = contexts
-        self.k = k
-        self.attention = attention
-        self.exact_lists = exact_lists
-        self.rows: list[CandidateRow] = []
-        self._numbers: dict[str, int] = {}
-        self._table = table
-        self._condition, self._values = condition(filter)
-        self._tolerance = tolerance
-        self._scale = scale_of(contexts, attention)
+    def __post_init__(self) -> None:
+        self._condition, self._values = condition(self.filter)
+        self._scale = scale_of(self.contexts, self.attention)
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.ShortlistSearch`, without candidates that cannot be among the k best."""
@@ -174,8 +168,8 @@ class PostgresSearch(Rescoring):
         values: dict[str, Any] = dict(self._values)
         values |= {f"c{i}": literal(code) for i, code in enumerate(codes)}
         queries = codes
-        if self._tolerance is not None and len(codes) > 1:
-            queries = torch.from_numpy(group_means(codes.numpy(), tolerance=self._tolerance))
+        if self.tolerance is not None and len(codes) > 1:
+            queries = torch.from_numpy(group_means(codes.numpy(), tolerance=self.tolerance))
         if length is not None:
             values |= {f"q{i}": literal(query) for i, query in enumerate(queries)} | {"length": length}
         # The maximum difference of a float4 inner product and ours, per unit of the candidate's norm: dim x 2^-24 x |y|
@@ -201,7 +195,7 @@ class PostgresSearch(Rescoring):
             certified=length is not None and self.exact_lists and len(queries) == len(codes),
         )
         used = {name: value for name, value in values.items() if f"%({name})s" in text}
-        found = self._table.ask(text, used)
+        found = self.table.ask(text, used)
         rows = torch.tensor([self._number(CandidateRow(*row[:4])) for row in found], dtype=torch.int64)
         bound = found[0][5] if found and found[0][5] is not None else torch.inf
         return Shortlist(rows, vectors_of((row[4] for row in found), dim=context.dim), bound)
