@@ -26,8 +26,8 @@ from typing import Any
 
 import torch
 
-from polyencoder.modeling import TwoTowers
 from polyencoder.modeling.cpu.heap import return_free_memory
+from polyencoder.modeling.separable import TwoTowers
 from polyencoder.ranker.protocol import TextRanker
 
 Work = Callable[[], object]

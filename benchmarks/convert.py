@@ -43,7 +43,7 @@ from polyencoder import Ranker, RankerConfig
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.export.onnx import export_onnx, quantize_int8
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConveRT, ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import scratch_config

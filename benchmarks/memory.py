@@ -24,7 +24,7 @@ from torch import Tensor
 
 from benchmarks.common import argument_parser, machine, peak_mb, print_report, use_threads
 from polyencoder.config import Architecture, RankerConfig, TextConfig
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.text import TokenBatch
 from polyencoder.training.gradient_caching import encode

@@ -40,7 +40,7 @@ from polyencoder.data.example import Example
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
 from polyencoder.export.onnx.files import int8_name
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.packages import require
 from polyencoder.storage.names import CONTEXT

@@ -25,7 +25,7 @@ from hypothesis import settings as hypothesis_settings
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from polyencoder.config import RankerConfig, TextConfig
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer

@@ -29,7 +29,8 @@ PRELOADED = [
     *("pytest", "transformers.models.bert.modeling_bert", "sklearn.feature_extraction.text", "sklearn.metrics"),
     *("matplotlib.pyplot", "mpl_toolkits.mplot3d", "parlai.scripts.train_model", "parlai.scripts.eval_model"),
     *("parlai.agents.ranker.model.agent", "parlai.tasks.selection.agents", "PIL.GifImagePlugin", "PIL.PpmImagePlugin"),
-    *("parlai.agents.ranker.launch", "polyencoder.cli.train", "polyencoder.cli.search", "polyencoder.training.run"),
+    *("parlai.agents.ranker.launch", "polyencoder.cli.train", "polyencoder.training.run", "polyencoder.cli.search"),
+    *("polyencoder.index.open", "polyencoder.index.searcher", "polyencoder.pretraining.run"),
     *("torch.distributed.run", "sentence_transformers"),
 ]
 PROGRAMS = {"polyencoder": "polyencoder", "parlai": "parlai", "torchrun": "torch.distributed.run"}  # of which module

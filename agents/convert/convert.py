@@ -11,7 +11,7 @@ from parlai.core.message import Message
 from parlai.core.opt import Opt
 
 from polyencoder.evaluation.contexts import choose_context_vector
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 
 
 class ConvertHistory(RankerHistory):

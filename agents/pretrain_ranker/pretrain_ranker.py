@@ -31,7 +31,8 @@ from torch import Tensor
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.evaluation.names import in_one_line
-from polyencoder.modeling import CrossEncoder, RankerModel
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.callbacks import PretrainingCurve
 from polyencoder.pretraining.card import ranker_options, write_encoder

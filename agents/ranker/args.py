@@ -130,7 +130,7 @@ def add_answering_args(parser: ParlaiParser) -> None:
 
 def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without: Collection[str] = ()) -> None:
     """Adds the flags of all trained rankers: the settings of their architecture, and ParlAI's own."""
-    has_vectors = family(architecture).model.has_vectors
+    has_vectors = family(architecture).can.has_vectors
     add_settings(parser, TrainSettings, architecture=architecture, without=without, notes=NOTES)
     add_answering_args(parser)
     answers = [] if has_vectors else ["rerank", "rerank_k"]

@@ -114,10 +114,10 @@ def check_flags(opt: Opt, architecture: Architecture) -> None:
     if opt.get("share_encoders"):
         values.pop("share_word_embeddings", None)
     check_unsupported(values, UNSUPPORTED)
-    model = family(architecture).model
-    if model.reads_pairs and given.get("encode_candidate_vecs"):
+    can = family(architecture).can
+    if can.reads_pairs and given.get("encode_candidate_vecs"):
         raise ConfigError(
-            f"--encode-candidate-vecs true: the scores of a {model.title} are not those of candidates' vectors; leave "
+            f"--encode-candidate-vecs true: the scores of a {can.title} are not those of candidates' vectors; leave "
             "it out"
         )
     part = given.get("type_optimization")

@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.search.texts import made_candidates, made_contexts
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.data.example import Example
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder, train_tokenizer

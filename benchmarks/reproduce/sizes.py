@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.convert import ROWS
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.ranker.ranker import Ranker

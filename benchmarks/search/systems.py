@@ -19,8 +19,8 @@ from torch import Tensor
 from benchmarks.agents import make_agent, options, size
 from benchmarks.common import synchronize, two_towers
 from polyencoder.config import RankerConfig, TextConfig
-from polyencoder.modeling import build_model
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding, search

@@ -23,6 +23,8 @@ ContextVector = Literal["combined", "immediate", "extra"]
 """The context vector that a multi-context ConveRT ranks by."""
 Architecture = str
 """A name in `modeling.families.FAMILIES`."""
+VectorKind = Literal["pooled", "context", "candidate"]
+"""A text's vector for other tasks, as a context, as a candidate."""
 FineTuned = Literal["top_layer", "top4_layers", "all_encoder_layers", "all"]
 """Layer freezing: ParlAI's `type_optimization`, the rows of Table 3; only the last trains embeddings."""
 TurnSeparator = Literal["sep", "newline", "none"]

@@ -42,10 +42,12 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.export.metadata import hub_id
 from polyencoder.importing import is_parlai_model, read_ranker_file
-from polyencoder.modeling import RankerModel, build_model, freeze
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import limit_shape_cache
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.freezing import freeze
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import start_from_dense
 from polyencoder.modeling.transfer import transfer_weights

@@ -19,7 +19,7 @@ from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.core.opt import Opt
 
 from polyencoder.errors import CheckpointError
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.lora import adapted_tensors
 from polyencoder.settings.training import LoraConfig
 from polyencoder.storage.checkpoint import write_states

@@ -25,8 +25,8 @@ from parlai.core.params import ParlaiParser
 from polyencoder.config import PROMPTS, Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
-from polyencoder.modeling import fitting
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.build import fitting
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer

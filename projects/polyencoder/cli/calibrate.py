@@ -5,13 +5,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
-from polyencoder.calibration.fitting import Fit, fit
-from polyencoder.calibration.observations import observe, observe_search
 from polyencoder.calibration.weight import WeightFit, fit_weight, observe_hybrid
 from polyencoder.cli.shared.loading import check_reads_candidates, left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
@@ -20,14 +18,15 @@ from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
 from polyencoder.index.hybrid import Scaled
-from polyencoder.index.open import open_index
-from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.protocol import Context
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
 from polyencoder.storage.files import check_writable
 from polyencoder.storage.fingerprint import model_fingerprint
+
+if TYPE_CHECKING:
+    from polyencoder.calibration.fitting import Fit
 
 
 @settings()
@@ -69,6 +68,11 @@ def calibrate(settings: CalibrateSettings) -> None:
     until the model is trained again. One for an index and one for ranking are kept side by side; int8 graphs have their
     own: --backend onnx-int8. With --hybrid, the file also has the weight of vectors beside words.
     """
+    from polyencoder.calibration.fitting import fit
+    from polyencoder.calibration.observations import observe, observe_search
+    from polyencoder.index.open import open_index
+    from polyencoder.index.searcher import Searcher
+
     data, index, unanswerable = settings.data, settings.index, settings.unanswerable
     calibrated = settings.rerank or settings.model.model
     if not exists(calibrated):

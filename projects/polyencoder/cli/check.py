@@ -9,9 +9,6 @@ from pathlib import Path
 from polyencoder.cli.shared.output import bar, say, shows_bars
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
-from polyencoder.importing.options import check_options, model_option_files, named_modules
-from polyencoder.index.folder.verify import verify
-from polyencoder.storage.checkpoint import check_archive, check_folder, read_states
 from polyencoder.storage.names import CONFIG, WEIGHTS
 
 
@@ -28,6 +25,8 @@ def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | 
         trust: A module or package that the options may name because you trust its code; repeatable.
         progress: Show progress on standard error; the default in a terminal.
     """
+    from polyencoder.importing.options import check_options
+
     shown = shows_bars(progress)
     for name in names:
         if name.endswith(".opt"):
@@ -40,6 +39,9 @@ def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | 
 
 
 def _check_folder(folder: Path, *, shown: bool) -> None:
+    from polyencoder.index.folder.verify import verify
+    from polyencoder.storage.checkpoint import check_folder
+
     graphs, weights = (folder / DESCRIPTION).is_file(), (folder / WEIGHTS).is_file()
     if not (weights or graphs or (folder / CONFIG).is_file()):
         verify(folder, progress=shown)
@@ -58,6 +60,9 @@ def _check_folder(folder: Path, *, shown: bool) -> None:
 
 
 def _check_model(file: str, *, named: Sequence[str], shown: bool) -> None:
+    from polyencoder.importing.options import check_options, model_option_files, named_modules
+    from polyencoder.storage.checkpoint import check_archive, read_states
+
     options = model_option_files(file)
     if not options and not os.path.exists(file):
         raise CheckpointError(f"{file:.200}: no such model, index or .opt file")

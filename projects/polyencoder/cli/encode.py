@@ -11,10 +11,10 @@ from cyclopts import Parameter
 from polyencoder.checks import check_place
 from polyencoder.cli.shared.loading import load_encoder
 from polyencoder.cli.shared.output import say
+from polyencoder.config import VectorKind
 from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import expand
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.ranker.encoding import VectorKind
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count
@@ -48,6 +48,7 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
         texts: FILE, GLOB or - for standard input: one text per line, or JSON lines, CSV, TSV or Parquet with context or
             text.
     """
+
     out = settings.out
     check_place("out", out)
     if out.suffix != ".npy":

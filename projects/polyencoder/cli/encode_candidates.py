@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
-from polyencoder.distributed import EncodeCandidates, encode_blocks, encode_parts
-from polyencoder.distributed.blocks import Engine
-from polyencoder.distributed.on_ray import RayEngine
-from polyencoder.distributed.on_spark import SparkEngine
 from polyencoder.errors import ConfigError
 from polyencoder.index import candidates_from
 from polyencoder.index.build_options import SHARD_SIZE
@@ -21,6 +17,9 @@ from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Needs, Without
 from polyencoder.storage.files import check_writable_folder
+
+if TYPE_CHECKING:
+    from polyencoder.distributed.blocks import Engine
 
 
 @settings()
@@ -49,6 +48,10 @@ def encode_candidates(*, settings: EncodeCandidatesSettings) -> None:
 
     A killed run continues behind the last whole file when the same command is started again.
     """
+    from polyencoder.distributed import EncodeCandidates, encode_blocks, encode_parts
+    from polyencoder.distributed.on_ray import RayEngine
+    from polyencoder.distributed.on_spark import SparkEngine
+
     bad, model = BadExamples(skip=settings.skip_bad_candidates), settings.model
     check_writable_folder(settings.output, argument="output")
     files = expand(settings.input)

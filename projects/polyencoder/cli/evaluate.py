@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from typing import TYPE_CHECKING
 
 from polyencoder.cli.shared.loading import check_reads_candidates, load
 from polyencoder.cli.shared.output import say
@@ -25,22 +26,13 @@ from polyencoder.data.trec import (
     write_run,
 )
 from polyencoder.errors import InputError, UsageError
-from polyencoder.evaluation import evaluate as evaluated
-from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
-from polyencoder.evaluation.names import in_one_line, main_measures, parse_hits_at
-from polyencoder.evaluation.retrieval import (
-    RetrievalReport,
-    cannot_compute,
-    check_measures,
-    documents_to_rerank,
-    evaluate_retrieval,
-)
-from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.index.candidates import candidates_from
-from polyencoder.index.open import open_index
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.settings.evaluate import EvaluateSettings, QrelsSettings
 from polyencoder.storage.files import check_writable
+
+if TYPE_CHECKING:
+    from polyencoder.evaluation.retrieval import RetrievalReport
 
 
 def evaluate(settings: EvaluateSettings) -> None:
@@ -58,6 +50,11 @@ def evaluate(settings: EvaluateSettings) -> None:
 
 
 def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
+    from polyencoder.evaluation import evaluate as evaluated
+    from polyencoder.evaluation.contexts import reads_earlier_turns, with_contexts
+    from polyencoder.evaluation.names import in_one_line, main_measures, parse_hits_at
+    from polyencoder.evaluation.tfidf import evaluate_tfidf
+
     negatives, baseline = settings.negatives, settings.baseline
     ks = parse_hits_at(settings.hits_at)
     columns, pool = settings.columns.columns, negatives or data
@@ -101,6 +98,9 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
 
 
 def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
+    from polyencoder.evaluation.retrieval import cannot_compute, check_measures, evaluate_retrieval
+    from polyencoder.index.open import open_index
+
     check_measures(of.measures)
     if of.run_out is not None:
         check_writable(of.run_out, argument="run_out", overwrite=of.overwrite)
@@ -153,6 +153,9 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
 
 def _texts(of: QrelsSettings, run: Run, qrels: Qrels, compare: Run, *, corpus: str) -> dict[str, str]:
     """The texts of the documents to rerank, of judged ones, and of the other run's best, by their ids."""
+    from polyencoder.evaluation.retrieval import documents_to_rerank
+    from polyencoder.index.open import open_index
+
     needed = documents_to_rerank(without_identical_ids(run) if of.ignore_identical_ids else run, qrels, depth=of.depth)
     wanted = {id_ for own in qrels.values() for id_ in own} | needed | documents_to_rerank(compare, qrels, depth=1)
     bad = BadExamples(skip=True)  # only the texts that are needed must be usable

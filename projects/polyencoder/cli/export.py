@@ -11,10 +11,6 @@ from polyencoder.config import WeightDtype
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
-from polyencoder.evaluation.names import recall_name
-from polyencoder.export.card import read_run
-from polyencoder.export.folder import README, export_folder
-from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings
 from polyencoder.settings.fields import Count, Needs
@@ -53,6 +49,10 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
         model: A model file of parlai train_model, a model folder, or a hub id.
         folder: The folder to write: a new one, or an earlier export.
     """
+    from polyencoder.export.card import read_run
+    from polyencoder.export.folder import README, export_folder
+    from polyencoder.ranker.ranker import Ranker
+
     examples = read_examples(settings.check, columns=settings.columns.columns)[0] if settings.check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     if settings.quantize:
@@ -87,5 +87,7 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
 
 def _recall(examples: list[Example]) -> str:
     """R@1, with the number of candidates if it is the same for all."""
+    from polyencoder.evaluation.names import recall_name
+
     counts = {len(example.choices) for example in examples}
     return recall_name(1, counts.pop()) if len(counts) == 1 else "R@1"

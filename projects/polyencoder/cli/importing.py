@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.export.folder import check_no_model, export_folder, placing
 from polyencoder.hub.resolve import exists
-from polyencoder.importing import import_parlai, is_parlai_model
-from polyencoder.importing.fairseq import import_fairseq
-from polyencoder.importing.fairseq_encodings import Codes, Encoding, Gpt2, PlainWords, SentencePiece
-from polyencoder.importing.pickles import read_checkpoint
-from polyencoder.importing.xlm import import_xlm
-from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
-from polyencoder.storage.checkpoint import CONFIG_KEY
 from polyencoder.storage.files import check_writable_folder, reporting_write_errors
 from polyencoder.storage.names import CONFIG
+
+if TYPE_CHECKING:
+    from polyencoder.importing.fairseq_encodings import Encoding
 
 
 @settings()
@@ -69,6 +64,12 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
         file: A model file of ParlAI, or a checkpoint of fairseq or XLM.
         folder: The folder to write.
     """
+    from polyencoder.export.folder import check_no_model, export_folder, placing
+    from polyencoder.importing import import_parlai
+    from polyencoder.importing.fairseq import import_fairseq
+    from polyencoder.importing.xlm import import_xlm
+    from polyencoder.ranker.ranker import Ranker
+
     check_writable_folder(folder, argument="folder")
     kind = _kind(file)
     if missing := [name for name in _NEEDED[kind] if not getattr(settings, name)]:
@@ -109,6 +110,8 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
 
 def _encoding(settings: ImportSettings) -> Encoding:
     """fairseq's encoding, by the files that were given."""
+    from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, SentencePiece
+
     found: list[Encoding] = []
     if settings.encoder_json or settings.vocab_bpe:
         if not (settings.encoder_json and settings.vocab_bpe):
@@ -128,6 +131,10 @@ def _encoding(settings: ImportSettings) -> Encoding:
 
 def _kind(file: Path) -> str:
     """The project that trained the model: ParlAI, fairseq or XLM, by its checkpoint's keys and the files beside it."""
+    from polyencoder.importing import is_parlai_model
+    from polyencoder.importing.pickles import read_checkpoint
+    from polyencoder.storage.checkpoint import CONFIG_KEY
+
     if exists(file) and file.is_dir():
         raise CheckpointError(f"{file!s:.200}: is a folder; give the model's file in it")
     if not (exists(file) and file.is_file()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
 from itertools import chain
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
@@ -15,16 +15,17 @@ from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
 from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError, InputError, UsageError
-from polyencoder.index import Candidate, Fingerprints, FolderIndex, Index, candidates_from, vectors_from
+from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.faiss.kinds import parse_faiss
-from polyencoder.index.folder.shards import Share
-from polyencoder.index.open import check_tuning, described, make_index, open_index
-from polyencoder.index.parts import fingerprints_of
-from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings
 from polyencoder.settings.fields import Needs, Without
+
+if TYPE_CHECKING:
+    from polyencoder.index import Index
+    from polyencoder.index.folder.shards import Share
+    from polyencoder.ranker.ranker import Ranker
 
 index = App(name="index")
 
@@ -78,6 +79,10 @@ def index_candidates(*, settings: IndexSettings) -> None:
     A killed run continues from the last whole file of vectors when the same command is started again. Processes that
     torchrun starts share the work. With --vectors nothing is encoded.
     """
+    from polyencoder.index.folder.shards import Share
+    from polyencoder.index.open import check_tuning, make_index
+    from polyencoder.index.parts import vectors_from
+
     share, faiss = Share.from_environment(), settings.faiss
     bad = BadExamples(skip=settings.skip_bad_candidates)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss)
@@ -114,6 +119,8 @@ def _files(settings: IndexSettings, share: Share) -> list[str]:
 
 def _maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
     """The model that encodes the candidates or made their vectors, or its fingerprints."""
+    from polyencoder.index.parts import fingerprints_of
+
     stated = fingerprints_of(files) if settings.vectors else None
     if settings.model.model is not None:
         ranker = load_named(settings.model.model, settings.model)
@@ -135,6 +142,8 @@ def _maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
 @index.command(name="--info")
 def info(index: str, /) -> None:
     """Describe an index and exit."""
+    from polyencoder.index.open import described
+
     say("\n".join(described(index)))
 
 
@@ -167,6 +176,9 @@ def update(*, settings: UpdateSettings) -> None:
 
     All of it is done, or after an error nothing. Until then searches find the old index.
     """
+    from polyencoder.index import FolderIndex
+    from polyencoder.index.open import check_tuning, open_index
+
     where, faiss = settings.index, settings.faiss
     if not settings.given & {"remove", "remove_id", "update", "add", "compact", "words", "faiss", "recall"}:
         raise UsageError(
@@ -233,6 +245,8 @@ def _ids(paths: list[str]) -> Iterator[str]:
 
 def _report(where: str, index: Index, *, bad: BadExamples, built: bool) -> None:
     """What the index has; `built` says that its FAISS index is new."""
+    from polyencoder.index import FolderIndex
+
     if summary := bad.summary():
         say(f"polyencoder: {summary}", err=True)
     say(f"{without_password(where)}: {len(index):,} candidates")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -15,12 +15,13 @@ from polyencoder.cli.shared.output import one_line, say
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index import candidates_from
-from polyencoder.ranker.inspection import Inspection, inspect_ranking
-from polyencoder.ranker.inspection_page import inspection_page
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Without
 from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
+
+if TYPE_CHECKING:
+    from polyencoder.ranker.inspection import Inspection
 
 SHOWN = 3
 """The context vectors of a candidate, and the tokens of a vector, that the terminal shows."""
@@ -49,6 +50,9 @@ class InspectSettings(Settings):
 
 def inspect(*, settings: InspectSettings) -> None:
     """Show what a model attends to: scores, weights of context vectors, and the tokens behind these."""
+    from polyencoder.ranker.inspection import inspect_ranking
+    from polyencoder.ranker.inspection_page import inspection_page
+
     if settings.html is not None:
         check_place("html", settings.html)
         check_writable(settings.html, argument="html", overwrite=settings.overwrite)

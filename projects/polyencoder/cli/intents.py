@@ -8,26 +8,26 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from polyencoder.cli.shared.loading import load_encoder
 from polyencoder.cli.shared.output import say
+from polyencoder.config import VectorKind
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
-from polyencoder.intents.classifier import HEAD, HEAD_WEIGHTS, EncoderSource, IntentClassifier, Prediction
-from polyencoder.intents.examples import read_labelled, read_plain
-from polyencoder.intents.head import HeadConfig
-from polyencoder.intents.metrics import ClassifierMetrics
-from polyencoder.intents.mlp import FitSettings
-from polyencoder.intents.training import IntentReport, train_intents
-from polyencoder.ranker.encoding import VectorKind
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count, Needs
+from polyencoder.settings.intents import FitSettings, HeadConfig
 from polyencoder.storage.files import check_writable, check_writable_folder
+
+if TYPE_CHECKING:
+    from polyencoder.intents.classifier import EncoderSource, Prediction
+    from polyencoder.intents.metrics import ClassifierMetrics
+    from polyencoder.intents.training import IntentReport
 
 _OF_MLP = Needs("head", ("mlp",))
 _SHOWN = 5  # confusions
@@ -90,6 +90,10 @@ class IntentSettings(Settings):
 @intents.command
 def train(*, settings: IntentSettings) -> None:
     """Train and evaluate an intent classifier on a frozen encoder's vectors."""
+    from polyencoder.intents.classifier import HEAD, HEAD_WEIGHTS, EncoderSource
+    from polyencoder.intents.examples import read_labelled
+    from polyencoder.intents.training import train_intents
+
     data, encoder, out = settings.data, settings.encoder, settings.data.out
     if out is not None:
         check_writable_folder(out, argument="out")
@@ -153,6 +157,9 @@ def predict(texts: str, /, *, settings: PredictSettings) -> None:
     Args:
         texts: FILE or GLOB with texts.
     """
+    from polyencoder.intents.classifier import IntentClassifier
+    from polyencoder.intents.examples import read_plain
+
     rows = read_plain(texts, text=settings.text_column)
     classifier = IntentClassifier.from_pretrained(
         settings.head, lambda source: load_encoder(_chosen(settings.encoder, source, settings.head))

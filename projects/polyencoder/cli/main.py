@@ -1,6 +1,6 @@
 """`polyencoder COMMAND ...`: the command line of the library, without ParlAI.
 
-A command's module, and with it torch, is imported when the command is named: `polyencoder --help` needs neither.
+A command's module is imported when the command is named, and torch when it runs: no help needs it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COMMANDS = {
 """Each command's module in this folder and the function in it; the help lists them in this order."""
 
 NEED_NO_TORCH = ("prepare-reddit", "overlap", "zoo")
-"""The commands that import neither torch nor transformers, which take seconds."""
+"""The commands that run without torch and transformers, which take seconds to import."""
 
 if WITHOUT_TORCH := find_spec("polyencoder.modeling") is None:  # polyencoder-runtime
     COMMANDS = {"serve": COMMANDS["serve"]}

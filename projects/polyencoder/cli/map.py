@@ -18,17 +18,12 @@ from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import examples_to_rank, read_all_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
-from polyencoder.evaluation import evaluate
-from polyencoder.evaluation.names import in_one_line, main_measures
-from polyencoder.evaluation.tfidf import evaluate_tfidf
-from polyencoder.export.folder import check_no_model, export_folder
 from polyencoder.index.meta import separable
-from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerOrBackbone
 from polyencoder.settings.fields import Count, Needs
+from polyencoder.settings.map import MapSettings
 from polyencoder.storage.files import check_writable_folder
-from polyencoder.training.candidate_map import MapSettings, fit_map, mapped, pair_vectors
 
 _HELD_OUT = 0.2  # of the training pairs, as much as in the published code
 
@@ -60,6 +55,13 @@ class MapCommand(Settings):
 
 def map_candidates(settings: MapCommand) -> None:
     """Train the baseline MAP: a linear map from responses' vectors to contexts', on a frozen encoder."""
+    from polyencoder.evaluation import evaluate
+    from polyencoder.evaluation.names import in_one_line, main_measures
+    from polyencoder.evaluation.tfidf import evaluate_tfidf
+    from polyencoder.export.folder import check_no_model, export_folder
+    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.training.candidate_map import fit_map, mapped, pair_vectors
+
     train, valid, out, seed = settings.train, settings.valid, settings.out, settings.map.seed
     if out is not None:
         check_writable_folder(out, argument="out")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -21,16 +21,15 @@ from polyencoder.data.readers import expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.hub.resolve import exists
 from polyencoder.index.folder.files import DATABASE
-from polyencoder.index.open import open_index
-from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
 from polyencoder.settings.fields import Count, NotNegative, Share, Without
 from polyencoder.settings.training import HardNegatives, Similarity, parse_ranks
 from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
-from polyencoder.training.hard_negatives import Miner
-from polyencoder.training.word_negatives import WordMiner
+
+if TYPE_CHECKING:
+    from polyencoder.ranker.ranker import Ranker
 
 
 @settings()
@@ -77,6 +76,7 @@ def mine(settings: MineSettings) -> None:
     negatives. Negatives replace the candidates with a label of 0. Of a record with labels, the new list replaces the
     candidates also where it is written under another name.
     """
+
     out, bars = settings.out, shows_bars(settings.progress)
     chosen = HardNegatives(
         count=settings.negatives,
@@ -119,6 +119,10 @@ def _miner(
     ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings, *, bars: bool
 ) -> Iterator[Find]:
     """Mines by words or in an index, which is open as long."""
+    from polyencoder.index.open import open_index
+    from polyencoder.training.hard_negatives import Miner
+    from polyencoder.training.word_negatives import WordMiner
+
     if settings.words:
         by_words = WordMiner(ranker, responses, chosen)
         yield lambda contexts, labels, right: by_words(contexts, labels, right=right)

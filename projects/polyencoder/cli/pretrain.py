@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 from polyencoder.cli.shared.output import say
 from polyencoder.cli.shared.processes import one_of_several
-from polyencoder.pretraining.run import PretrainingReport, pretrain
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.storage.files import check_writable_folder
-from polyencoder.training.console import logged
+
+if TYPE_CHECKING:
+    from polyencoder.pretraining.run import PretrainingReport
 
 
 def pretrain_encoder(settings: PretrainingSettings) -> None:
     """Pre-train an encoder with masked words and next utterances; torchrun starts several processes."""
+    from polyencoder.pretraining.run import pretrain
+    from polyencoder.training.console import logged
+
     check_writable_folder(settings.data.out, argument="out")
     with one_of_several(settings) as (settings, first), logged(show=first):
         report = pretrain(settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -17,15 +17,14 @@ from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import check_samples, examples_to_rank, read_all_pairs, responses_of
 from polyencoder.errors import InputError
-from polyencoder.report.page import report_page
-from polyencoder.report.record import RunRecord, read_run_record
-from polyencoder.report.validation import Validation, validate
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RunningSettings
 from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
-from polyencoder.training.data import validation_examples
-from polyencoder.training.folder import REPORT
+
+if TYPE_CHECKING:
+    from polyencoder.report.record import RunRecord
+    from polyencoder.report.validation import Validation
 
 _OF_DATA = Needs("data")
 
@@ -61,6 +60,11 @@ def report(run: Path, /, *, settings: ReportSettings = _DEFAULTS) -> None:
     Args:
         run: The folder that polyencoder train wrote.
     """
+    from polyencoder.report.page import report_page
+    from polyencoder.report.record import read_run_record
+    from polyencoder.report.validation import validate
+    from polyencoder.training.folder import REPORT
+
     html = run / REPORT if settings.html is None else settings.html
     record = read_run_record(run)
     check_place("html", html)
@@ -83,6 +87,8 @@ def report(run: Path, /, *, settings: ReportSettings = _DEFAULTS) -> None:
 
 def _examples(settings: ReportSettings, data: str, record: RunRecord) -> list[Example]:
     """The validation examples, with candidates as the run's evaluations draw them."""
+    from polyencoder.training.data import validation_examples
+
     columns = settings.columns.columns
     pairs = list(read_all_pairs(data, columns=columns))
     if not pairs:

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from cyclopts import Parameter
 
@@ -19,12 +19,13 @@ from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
-from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
-from polyencoder.index.searcher import Searcher
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Without
+
+if TYPE_CHECKING:
+    from polyencoder.index.searcher import Searcher
 
 
 @settings()
@@ -63,6 +64,9 @@ class SearchSettings(Settings):
 
 def search(*, settings: SearchSettings) -> None:
     """Print the best candidates for each context, with their scores and how they were found."""
+    from polyencoder.index.open import open_index
+    from polyencoder.index.searcher import Searcher
+
     batch_size = settings.batch_size
     if settings.context:
         questions = iter([Question(list(settings.context))])

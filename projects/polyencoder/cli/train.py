@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from polyencoder.cli.shared.output import say
 from polyencoder.cli.shared.processes import one_of_several
 from polyencoder.config import Architecture
-from polyencoder.evaluation.names import main_measures
 from polyencoder.modeling.families import family
 from polyencoder.settings.train import TrainSettings
 from polyencoder.storage.files import check_writable_folder
-from polyencoder.training.console import logged
-from polyencoder.training.run import RunReport, train_ranker
+
+if TYPE_CHECKING:
+    from polyencoder.training.run import RunReport
 
 
 def train(settings: TrainSettings) -> None:
     """Train a ranker on your own pairs, without ParlAI; torchrun starts several processes."""
+    from polyencoder.training.console import logged
+    from polyencoder.training.run import train_ranker
+
     check_writable_folder(settings.data.out, argument="out")
     with one_of_several(settings) as (settings, first), logged(show=first):
         report = train_ranker(settings)
@@ -28,6 +32,8 @@ def train(settings: TrainSettings) -> None:
 
 
 def _summary(report: RunReport, *, of: Architecture) -> str:
+    from polyencoder.evaluation.names import main_measures
+
     rows = {"TF-IDF": report.tfidf, "before training": report.before, "trained": report.trained}
     rows = {who: metrics for who, metrics in rows.items() if metrics}
     measures = main_measures(report.trained)
@@ -49,7 +55,7 @@ def _summary(report: RunReport, *, of: Architecture) -> str:
 
 def _next(model: str, architecture: Architecture) -> str:
     """A next command for the trained model: search or, for a cross-encoder, evaluation."""
-    if not family(architecture).model.has_vectors:
+    if not family(architecture).can.has_vectors:
         return f"polyencoder evaluate --model {model} --data FILE, or --rerank {model} in polyencoder search and serve"
     return f"polyencoder index --model {model} --candidates FILE --out INDEX"
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 from polyencoder.cli.shared.output import say, table
 from polyencoder.errors import UsageError
 from polyencoder.packages import require
 from polyencoder.settings.tune import TuneSettings
 from polyencoder.storage.files import check_writable_folder
-from polyencoder.training.console import logged
-from polyencoder.training.process_group import is_grouped
-from polyencoder.training.tuning import TrialReport, TuningReport, shown_value, tune
+
+if TYPE_CHECKING:
+    from polyencoder.training.tuning import TrialReport, TuningReport
 
 
 def tune_settings(settings: TuneSettings) -> None:
@@ -19,6 +20,10 @@ def tune_settings(settings: TuneSettings) -> None:
 
     A study that was killed resumes. The validation data choose the best trial.
     """
+    from polyencoder.training.console import logged
+    from polyencoder.training.process_group import is_grouped
+    from polyencoder.training.tuning import tune
+
     if is_grouped():
         raise UsageError("tune runs in one process: start it without torchrun")
     check_writable_folder(settings.data.out, argument="out")
@@ -35,6 +40,8 @@ def tune_settings(settings: TuneSettings) -> None:
 
 def _trials(report: TuningReport) -> str:
     """The trials, best first, with their values and main measures."""
+    from polyencoder.training.tuning import shown_value
+
     measures = list(report.best.measures)
     rows = [["trial", *measures, *report.best.values]]
     for one in sorted(report.trials, key=lambda one: one.order, reverse=True):

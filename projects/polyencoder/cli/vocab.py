@@ -14,13 +14,11 @@ from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
 from polyencoder.data.readers import expand
 from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.importing.folder import TOKENIZER_CONFIG, save_tokenizer
 from polyencoder.pretraining.documents import read_documents
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.files import check_writable, check_writable_folder, reporting_write_errors, write_text
 from polyencoder.storage.names import TOKENIZER
-from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
 
 _OF_PIECES = Needs("type", ("bpe", "wordpiece"))
@@ -60,6 +58,9 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
         corpus: FILE or GLOB: one text per line, or JSON lines, CSV, TSV or Parquet with text, turns, context or
             response; plain, .gz, .bz2, .xz or .zst. Read twice.
     """
+    from polyencoder.importing.folder import TOKENIZER_CONFIG, save_tokenizer
+    from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
+
     kind, path = settings.type, settings.out / TOKENIZER
     check_writable_folder(settings.out, argument="out")
     for name in (TOKENIZER, TOKENIZER_CONFIG):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert import CONTEXT_VECTORS
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import Scorer

@@ -15,15 +15,13 @@ from polyencoder.calibration import CalibratedRanker
 from polyencoder.data.loader import in_batches
 from polyencoder.data.trec import Qrels, Run, best_first, without_identical_ids
 from polyencoder.errors import ConfigError, InputError, one_line
-from polyencoder.evaluation.runs import DEPTH, rerank_run, search_run
+from polyencoder.evaluation.runs import rerank_run, search_run
 from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
 from polyencoder.index.base import Index
 from polyencoder.index.filters import Exactness
 from polyencoder.packages import require
 from polyencoder.ranker.protocol import Dialogue
-
-MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
-"""The measures by default, by their names in ir_measures."""
+from polyencoder.settings.evaluate import DEPTH, MEASURES
 
 # from its providers
 _CANNOT = (ArithmeticError, AssertionError, KeyError, OSError, RuntimeError, SubprocessError, ValueError)

@@ -16,10 +16,9 @@ from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
 from polyencoder.ranker.protocol import Dialogue, TextRanker
+from polyencoder.settings.evaluate import DEPTH
 from polyencoder.text.dialogue import checked_context
 
-DEPTH = 1000
-"""Results of a query, as in TREC and BEIR."""
 _AT_ONCE = 256  # queries whose hits, with their texts, are in memory at once
 
 

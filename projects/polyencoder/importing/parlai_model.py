@@ -23,7 +23,8 @@ from polyencoder.importing.names import WORDS, with_unknown_rows
 from polyencoder.importing.options import read_options
 from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
 from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
-from polyencoder.modeling import RankerModel, build_model
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.build import build_model
 from polyencoder.storage.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.text import TextEncoder
 

@@ -23,7 +23,7 @@ from polyencoder.index.hits import TOP_K, Hit, HitKey
 from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions, changed
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.ranker.protocol import Dialogue, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors

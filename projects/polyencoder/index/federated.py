@@ -28,7 +28,7 @@ from polyencoder.index.hits import TOP_K, Hit, HitKey
 from polyencoder.index.merging import Answer, best_of, in_first_parts
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 

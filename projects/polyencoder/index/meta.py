@@ -21,7 +21,7 @@ from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.versioned import versioned
 
 if TYPE_CHECKING:
-    from polyencoder.modeling import RankerModel
+    from polyencoder.modeling.base import RankerModel
 
 M = TypeVar("M", bound="Maker")
 

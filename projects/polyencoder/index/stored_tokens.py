@@ -10,7 +10,7 @@ from polyencoder.errors import InputError
 from polyencoder.storage.digests import fingerprint, weight_parts
 
 if TYPE_CHECKING:
-    from polyencoder.modeling import RankerModel
+    from polyencoder.modeling.base import RankerModel
 
 TokenDtype = Literal["int8", "float16"]
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from polyencoder.intents.classifier import IntentClassifier, Prediction
 from polyencoder.intents.examples import Labelled, read_labelled
-from polyencoder.intents.head import HeadConfig
-from polyencoder.intents.mlp import FitSettings
 from polyencoder.intents.training import IntentReport, train_intents
+from polyencoder.settings.intents import FitSettings, HeadConfig
 
 __all__ = [
     "FitSettings",

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from polyencoder.checks import checked_count
-from polyencoder.config import WeightDtype
+from polyencoder.config import VectorKind, WeightDtype
 from polyencoder.errors import CheckpointError, ConfigError, first_line
-from polyencoder.intents.head import Head, HeadConfig
-from polyencoder.ranker.encoding import VectorKind
+from polyencoder.intents.head import Head
 from polyencoder.ranker.scorer import Scorer
+from polyencoder.settings.intents import HeadConfig
 from polyencoder.storage.checkpoint import load_weights, read_digests, save_weights, saved_with_weights
 from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write, reporting_write_errors

@@ -4,37 +4,16 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
-from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Share
+from polyencoder.settings.intents import HeadConfig
 
-MOST_LAYERS = 10
 LENGTH = 3.0
 _TEMPERATURES = (0.05, 20.0)
-
-
-@settings(panel="The paper's head (head mlp)")
-class HeadConfig(Settings):
-    """The shape of a head; the values that ConveRT's paper tried are in its Table 8."""
-
-    hidden_layers: Annotated[int, Field(ge=0, le=MOST_LAYERS)] = 1
-    """Hidden layers of the head; 0 for a linear one."""
-    hidden_size: Count = 512
-    """Units of each hidden layer."""
-    dropout: Share = 0.25
-    """Dropout of the inputs of each hidden layer; a linear head has none."""
-
-    def __str__(self) -> str:
-        if not self.hidden_layers:
-            return "no hidden layer"
-        layers = "1 hidden layer" if self.hidden_layers == 1 else f"{self.hidden_layers} hidden layers"
-        return f"{layers} of {self.hidden_size:,}, dropout {self.dropout}"
 
 
 class Head(nn.Module):

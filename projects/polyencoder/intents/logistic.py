@@ -11,7 +11,8 @@ from torch import Tensor
 
 from polyencoder.errors import InputError
 from polyencoder.intents.examples import Labelled
-from polyencoder.intents.head import Head, HeadConfig, TrainedHead, best_temperature, score
+from polyencoder.intents.head import Head, TrainedHead, best_temperature, score
+from polyencoder.settings.intents import HeadConfig
 
 STRENGTHS = (1.0, 10.0, 100.0)
 """Inverse strengths of L2 regularization, of which the held-out texts choose one."""

@@ -6,49 +6,15 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from cyclopts import Parameter
-from pydantic import Field
 from torch import Tensor
 
 from polyencoder.errors import InputError
-from polyencoder.intents.head import Head, HeadConfig, TrainedHead, best_temperature, score
-from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Needs, Positive
-
-HeadOptimizer = Literal["sgd", "adam"]
-
-RATES: dict[HeadOptimizer, float] = {"adam": 4e-4, "sgd": 0.75}
-"""Learning rates of the paper's Table 8."""
-
-
-_OF_MLP = Needs("head", ("mlp",))
-
-
-@settings(panel="The paper's head (head mlp)")
-class FitSettings(Settings):
-    """Training hyperparameters of a head; the defaults are those of Section 3 and Table 8 of ConveRT's paper."""
-
-    optimizer: Annotated[HeadOptimizer, _OF_MLP] = "sgd"
-    """sgd, or adam with a learning rate that decays to 0 over max_epochs."""
-    learning_rate: Annotated[Positive | None, _OF_MLP] = None
-    """The learning rate of the first epoch (default: the paper's, 0.75 for sgd and 4e-4 for adam)."""
-    batch_size: Annotated[Count, _OF_MLP] = 32
-    """Texts per batch."""
-    patience: Annotated[Count, _OF_MLP] = 5
-    """Stop after this many epochs without improvement on the held-out texts."""
-    max_epochs: Annotated[Count, _OF_MLP] = 100
-    """Maximum epochs."""
-    held_out: Annotated[float, Field(gt=0, lt=1), Parameter(group="Data")] = 0.1
-    """Share of each label's training texts to hold out."""
-
-    @property
-    def rate(self) -> float:
-        """The learning rate of the first epoch."""
-        return RATES[self.optimizer] if self.learning_rate is None else self.learning_rate
+from polyencoder.intents.head import Head, TrainedHead, best_temperature, score
+from polyencoder.settings.intents import RATES, FitSettings, HeadConfig, HeadOptimizer
 
 
 def fit_mlp(

@@ -11,15 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polyencoder.config import VectorKind
 from polyencoder.errors import InputError
 from polyencoder.intents.classifier import IntentClassifier
 from polyencoder.intents.examples import Labelled, hold_out, sample_per_label
-from polyencoder.intents.head import HeadConfig, TrainedHead
+from polyencoder.intents.head import TrainedHead
 from polyencoder.intents.logistic import fit_logistic, tfidf_probabilities
 from polyencoder.intents.metrics import ClassifierMetrics, evaluate
-from polyencoder.intents.mlp import FitSettings, Trial, fit_mlp, grid_search
-from polyencoder.ranker.encoding import VectorKind
+from polyencoder.intents.mlp import Trial, fit_mlp, grid_search
 from polyencoder.ranker.scorer import Scorer
+from polyencoder.settings.intents import FitSettings, HeadConfig
 
 
 @dataclass(frozen=True)

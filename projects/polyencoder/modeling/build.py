@@ -51,7 +51,7 @@ def fitting(
     limit = max_length({**backbone})
     if limit is None:
         return text
-    together = not family(architecture).model.has_vectors
+    together = not family(architecture).can.has_vectors
     if together and text.longest_context + text.label_truncate <= limit:
         return text
     longest_label = (

@@ -1,4 +1,4 @@
-"""`Capabilities`: what an architecture can do, and the configurations that it therefore supports."""
+"""What each architecture can do, and the configurations that it therefore supports: known without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _OF_CANDIDATES = ("share_encoders", "candidate_mlp", "candidate_map")
 
 
 class Capabilities:
-    """Facts of an architecture, which hold for all models of it, and checks of configurations that follow."""
+    """Facts of an architecture, which hold for all models of it, and checks of configurations that follow.
+
+    The class of its models inherits them.
+    """
 
     title: str
     """The architecture in messages and model cards: "bi-encoder"."""
@@ -87,3 +90,56 @@ class Capabilities:
             why = "its linear map of candidates' vectors mixes all dimensions"
         if why is not None:
             raise ConfigError(f"vectors cannot be shortened to their first dimensions: {why}", argument="vector_dim")
+
+
+class BiCapabilities(Capabilities):
+    """Those of a bi-encoder."""
+
+    title = "bi-encoder"
+    shortens = True
+
+
+class PolyCapabilities(Capabilities):
+    """Those of a poly-encoder."""
+
+    title = "poly-encoder"
+    shortens = True
+    has_one_vector = False
+
+
+class CrossCapabilities(Capabilities):
+    """Those of a cross-encoder."""
+
+    title = "cross-encoder"
+    has_vectors = False
+    reads_pairs = True
+    has_one_vector = False
+
+
+class LateCapabilities(BiCapabilities):
+    """Those of a late-interaction encoder."""
+
+    title = "late-interaction encoder"
+    shortens = False
+    reads_pairs = True
+
+
+class ConvertCapabilities(Capabilities):
+    """Those of ConveRT."""
+
+    title = "ConveRT"
+    is_all_weights = True
+
+    @classmethod
+    def check_config(cls, config: RankerConfig) -> None:
+        super().check_config(config)
+        if config.convert is None:
+            raise ConfigError("a convert model needs its sizes, `convert`, which this configuration does not have")
+        if config.text.truncation != "recent_first":
+            raise ConfigError(f"a convert model needs the truncation 'recent_first', not {config.text.truncation!r}")
+        if not config.convert.multi_context and config.text.history_size != 1:
+            raise ConfigError(
+                "a single-context convert model reads the last turn alone: leave extra_contexts out (its history_size "
+                "must be 1)",
+                argument="extra_contexts",
+            )

@@ -10,6 +10,7 @@ from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.capabilities import CrossCapabilities
 from polyencoder.modeling.export_steps import ScorerStep, Step
 from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
@@ -24,18 +25,13 @@ PAIR_TOKENS = 1 << 14  # maximum tokens per batch in inference, with padding
 BASE_CONTEXTS = 16  # contexts that a residual cross-encoder's base scores at once
 
 
-class CrossEncoder(RankerModel):
+class CrossEncoder(CrossCapabilities, RankerModel):
     """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's.
 
     A residual cross-encoder (`RankerConfig.base`) adds this to the score of the ranker that it started from, which is
     frozen: score = base(context, candidate) + W h_1. W is 0 at first, so that it ranks as its base before training. The
     base reads the same tokens as two texts, the pair joins them.
     """
-
-    title = "cross-encoder"
-    has_vectors = False
-    reads_pairs = True
-    has_one_vector = False
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config)

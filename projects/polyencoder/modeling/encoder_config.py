@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-from transformers import BertConfig, PretrainedConfig, PreTrainedModel
+from typing import TYPE_CHECKING, Any
 
 from polyencoder.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 # Keys of a Hugging Face configuration about its origin, not the architecture.
 _PROVENANCE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "_attn_implementation")
@@ -50,6 +51,8 @@ def scratch_config(
     layer_norm_eps: float = 1e-5,
 ) -> dict[str, Any]:
     """The configuration of a BERT of these dimensions: ParlAI's `xlm` variant, a post-layer-norm encoder."""
+    from transformers import BertConfig
+
     if dim % n_heads:
         raise ConfigError(f"dim is {dim}, which is not a multiple of n_heads, {n_heads}", argument="dim")
     config = BertConfig(

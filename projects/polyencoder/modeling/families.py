@@ -1,19 +1,26 @@
-"""The registry of architectures: model class, training defaults, own settings."""
+"""The registry of architectures: capabilities, model class, training defaults, own settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from polyencoder.checks import check_choice
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.convert.model import ConveRT
-from polyencoder.modeling.cross import CrossEncoder
-from polyencoder.modeling.late import LateEncoder
-from polyencoder.modeling.separable import BiEncoder, PolyEncoder
+from polyencoder.modeling.capabilities import (
+    BiCapabilities,
+    Capabilities,
+    ConvertCapabilities,
+    CrossCapabilities,
+    LateCapabilities,
+    PolyCapabilities,
+)
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.base import RankerModel
 
 # around a pre-trained encoder: Section 5.1 of Humeau et al. (ICLR 2020)
 _USUAL = {"learning_rate": 5e-5, "optimizer": "adamw", "weight_decay": 0.01, "schedule": "linear", "clip": 1.0}
@@ -50,8 +57,10 @@ CONVERT_SIZES = (
 class Family:
     """An architecture's entry in the registry."""
 
-    model: type[RankerModel]
-    """Called with a `RankerConfig`, and a `Backbone` if the architecture has one."""
+    can: type[Capabilities]
+    """What its models can do: a base of their class, which needs no torch; or the class."""
+    place: str = ""
+    """The class as MODULE:NAME, if `can` is a base of it."""
     has_backbone: bool = True
     """Whether it has a Hugging Face encoder, from which rankers of other such architectures can start."""
     training: Mapping[str, Any] = field(default_factory=lambda: _USUAL)
@@ -61,16 +70,23 @@ class Family:
     settings: tuple[str, ...] = ()
     """Training settings that only this architecture has, applied by `RankerModel.continue_with`."""
 
+    @property
+    def model(self) -> type[RankerModel]:
+        """Its class, called with a `RankerConfig`, and a `Backbone` if the architecture has one."""
+        module, _, name = self.place.partition(":")
+        found: Any = getattr(import_module(f"polyencoder.modeling.{module}"), name) if module else self.can
+        return found
+
     def check(self, config: RankerConfig) -> None:
         """Raises ConfigError for a configuration that this architecture does not support."""
         if self.has_backbone and config.convert is not None:
-            raise ConfigError(f"a {self.model.title} is built around a backbone; `convert` is for convert models")
-        self.model.check_config(config)
+            raise ConfigError(f"a {self.can.title} is built around a backbone; `convert` is for convert models")
+        self.can.check_config(config)
         if config.base is not None:
             base = family(config.base.architecture)
-            if self.model.has_vectors or not (base.has_backbone and base.model.has_vectors) or config.base.foreign_dim:
+            if self.can.has_vectors or not (base.has_backbone and base.can.has_vectors) or config.base.foreign_dim:
                 raise ConfigError(
-                    f"a {self.model.title} does not add its score to that of a {base.model.title}: `base` is a bi-, "
+                    f"a {self.can.title} does not add its score to that of a {base.can.title}: `base` is a bi-, "
                     "poly- or late-interaction encoder that a cross-encoder started from",
                     argument="residual",
                 )
@@ -82,12 +98,13 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {
-    "bi": Family(BiEncoder),
-    "poly": Family(PolyEncoder),
-    "cross": Family(CrossEncoder),
-    "late": Family(LateEncoder),
+    "bi": Family(BiCapabilities, "separable:BiEncoder"),
+    "poly": Family(PolyCapabilities, "separable:PolyEncoder"),
+    "cross": Family(CrossCapabilities, "cross:CrossEncoder"),
+    "late": Family(LateCapabilities, "late:LateEncoder"),
     "convert": Family(
-        ConveRT,
+        ConvertCapabilities,
+        "convert.model:ConveRT",
         has_backbone=False,
         training=_CONVERT,
         fine_tuning=_CONVERT_FINE_TUNED,

@@ -15,6 +15,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.modeling.capabilities import LateCapabilities
 from polyencoder.modeling.separable import BiEncoder
 from polyencoder.modeling.turns import turn_end, turn_means, turn_numbers
 from polyencoder.scoring import ContextEncoding
@@ -32,7 +33,7 @@ TOKENS = 1 << 14  # maximum tokens per batch in inference
 TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory at once in inference
 
 
-class LateEncoder(BiEncoder):
+class LateEncoder(LateCapabilities, BiEncoder):
     """score(x, c) = w_1 x.c + s (w_2 M(c, x) + w_3 M(x, c) + w_4 max_j cos(y_j, c) + w_5 cos(y_m, c)), w_i >= 0.
 
     x and c are the bi-encoder's vectors of context and candidate, y_1..y_m the means of the outputs of each turn of the
@@ -50,10 +51,6 @@ class LateEncoder(BiEncoder):
 
     Of candidates as long as x, max_j z_j.c is the score without MaxSim; in its place stands the cosine with the turn.
     """
-
-    title = "late-interaction encoder"
-    shortens = False
-    reads_pairs = True
 
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config, backbone)

@@ -71,7 +71,7 @@ class SentenceVectors:
     def fields(self, architecture: Architecture, *, given: Collection[str] = ()) -> dict[str, Any]:
         """The fields of a `RankerConfig` that follow from it, except the `given` ones."""
         fields: dict[str, Any] = {} if self.reduction is None else {"reduction": self.reduction}
-        if family(architecture).model.has_vectors:  # a cross-encoder compares none
+        if family(architecture).can.has_vectors:  # a cross-encoder compares none
             fields |= {"normalize": True, "output_scaling": COSINE_SCALING} if self.cosine else {}
             fields |= {"dense": self.dense} if self.dense else {}
             fields |= {} if self.include_prompt else {"prompt_tokens": (0, 0)}  # completed with the tokenizer

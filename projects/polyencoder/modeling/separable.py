@@ -11,6 +11,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.capabilities import BiCapabilities, PolyCapabilities
 from polyencoder.modeling.codes import build_codes
 from polyencoder.modeling.dense import build_dense
 from polyencoder.modeling.export_steps import ContextStep, Step
@@ -130,23 +131,16 @@ def perceptron(dim: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
 
-class BiEncoder(TwoTowers):
+class BiEncoder(BiCapabilities, TwoTowers):
     """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
-
-    title = "bi-encoder"
-    shortens = True
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         vectors = self._scaled(self.pooled(tokens))
         return ContextEncoding(vectors.unsqueeze(1), None)
 
 
-class PolyEncoder(TwoTowers):
+class PolyEncoder(PolyCapabilities, TwoTowers):
     """Encodes the context as m vectors; each candidate attends over them before the dot product (Section 4.4)."""
-
-    title = "poly-encoder"
-    shortens = True
-    has_one_vector = False
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:

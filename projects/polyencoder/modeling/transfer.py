@@ -78,7 +78,7 @@ def inherited_fields(
         ConfigError: it cannot.
     """
     given = given or {}
-    names, together = ["reduction", "reduction_outputs"], not family(architecture).model.has_vectors
+    names, together = ["reduction", "reduction_outputs"], not family(architecture).can.has_vectors
     names += ["pair_start"] if together else ["normalize", "candidate_mlp", "candidate_map", "dense", "prompt_tokens"]
     names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened
     if architecture == stored.architecture:
@@ -86,13 +86,11 @@ def inherited_fields(
         names += [*_OF_ARCHITECTURE, *(_OF_KIND if same_kind else [])]
     inherited = {name: getattr(stored, name) for name in names}
     has_length_1 = not together and given.get("normalize", stored.normalize)
-    means_the_same = has_length_1 == stored.normalize or (
-        together and not family(stored.architecture).model.has_vectors
-    )
+    means_the_same = has_length_1 == stored.normalize or (together and not family(stored.architecture).can.has_vectors)
     if residual is not False:
         inherited["base"] = _base(stored) if together else None
         if residual and inherited["base"] is None:
-            new, old = (family(name).model.title for name in (architecture, stored.architecture))
+            new, old = (family(name).can.title for name in (architecture, stored.architecture))
             raise no_base(f"it is a {new} from a {old}")
     return inherited | ({"output_scaling": stored.output_scaling} if means_the_same else {})
 
@@ -122,5 +120,5 @@ def check_layout(config: RankerConfig) -> None:
 
 def _base(stored: RankerConfig) -> RankerConfig | None:
     """The ranker to add to; None if the stored one scores no texts by vectors of its own."""
-    has_own_vectors = family(stored.architecture).model.has_vectors and stored.foreign_dim is None
+    has_own_vectors = family(stored.architecture).can.has_vectors and stored.foreign_dim is None
     return stored if has_own_vectors else stored.base

@@ -5,22 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from polyencoder.errors import InputError
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.modeling.encoder_config import DROPOUT
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.digests import fingerprint, weight_parts
 from polyencoder.text import TextEncoder, TokenBatch, token_batches
-
-VectorKind = Literal["pooled", "context", "candidate"]
-"""A text's vector for other tasks, as a context, as a candidate."""
 
 PART = 1 << 12  # texts tokenized at a time: a tokenizer's output for a text is a hundred times the size of its ids
 BATCH_TOKENS = 1 << 14  # maximum tokens per batch, with padding: one long text does not widen a thousand short ones

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from polyencoder.modeling import RankerModel
+    from polyencoder.modeling.base import RankerModel
     from polyencoder.ranker.reading import CandidateReader
     from polyencoder.scoring import ContextEncoding
     from polyencoder.text import TextEncoder

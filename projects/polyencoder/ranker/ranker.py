@@ -24,7 +24,7 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
 from polyencoder.ranker.diversity import checked_diversity
 from polyencoder.ranker.loading import cast_encoders, load_parts

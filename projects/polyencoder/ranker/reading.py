@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.changes import weights_sample, weights_state
 from polyencoder.ranker.encoding import read_candidates
 from polyencoder.scoring.tokens import TokenVectors

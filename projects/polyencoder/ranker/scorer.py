@@ -13,10 +13,11 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 
 from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_device, checked_texts
+from polyencoder.config import VectorKind
 from polyencoder.errors import InputError
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.ranker.encoding import VectorKind, candidate_ids, encode_candidates, encode_contexts, encode_pooled
+from polyencoder.ranker.encoding import candidate_ids, encode_candidates, encode_contexts, encode_pooled
 from polyencoder.ranker.protocol import Context, Dialogue, TextRanker
 from polyencoder.ranker.reading import CandidateReader
 from polyencoder.scoring import ContextEncoding, check_scores

@@ -16,7 +16,7 @@ from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker
 from polyencoder.index.searcher import Searcher
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding

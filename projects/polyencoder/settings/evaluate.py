@@ -8,12 +8,15 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from polyencoder.config import ContextVector
-from polyencoder.evaluation.retrieval import MEASURES
-from polyencoder.evaluation.runs import DEPTH
 from polyencoder.index.filters import Exactness
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Needs, Parlai, Without
+
+MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
+"""The measures by default, by their names in ir_measures."""
+DEPTH = 1000
+"""Results of a query, as in TREC and BEIR."""
 
 _OF_PAIRS = Needs("data")
 _OF_QRELS = Needs("qrels", or_with="beir")

@@ -16,11 +16,10 @@ from polyencoder.settings.base import Settings, flat_values, settings
 from polyencoder.settings.fields import Count, Needs, Numbers, Parlai, Positive, Share, Without, leaves
 from polyencoder.settings.presets import OF_ANY, PRESETS, PresetName
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
-from polyencoder.storage.checkpoint import stored_architecture
 
-_POLY = Needs("architecture", Families(lambda own: own.model.has_vectors and not own.model.has_one_vector))
-_CROSS = Needs("architecture", Families(lambda own: own.has_backbone and not own.model.has_vectors))
-_LATE = Needs("architecture", Families(lambda own: own.model.has_vectors and own.model.reads_pairs))
+_POLY = Needs("architecture", Families(lambda own: own.can.has_vectors and not own.can.has_one_vector))
+_CROSS = Needs("architecture", Families(lambda own: own.has_backbone and not own.can.has_vectors))
+_LATE = Needs("architecture", Families(lambda own: own.can.has_vectors and own.can.reads_pairs))
 _CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))
 _NEW = Without("init")
 
@@ -220,15 +219,19 @@ class TrainSettings(Settings):
         """The architecture's defaults; without one, those of the architecture of `init`; and those of the preset."""
         init = given.get("init")
         preset = PRESETS.get(str(given.get("preset")), {})
-        architecture = given.get("architecture") or (stored_architecture(init) if init else None)
+        architecture = given.get("architecture")
+        if init and not architecture:
+            from polyencoder.storage.checkpoint import stored_architecture
+
+            architecture = stored_architecture(init)
         architecture = architecture or preset.get("architecture", "poly")
         own = family(architecture)
         usual = {"architecture": architecture, **own.preset(fine_tuning=bool(init))}
-        if not own.model.has_vectors:
+        if not own.can.has_vectors:
             usual |= {"batch_size": 8, "candidates": "inline"}
         if given.get("objective", "softmax") != "softmax":
             usual |= {"label_smoothing": 0.0}
-        fitting = preset if own.model.has_vectors else {name: preset[name] for name in preset if name in OF_ANY}
+        fitting = preset if own.can.has_vectors else {name: preset[name] for name in preset if name in OF_ANY}
         usual |= {**fitting, "architecture": architecture}
         return {**usual, **TrainingConfig.presets({**usual, **given})}
 

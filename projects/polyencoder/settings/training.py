@@ -48,7 +48,7 @@ class Families:
 
 
 AROUND_BACKBONE = Needs("architecture", Families(lambda own: own.has_backbone))
-TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.model.has_vectors))
+TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.can.has_vectors))
 
 AtLeastZero = Annotated[int, Field(ge=0)]
 
@@ -299,7 +299,7 @@ class TrainingConfig(Settings):
     the labels of each example's own candidates; lambdaloss: the order of pairs, by what it is worth in nDCG."""
     label_smoothing: Annotated[Share, Needs("objective", ("softmax",))] = 0.0
     """The probability mass shared by an example's wrong candidates; the right one has the rest (convert: 0.2)."""
-    matryoshka: Annotated[Numbers | None, Needs("architecture", Families(lambda own: own.model.shortens))] = None
+    matryoshka: Annotated[Numbers | None, Needs("architecture", Families(lambda own: own.can.shortens))] = None
     """Also train these numbers of first dimensions of the vectors, comma-separated, such as 192,96 (Matryoshka
     representation learning): with `polyencoder export --vector-dim` the model then gives shorter vectors."""
     precision: Annotated[PrecisionName, Parlai(None)] = "float32"
@@ -317,10 +317,10 @@ class TrainingConfig(Settings):
     """Batches per update (gradient accumulation)."""
     clip: Annotated[NotNegative, Parlai("gradient_clip", theirs=True)] = 1.0
     """Maximum gradient norm, 0 for no limit (convert: 0)."""
-    grad_cache: Annotated[AtLeastZero, Needs("architecture", Families(lambda own: own.model.has_vectors))] = 0
+    grad_cache: Annotated[AtLeastZero, Needs("architecture", Families(lambda own: own.can.has_vectors))] = 0
     """Gradient caching: train with the memory of this many contexts, whatever the batch size; 0 turns it off. A batch
     goes through the encoder in pieces, twice; gradients are the same, at the cost of one more forward pass."""
-    pair_tokens: Annotated[AtLeastZero, Needs("architecture", Families(lambda own: not own.model.has_vectors))] = 0
+    pair_tokens: Annotated[AtLeastZero, Needs("architecture", Families(lambda own: not own.can.has_vectors))] = 0
     """Train a cross-encoder with the memory of this many tokens, however many pairs of context and candidate a batch
     has; 0 turns it off. Pairs of similar length go through the encoder together, twice; gradients are the same, at the
     cost of one more forward pass."""

@@ -23,7 +23,8 @@ from polyencoder.checks import check_choice
 from polyencoder.config import Architecture, RankerConfig, WeightDtype
 from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.hub.resolve import downloaded, exists
-from polyencoder.modeling import RankerModel, build_model
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.digests import file_digest, weights_fingerprint

@@ -14,13 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from safetensors import SafetensorError
 
 from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
+
+if TYPE_CHECKING:
+    import numpy as np
 
 ABANDONED = 3600.0
 """Seconds without a change after which a temporary file counts as abandoned."""
@@ -187,6 +189,8 @@ def write_text(path: str | os.PathLike[str], text: str, *, overwrite: bool = Tru
 
 def write_array(path: str | os.PathLike[str], array: np.ndarray[Any, Any], *, overwrite: bool = True) -> None:
     """Writes an array as .npy to `path`, atomically; `overwrite` as in `atomic_write`."""
+    import numpy as np
+
     with atomic_write(path, overwrite=overwrite) as temporary, temporary.open("wb") as file:
         # through `write`: numpy's own way into a file does not say that the disk is full
         np.save(SimpleNamespace(write=file.write), array, allow_pickle=False)

@@ -9,7 +9,7 @@ from polyencoder.config import WeightDtype, identity
 from polyencoder.storage.digests import fingerprint, weights_fingerprint
 
 if TYPE_CHECKING:
-    from polyencoder.modeling import RankerModel
+    from polyencoder.modeling.base import RankerModel
     from polyencoder.text import TextEncoder
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import RankerModel, freeze
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.freezing import freeze
 from polyencoder.ranker.protocol import Learner
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import POINTWISE, TrainingConfig

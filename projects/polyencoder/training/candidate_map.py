@@ -11,55 +11,20 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
-from cyclopts import Parameter
-from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from polyencoder.data.example import Example
-from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import RankerModel
+from polyencoder.errors import InputError
+from polyencoder.modeling.base import RankerModel
 from polyencoder.ranker.scorer import Scorer
-from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, NotNegative, Share, commas
+from polyencoder.settings.map import MapSettings
 from polyencoder.training.losses import smoothed_cross_entropy
 
 EVAL_CANDIDATES = 100
 """The number of candidates of an evaluation, as in the published code."""
-
-
-Numbers = Annotated[
-    tuple[NotNegative, ...],
-    BeforeValidator(commas),
-    Parameter(n_tokens=1, show_default=lambda values: ",".join(f"{one:g}" for one in values)),
-]
-
-
-@settings(panel="Training")
-class MapSettings(Settings):
-    """The settings of a map's training."""
-
-    learning_rates: Numbers = (0.3, 0.1, 0.03, 0.01)
-    """Learning rates to try, comma-separated."""
-    regularizers: Numbers = (1.0, 0.1, 0.01, 0.0)
-    """Strengths of L2 regularization to try, each with each learning rate."""
-    batch_size: Annotated[int, Field(ge=2)] = 256
-    """Pairs per batch, whose other responses are the wrong ones."""
-    patience: Count = 10
-    """Epochs without improvement that end a try."""
-    max_epochs: Count = 100
-    """Maximum epochs of a try."""
-    label_smoothing: Share = 0.2
-    """Label smoothing: probability mass shared by the wrong responses."""
-    seed: int = 0
-    """Seed of the held-out pairs, the batches and the sampled candidates."""
-
-    def __post_init__(self) -> None:
-        for name in ("learning_rates", "regularizers"):
-            if not getattr(self, name):
-                raise ConfigError(f"{name} is empty; give one number or several", argument=name)
 
 
 class PairVectors(NamedTuple):

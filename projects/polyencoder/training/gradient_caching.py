@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from polyencoder.modeling import RankerModel
 from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
+from polyencoder.modeling.base import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.context import stacked
 from polyencoder.text.tokens import TokenBatch

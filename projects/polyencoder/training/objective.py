@@ -12,7 +12,7 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool, inline_pool, shared_pool, without_twins
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.training.distributed import Processes, gather_vectors

@@ -54,13 +54,13 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
     if settings.model.init or not own.has_backbone:
         return starting_ranker(settings)
     assert settings.model.backbone is not None
-    if own.model.has_one_vector:
+    if own.can.has_one_vector:
         return _around_backbone(settings, settings.model.architecture)
     if holds_ranker(settings.model.backbone):
         ranker = _around_backbone(settings, settings.model.architecture)
         if _has_all_weights_of(Ranker.from_pretrained(settings.model.backbone, device="cpu").model, ranker.model):
             return ranker
-    if not own.model.has_vectors:
+    if not own.can.has_vectors:
         ranker = _around_backbone(settings, settings.model.architecture)
         if ranker.model.config.residual or begins_with_head(ranker.model, settings.model.backbone):
             return ranker

@@ -234,17 +234,31 @@ def test_help_is_shown_behind_flags_too(arguments):
     assert done.stdout.startswith(f"Usage: polyencoder {' '.join(one for one in arguments[:-3])} ")
 
 
-def test_what_needs_no_torch_does_not_import_it():
-    """Help and wrong flags of commands that import it when they run; and commands that have no use for it."""
+def test_help_and_wrong_flags_of_all_commands_need_no_torch():
+    """Nor anything else that takes a second to import; neither do the checks of settings."""
     code = """
-import sys
-sys.modules.update(torch=None, transformers=None)
-from polyencoder.cli.main import main
-for line in ("zoo", "serve --help", "serve -m none --hots"):
-    sys.argv = ["polyencoder", *line.split()]
-    main()
+import contextlib, sys
+heavy = "torch transformers tokenizers scipy sklearn faiss onnx onnxruntime datasets pyarrow pandas optuna fastapi"
+sys.modules.update(dict.fromkeys(heavy.split()))  # None: an import of it is an error
+from polyencoder.cli.main import COMMANDS, app, main
+def run(*words):
+    sys.argv = ["polyencoder", *words]
+    with contextlib.suppress(SystemExit):
+        main()
+for name in COMMANDS:
+    for words in ([name], *([name, part] for part in app[name] if not part.startswith("-"))):
+        run(*words, "--help")
+        run(*words, "--bogus")
+        run(*words)
+run("train", "--train", "a", "--out", "b", "--backbone", "c", "--architecture", "cross", "--n-codes", "4")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr == "polyencoder: unknown option: --hots (did you mean --host?)\n"
-    assert "minilm" in done.stdout
-    assert "Usage: polyencoder serve " in done.stdout
+    errors = done.stderr.splitlines()
+    for name in COMMANDS:
+        assert f"Usage: polyencoder {name} " in done.stdout
+        if name not in ("intents", "zoo"):
+            assert any(line.startswith(f"polyencoder: {name} requires ") for line in errors)
+    assert "Usage: polyencoder intents train " in done.stdout
+    assert sum(line.startswith("polyencoder: unknown option: --bogus") for line in errors) >= len(COMMANDS)
+    assert errors[-1].startswith("polyencoder: n_codes is read only where architecture is poly, not cross: leave it")
+    assert [line for line in errors if not line.startswith("polyencoder: ")] == []

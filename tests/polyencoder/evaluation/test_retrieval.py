@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.evaluation.retrieval import MEASURES, check_measures, evaluate_retrieval, evaluate_run
+from polyencoder.evaluation.retrieval import check_measures, evaluate_retrieval, evaluate_run
 from polyencoder.evaluation.runs import rerank_run, search_run
+from polyencoder.settings.evaluate import MEASURES
 
 pytest.importorskip("ir_measures")
 

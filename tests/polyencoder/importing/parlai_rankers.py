@@ -11,7 +11,7 @@ from parlai.agents.transformer.polyencoder import PolyencoderAgent
 
 from polyencoder.config import TextConfig
 from polyencoder.importing.parlai_weights import convert_parlai
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.storage.checkpoint import load_weights
 from polyencoder.text.tokens import pad
 

@@ -15,7 +15,7 @@ from transformers import AutoModel, AutoTokenizer, XLMConfig, XLMModel
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing.xlm import import_xlm
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.text import TextEncoder, TokenBatch

@@ -12,7 +12,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.intents import HeadConfig, IntentClassifier
 from polyencoder.intents.classifier import EncoderSource
 from polyencoder.intents.head import Head
-from polyencoder.modeling import ConveRT
+from polyencoder.modeling.convert.model import ConveRT
 from polyencoder.ranker.ranker import Ranker
 
 LABELS = ["pets", "ski", "work", "straße"]

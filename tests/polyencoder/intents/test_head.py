@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.errors import ConfigError
-from polyencoder.intents.head import Head, HeadConfig, best_temperature
+from polyencoder.intents.head import Head, best_temperature
+from polyencoder.settings.intents import HeadConfig
 
 
 @pytest.mark.parametrize("layers", [0, 1, 2])
@@ -36,22 +36,6 @@ def test_the_size_of_vectors_changes_nothing():
         head.standardise(vectors * factor)
         logits.append(head(vectors * factor))
     torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("fields", "argument"),
-    [
-        ({"hidden_layers": -1}, "hidden_layers"),
-        ({"hidden_layers": 99}, "hidden_layers"),
-        ({"hidden_size": 0}, "hidden_size"),
-        ({"dropout": 1.0}, "dropout"),
-        ({"dropout": "much"}, "dropout"),
-    ],
-)
-def test_what_is_no_head(fields, argument):
-    with pytest.raises(ConfigError, match=argument) as raised:
-        HeadConfig(**fields)
-    assert raised.value.argument == argument
 
 
 @given(st.floats(0.2, 5), st.integers(0, 5))

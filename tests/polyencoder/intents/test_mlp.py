@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import InputError
 from polyencoder.intents import mlp as module
-from polyencoder.intents.head import Head, HeadConfig, HeadScore, TrainedHead
-from polyencoder.intents.mlp import TABLE_8, FitSettings, fit_mlp, grid_search
+from polyencoder.intents.head import Head, HeadScore, TrainedHead
+from polyencoder.intents.mlp import TABLE_8, fit_mlp, grid_search
+from polyencoder.settings.intents import FitSettings, HeadConfig
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
@@ -76,23 +77,6 @@ def test_losses_that_are_no_numbers(clouds):
     with pytest.raises(InputError, match="the losses are not finite after 1 epochs") as raised:
         fit_mlp(*clouds, n_labels=4, config=HeadConfig(), settings=FitSettings(learning_rate=1e17))
     assert raised.value.argument == "learning_rate"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"optimizer": "lion"},
-        {"batch_size": 0},
-        {"patience": 0},
-        {"max_epochs": 0},
-        {"held_out": 0.0},
-        {"held_out": 1.0},
-        {"learning_rate": -1.0},
-    ],
-)
-def test_what_are_no_settings(fields):
-    with pytest.raises(ConfigError, match=next(iter(fields))):
-        FitSettings(**fields)
 
 
 def test_the_table_of_the_paper():

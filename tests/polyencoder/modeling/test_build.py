@@ -7,8 +7,10 @@ import torch
 
 from polyencoder.config import ConvertConfig, TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import BiEncoder, CrossEncoder, PolyEncoder, build_model
+from polyencoder.modeling.build import build_model
+from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.loading import build_backbone
+from polyencoder.modeling.separable import BiEncoder, PolyEncoder
 
 
 @pytest.mark.parametrize(("architecture", "kind"), [("bi", BiEncoder), ("poly", PolyEncoder), ("cross", CrossEncoder)])

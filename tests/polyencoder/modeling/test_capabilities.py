@@ -8,6 +8,7 @@ import pytest
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.capabilities import Capabilities
+from polyencoder.modeling.families import FAMILIES, family
 
 
 class OneVector(Capabilities):
@@ -58,3 +59,12 @@ def test_texts_fit_the_backbone_both_together_if_they_are_read_together(config):
     OneVector.check_config(config)
     with pytest.raises(ConfigError, match="give a smaller text_truncate or label_truncate"):
         Pairs.check_config(config)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_known_of_an_architecture_without_torch_holds_for_its_models(name):
+    can, model = family(name).can, family(name).model
+    assert issubclass(model, can)
+    assert can is not model
+    facts = Capabilities.__annotations__
+    assert {fact: getattr(can, fact) for fact in facts} == {fact: getattr(model, fact) for fact in facts}

@@ -9,8 +9,10 @@ import torch
 from polyencoder.config import Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.index.stored_tokens import StoredTokens
-from polyencoder.modeling import FINE_TUNED, BiEncoder, build_model, freeze
+from polyencoder.modeling.build import build_model
+from polyencoder.modeling.freezing import FINE_TUNED, freeze
 from polyencoder.modeling.loading import load_pretrained
+from polyencoder.modeling.separable import BiEncoder
 
 N_LAYERS = 6
 

@@ -16,7 +16,7 @@ from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import evaluate
 from polyencoder.export.card import model_card
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.serving.app import create_app

@@ -13,8 +13,9 @@ from polyencoder.config import RankerConfig
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.modeling import build_model, freeze
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.cross import BASE_CONTEXTS
+from polyencoder.modeling.freezing import freeze
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.train import TrainSettings

@@ -8,7 +8,7 @@ import torch
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.config import Reduction
-from polyencoder.modeling import BiEncoder, PolyEncoder
+from polyencoder.modeling.separable import BiEncoder, PolyEncoder
 
 KINDS = ["codes", "n_first", "n_last", "first_n_last", "turns"]
 CONTEXT_LENGTHS = [9, 2, 1, 6]  # with 4 codes: longer, shorter, a single token, longer

@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.ranker.ranker import Ranker

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from polyencoder.modeling import freeze
+from polyencoder.modeling.freezing import freeze
 from polyencoder.text import token_batches
 from polyencoder.training.gradient_caching import encode
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-
-import torch
+from typing import TYPE_CHECKING
 
 from polyencoder.errors import ConfigError, UsageError
-from polyencoder.index.searcher import Searcher
-from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.common import RankerOrBackbone, RankerSettings, RunningSettings
-from polyencoder.storage.checkpoint import holds_ranker
+
+if TYPE_CHECKING:
+    from polyencoder.index.searcher import Searcher
+    from polyencoder.ranker.ranker import Ranker
 
 
 def load(settings: RankerSettings) -> Ranker:
@@ -26,6 +26,10 @@ def load_reranker(name: str | None, running: RankerSettings) -> Ranker | None:
 
 def load_named(name: str, running: RunningSettings) -> Ranker:
     """Loads a model by name; each process under torchrun takes its own GPU."""
+    import torch
+
+    from polyencoder.ranker.ranker import Ranker
+
     device = running.device
     if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
         device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
@@ -34,6 +38,9 @@ def load_named(name: str, running: RunningSettings) -> Ranker:
 
 def load_encoder(settings: RankerOrBackbone) -> Ranker:
     """Loads the model that the settings name, or builds a one-tower bi-encoder around a pre-trained encoder."""
+    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.storage.checkpoint import holds_ranker
+
     model, backbone = settings.model, settings.backbone
     if model is not None and backbone is None:
         return load_named(model, settings)

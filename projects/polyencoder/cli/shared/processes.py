@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from polyencoder.settings.base import Settings, flat_values
-from polyencoder.training.process_group import Place, is_grouped, process_group
 
 T = TypeVar("T", bound=Settings)
 
@@ -15,6 +14,8 @@ T = TypeVar("T", bound=Settings)
 @contextmanager
 def one_of_several(settings: T) -> Iterator[tuple[T, bool]]:
     """The settings for this process, and whether it is the first, which alone writes reports."""
+    from polyencoder.training.process_group import Place, is_grouped, process_group
+
     if not is_grouped():
         yield settings, True
         return

@@ -20,7 +20,7 @@ from polyencoder.export.onnx.exporters import for_graphs, write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
 from polyencoder.export.onnx.graph import Graph
 from polyencoder.export.onnx.runtime import inputs_of, run
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import candidate_fingerprint

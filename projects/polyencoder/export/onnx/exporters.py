@@ -26,7 +26,8 @@ from torch.onnx.utils import export as trace  # torch.onnx.export is the current
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from polyencoder.errors import first_line
-from polyencoder.modeling import RankerModel, attention
+from polyencoder.modeling import attention
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
 

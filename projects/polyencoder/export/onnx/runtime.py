@@ -17,8 +17,9 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx.exported import Exported
 from polyencoder.export.onnx.files import SAVED_AGAIN, Precision, check_weights, read_description
 from polyencoder.export.onnx.graph import CPU, Graph
-from polyencoder.modeling import CrossEncoder, RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.contexts import both_texts, by_vector
+from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.families import family
 from polyencoder.packages import require
 from polyencoder.scoring import ContextEncoding, Keys
@@ -63,7 +64,7 @@ class _Exported(RankerModel):
 
     def __init__(self, config: RankerConfig) -> None:
         RankerModel.__init__(self, config)  # no subclass's: there is nothing to build
-        ours = family(config.architecture).model
+        ours = family(config.architecture).can
         self.title, self.has_one_vector = ours.title, ours.has_one_vector
         # Empty: it moves with `to(device)`, and what the graphs give goes where it is.
         self.place = nn.Parameter(torch.empty(0), requires_grad=False)

@@ -11,7 +11,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vectors import MappedFile, quantize
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.ranker.encoding import candidate_ids, encode_candidates, read_candidates
 from polyencoder.text import TextEncoder
 

@@ -36,7 +36,7 @@ from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors

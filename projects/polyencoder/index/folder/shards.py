@@ -24,7 +24,7 @@ from polyencoder.index.folder.files import UNFINISHED
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vector_files import vectors_file
 from polyencoder.index.vectors import is_whole, write_vectors
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.text import TextEncoder
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from polyencoder.config import ConvertConfig, RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.capabilities import ConvertCapabilities
 from polyencoder.modeling.convert.blocks import Block, Embeddings
 from polyencoder.modeling.convert.contexts import by_vector, immediate_and_extra
 from polyencoder.modeling.convert.outputs import AnnealedScale, FeedForward, Reduction
@@ -71,7 +72,7 @@ class _History(nn.Module):
             nn.init.orthogonal_(self.combined_skip.weight)
 
 
-class ConveRT(RankerModel):
+class ConveRT(ConvertCapabilities, RankerModel):
     """ConveRT: scores are scaled cosines of context and response vectors (Section 2.1).
 
     A multi-context model (Section 2.2) also reads the utterances before the last one.
@@ -82,9 +83,6 @@ class ConveRT(RankerModel):
     forward pass (`quantization`). For inference, and on disk, they are quantized: embeddings in 8 bits, other weights
     rounded to float16 (computed in float32). `for_training` and `for_inference` convert between them.
     """
-
-    title = "ConveRT"
-    is_all_weights = True
 
     def __init__(self, config: RankerConfig) -> None:
         super().__init__(config)
@@ -100,20 +98,6 @@ class ConveRT(RankerModel):
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
         self.context_vector = "combined" if sizes.multi_context else None
         for_cpu(self)
-
-    @classmethod
-    def check_config(cls, config: RankerConfig) -> None:
-        super().check_config(config)
-        if config.convert is None:
-            raise ConfigError("a convert model needs its sizes, `convert`, which this configuration does not have")
-        if config.text.truncation != "recent_first":
-            raise ConfigError(f"a convert model needs the truncation 'recent_first', not {config.text.truncation!r}")
-        if not config.convert.multi_context and config.text.history_size != 1:
-            raise ConfigError(
-                "a single-context convert model reads the last turn alone: leave extra_contexts out (its history_size "
-                "must be 1)",
-                argument="extra_contexts",
-            )
 
     @property
     def sizes(self) -> ConvertConfig:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from polyencoder.data.collator import Batch
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.text import TextEncoder
 from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import Outcome

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling import RankerModel
+from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.text import TokenBatch
 from polyencoder.training.callbacks.base import Callback, Run

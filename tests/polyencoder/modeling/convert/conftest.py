@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import CONTEXT_VECTORS, ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.convert.contexts import immediate_and_extra

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.text import pad

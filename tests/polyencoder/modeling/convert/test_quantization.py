@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from polyencoder.config import identity
-from polyencoder.modeling import build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding, QuantizedEmbedding, Range

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from polyencoder.modeling import ConveRT, build_model
+from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
+from polyencoder.modeling.convert.model import ConveRT
 from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordTokenizer
