@@ -78,6 +78,7 @@ def add_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
 
 def check_flags(opt: Opt) -> None:
     """Raises ConfigError for a flag that ConveRT does not support, before anything is built."""
+    flags.check_unread(opt)
     flags.check_unsupported(flags.given_flags(opt), UNSUPPORTED)
     if opt.get("context_vector") and is_training_script(opt):
         raise ConfigError(f"--context-vector {opt['context_vector']}: is for evaluation; leave it out in training")

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from parlai.agents.convert.flags import LEARNING, UNSUPPORTED, add_args, check_flags, check_start, sizes_of
+from parlai.agents.convert.flags import LEARNING, add_args, check_flags, check_start, sizes_of
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.flags import check_new_vocabulary, check_origin
 from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
@@ -52,7 +52,8 @@ class ConvertFamily(ModelFamily):
         return (read_subwords(opt["vocabulary"]), self.trained_fields) if opt.get("vocabulary") else None
 
     def check_new_vocabulary(self, opt: Opt) -> None:
-        check_new_vocabulary(opt, UNSUPPORTED, learning=LEARNING)
+        check_flags(opt)
+        check_new_vocabulary(opt, learning=LEARNING)
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:
         """Trains subwords: those that occur `--dict-minfreq` times if given, else about `--dict-maxtokens`."""

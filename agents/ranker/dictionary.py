@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.flags import check_init_model, given_flags
+from parlai.agents.ranker.flags import check_existing_vocabulary, check_init_model, given_flags
 from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, given_lengths
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent
@@ -231,6 +231,7 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
         logging.info(f"loading tokenizer from {path}")
         if not weights:
             tokenizer = read_tokenizer(path)
+            check_existing_vocabulary(opt, tokenizer, path)
             return tokenizer, merge_fields(tokenizer) or family.trained_fields
         config = read_ranker_config(weights).text
         fields = dict(family.kept_fields(config))

@@ -22,6 +22,7 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.model.source import CheckpointSource
 from parlai.agents.ranker.settings import RANKER_FIELDS, flag
 from parlai.core.opt import Opt
+from tokenizers import Tokenizer
 
 from polyencoder.config import PROMPTS, Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
@@ -29,7 +30,7 @@ from polyencoder.importing.bpe import END_OF_WORD
 from polyencoder.importing.options import read_options
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.families import family
-from polyencoder.text import turn_separator
+from polyencoder.text import AnyTokenizer, turn_separator
 
 # Fields of TextConfig that must match a loaded model; lengths may change
 TEXT_FIELDS = ("turn_separator", *PROMPTS)
@@ -48,6 +49,9 @@ OF_THE_ENCODER = {
 # Flags for training a new vocabulary on the task
 OF_THE_VOCABULARY = ("dict_tokenizer", "dict_lower", "dict_maxtokens")
 TRAINED_TOKENIZERS = ("bpe", "bytelevelbpe", "slow_bytelevel_bpe")  # ParlAI's names of tokenizers that are trained here
+
+TOPK = 5
+"""ParlAI's default of `--topk`."""
 
 _MERGES = "the tokenizer is trained on the task, or that of the --backbone or the model"
 _TRANSFORMER = "the encoder is a BERT (ParlAI's xlm variant)"
@@ -107,13 +111,29 @@ def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple
             raise ConfigError(f"{flag(name)} {value} is not supported: {why}; {remedy}")
 
 
-def check_flags(opt: Opt, architecture: Architecture) -> None:
-    """Raises ConfigError for a flag that these rankers do not support, before anything is built."""
+def check_unread(opt: Opt) -> None:
+    """Raises ConfigError for a flag of ParlAI's answers or evaluations that nothing reads."""
     given = given_flags(opt)
-    values = {name: opt[name] for name in OF_MODELS if name in opt} | given
+    if given.get("topk", TOPK) != TOPK and opt.get("inference") != "topk":
+        raise ConfigError(f"--topk {given['topk']} is read only with --inference topk: give that too, or leave it out")
+    for name, unused in (("area_under_curve_digits", -1), ("area_under_curve_class", None)):
+        if given.get(name, unused) != unused:
+            raise ConfigError(f"{flag(name)} {given[name]}: is a measure of classifiers, not of rankers; leave it out")
+
+
+def check_supported(opt: Opt) -> None:
+    """Raises ConfigError for a flag of ParlAI's that these rankers do not support, or nothing reads."""
+    check_unread(opt)
+    values = {name: opt[name] for name in OF_MODELS if name in opt} | given_flags(opt)
     if opt.get("share_encoders"):
         values.pop("share_word_embeddings", None)
     check_unsupported(values, UNSUPPORTED)
+
+
+def check_flags(opt: Opt, architecture: Architecture) -> None:
+    """Raises ConfigError for a flag that these rankers do not support, before anything is built."""
+    check_supported(opt)
+    given = given_flags(opt)
     can = family(architecture).can
     if can.reads_pairs and given.get("encode_candidate_vecs"):
         raise ConfigError(
@@ -128,17 +148,25 @@ def check_flags(opt: Opt, architecture: Architecture) -> None:
         opt["data_parallel"] = False
 
 
-def check_new_vocabulary(
-    opt: Opt,
-    unsupported: Mapping[str, tuple[tuple[Any, ...], str]] = UNSUPPORTED,
-    *,
-    learning: Collection[str] = OF_THE_VOCABULARY,
-) -> None:
+def check_new_vocabulary(opt: Opt, *, learning: Collection[str] = OF_THE_VOCABULARY) -> None:
     """Raises ConfigError for a flag that a vocabulary trained on the task does not support, before it is trained."""
-    given = given_flags(opt)
-    own = {name: why for name, why in unsupported.items() if name.startswith(("dict_", "bpe_"))}
-    check_unsupported(given, own)
-    _check_vocabulary(given, None, origin=None, learning=learning)
+    _check_vocabulary(given_flags(opt), None, origin=None, learning=learning)
+
+
+def check_existing_vocabulary(opt: Opt, tokenizer: AnyTokenizer, path: str) -> None:
+    """Raises CheckpointError for a flag that contradicts the vocabulary at `path`, which is there already."""
+    if not isinstance(tokenizer, Tokenizer):  # ConveRT's subwords
+        return
+    given, size = given_flags(opt), tokenizer.get_vocab_size()
+    is_lower = tokenizer.encode("A").ids == tokenizer.encode("a").ids
+    remedy = "leave the flag out, or remove the file and the .dict beside it to train another"
+    if given.get("dict_lower", is_lower) != is_lower:
+        what = "ignores case" if is_lower else "has upper case"
+        raise CheckpointError(f"--dict-lower {given['dict_lower']}: the vocabulary in {path} {what}: {remedy}")
+    if 0 < given.get("dict_maxtokens", 0) < size:
+        raise CheckpointError(
+            f"--dict-maxtokens {given['dict_maxtokens']}: the vocabulary in {path} has {size:,} tokens: {remedy}"
+        )
 
 
 def check_origin(

@@ -15,7 +15,8 @@ from typing import Any
 from parlai.core.build_data import modelzoo_path
 from parlai.core.opt import Opt
 
-from polyencoder.importing.options import check_options, model_option_files, named_modules
+from polyencoder.errors import ConfigError
+from polyencoder.importing.options import check_options, model_option_files, named_modules, read_options
 
 _PRESETS = Path("~/.parlai/opt_presets")  # where ParlAI looks for the names of --init-opt, after the folder it is in
 
@@ -27,6 +28,7 @@ def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
 
     Raises:
         CheckpointError: a file is not JSON, or names code outside ParlAI and this project.
+        ConfigError: that of `--final-extra-opt` has no datatype, which ParlAI would look for after training.
     """
     opt = opt or {}
     given = {name: opt[name] for name in ("model", "task", "evaltask") if opt.get(name)}
@@ -34,6 +36,12 @@ def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
     for name in ("init_opt", "final_extra_opt"):
         for path in _presets(opt.get(name)):
             check_options(path, named=named)
+    extra = opt.get("final_extra_opt")
+    if extra and not any("datatype" in read_options(path) for path in _presets(extra)):
+        raise ConfigError(
+            f"--final-extra-opt {extra}: there is no such file with a datatype in it, which the evaluation after "
+            'training reads: give one, such as {"datatype": "valid"}'
+        )
     for name in ("model_file", "init_model"):
         for path in model_option_files(_on_disk(opt, opt[name])) if opt.get(name) else ():
             check_options(path, named=named)

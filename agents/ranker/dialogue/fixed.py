@@ -57,7 +57,7 @@ def task_candidates(opt: Opt) -> str:
     if num_workers() == 1 and (not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse"):
         logging.warning(f"collecting the candidates of {opt['task']} in {path}")
         check_writable(path, argument="model_file", overwrite=True)
-        own = {"datatype": "train:evalmode", "interactive_task": False, "batchsize": 1}
+        own = {"datatype": "train:evalmode", "interactive_task": False, "selfchat_task": False, "batchsize": 1}
         with atomic_write(path) as temporary:
             # the negative value left by training would make ParlAI log a line for each example
             build_cands(Opt({**opt, **own, "outfile": str(temporary), "log_every_n_secs": 10.0}))

@@ -97,11 +97,12 @@ class OwnSource(ListedSource):
         candidates, label, flag = self.own(obs), obs.get("label_choice"), self.flag(obs)
         if not candidates:
             otherwise = f"{flag} batch with batches of 2 or more{_drawing_task(obs)}"
-            if self.opt.get("interactive_mode"):
-                otherwise = "give them in --local-human-candidates-file FILE"
+            if self.opt.get("interactive_mode"):  # as in self_chat, which has no such flag
+                is_there = "local_human_candidates_file" in self.opt
+                otherwise = "give them in --local-human-candidates-file FILE" if is_there else ""
             return (
                 f"has no candidates of its own, which {flag} {self.name} needs; use {flag} fixed with "
-                f"--fixed-candidates-path FILE, or {otherwise}"
+                f"--fixed-candidates-path FILE{otherwise and f', or {otherwise}'}"
             )
         if label is not None and label not in candidates:
             return f"has a label that is not among its {len(candidates)} candidates"

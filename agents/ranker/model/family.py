@@ -16,6 +16,7 @@ from parlai.agents.ranker.flags import (
     check_new_vocabulary,
     check_origin,
     check_ranker,
+    check_supported,
     given_flags,
 )
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
@@ -93,7 +94,8 @@ class ModelFamily:
         return tokenizer, special | own_prompts(opt["backbone"], given=given_flags(opt))
 
     def check_new_vocabulary(self, opt: Opt) -> None:
-        """Checks the flags of a vocabulary that is to be trained, before it is."""
+        """Checks the flags of the model and of a vocabulary that is to be trained, before it is."""
+        check_supported(opt)
         check_new_vocabulary(opt)
 
     def train_tokenizer(self, texts: Iterable[str], opt: Opt) -> AnyTokenizer:

@@ -45,10 +45,14 @@ def words(dictionary) -> RankerDictionary:
             {"dict_tokenizer": "re"},
             "--dict-tokenizer re: a vocabulary .* is byte-level BPE",
         ),
+        ("biencoder", {"variant": "aiayn"}, "--variant aiayn is not supported: "),
+        ("biencoder", {"topk": 3}, "--topk 3 is read only with --inference topk"),
         ("convert", {"dict_tokenizer": "re"}, "--dict-tokenizer re is not supported: "),
+        ("convert", {"person_tokens": True}, "--person-tokens True is not supported: "),
+        ("convert", {"topk": 3}, "--topk 3 is read only with --inference topk"),
     ],
 )
-def test_flags_of_other_dictionaries_are_errors_before_it_is_written(model, flags, problem, task, tmp_path):
+def test_flags_that_are_not_supported_are_errors_before_it_is_written(model, flags, problem, task, tmp_path):
     """In build_dict, too, which makes no agent."""
     with pytest.raises(ConfigError, match=problem):
         BuildDict.main(model=model, dict_file=str(tmp_path / "x.dict"), loglevel="error", **{**task, **flags})
@@ -86,6 +90,22 @@ def test_a_dictionary_that_is_there_is_not_built_again(task, make_task, tmp_path
     other = make_task(tmp_path, train=[[{"text": "zzz zzz zzz", "labels": "zzz"}]])
     build(path, other)
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (
+            {"dict_lower": False},
+            r"--dict-lower False: the vocabulary in .*\.tokenizer\.json ignores case: leave the flag",
+        ),
+        ({"dict_maxtokens": 300}, r"--dict-maxtokens 300: the vocabulary in .* has 317 tokens: leave the flag out, or"),
+    ],
+)
+def test_a_dictionary_that_is_there_is_the_one_that_flags_ask_for(dictionary, flags, problem):
+    with pytest.raises(CheckpointError, match=problem):
+        RankerDictionary({"dict_file": dictionary, "override": flags})
+    assert RankerDictionary({"dict_file": dictionary, "override": {"dict_lower": True, "dict_maxtokens": 999}}).text
 
 
 def test_the_size_and_the_case_are_those_asked_for(task, tmp_path):

@@ -118,6 +118,16 @@ def test_a_flag_that_nothing_reads_is_an_error(given, missing, make_agent):
         make_agent("biencoder", **given)
 
 
+@pytest.mark.parametrize("given", [{"area_under_curve_digits": 3}, {"area_under_curve_class": ["yes"]}])
+def test_a_measure_of_classifiers_is_an_error(given):
+    """A flag of ParlAI's eval_model."""
+    (name,) = given
+    with pytest.raises(
+        ConfigError, match=f"^--{name.replace('_', '-')} .*: is a measure of classifiers, not of rankers"
+    ):
+        flags.check_supported(Opt(override=given))
+
+
 def test_a_default_that_nothing_reads_may_be_given(make_agent):
     same = {"distillation_weight": 0.5, "hard_negatives_every": 1000, "final_learning_rate": 0.0}
     assert make_agent("biencoder", **same).ranker

@@ -13,7 +13,7 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
-from polyencoder.errors import CheckpointError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.training.process_group import VARIABLES
 
 MODELS = ["biencoder", "polyencoder", "crossencoder", "tfidf"]
@@ -45,6 +45,18 @@ def module_of_others(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(folder)
     return witness
+
+
+@pytest.mark.parametrize("content", [{"batchsize": 4}, None])
+def test_an_evaluation_after_training_needs_a_datatype(content, task, tmp_path):
+    """ParlAI would notice after it."""
+    extra = tmp_path / "extra.opt"
+    if content is not None:
+        extra.write_text(json.dumps(content))
+    given = {"model": "biencoder", "model_file": str(tmp_path / "new"), "final_extra_opt": str(extra)}
+    with pytest.raises(ConfigError, match="--final-extra-opt .*extra.opt: there is no such file with a datatype in it"):
+        TrainModel.main(**given, **task)
+    assert not list(tmp_path.glob("new*"))
 
 
 @pytest.mark.parametrize("model", MODELS)

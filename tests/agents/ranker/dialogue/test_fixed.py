@@ -9,7 +9,7 @@ from contextlib import nullcontext
 
 import pytest
 from parlai.agents.ranker.dialogue import fixed
-from parlai.agents.ranker.dialogue.fixed import FixedSource, read_candidates
+from parlai.agents.ranker.dialogue.fixed import FixedSource, read_candidates, task_candidates
 from parlai.core.opt import Opt
 
 from polyencoder import Ranker
@@ -254,6 +254,11 @@ def test_candidates_of_the_task_serve_when_no_file_is_given(copy_of, trained, ev
     report = evaluate(copy_of("biencoder"), eval_candidates="fixed")
     assert (tmp_path / "model.cands-fromfile.cands").exists()
     assert report["accuracy"] == trained("biencoder")[1]["accuracy"]
+
+
+def test_candidates_of_the_task_are_collected_for_a_model_that_talks_to_itself(make_agent, labels, tmp_path):
+    opt = Opt({**make_agent("biencoder").opt, "selfchat_task": True, "model_file": str(tmp_path / "model")})
+    assert {*read_candidates(task_candidates(opt))} == {*labels}
 
 
 def test_candidates_of_the_task_are_written_before_the_model_has_a_folder(make_agent, labels, tmp_path):

@@ -84,9 +84,12 @@ def test_an_unknown_source_is_named():
 
 
 def test_in_a_conversation_the_flag_of_candidates_is_another():
-    found = source("inline", interactive_mode=True).problem(Message({"text": "hello"}))
+    of_interactive = {"interactive_mode": True, "local_human_candidates_file": None}
+    found = source("inline", **of_interactive).problem(Message({"text": "hello"}))
     assert "which --interactive-candidates inline needs" in found
     assert found.endswith("or give them in --local-human-candidates-file FILE")
+    found = source("inline", interactive_mode=True).problem(Message({"text": "hello"}))  # as in self_chat
+    assert found.endswith("use --interactive-candidates fixed with --fixed-candidates-path FILE")
 
 
 @pytest.mark.parametrize(
