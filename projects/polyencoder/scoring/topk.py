@@ -24,11 +24,12 @@ class RunningTopK:
 
     def __init__(self, k: int) -> None:
         self.k = k
-        self._best: TopK | None = None
+        self.best: TopK | None = None
+        """The best so far, at most k; None before the first chunk."""
 
     def add(self, scores: Tensor, indices: Tensor) -> None:
         """Adds the `scores` [batch, n] of the candidates in `indices`, int64 [n]. A nan counts as -inf."""
-        scores, best, least = comparable(scores), self._best, self.least
+        scores, best, least = comparable(scores), self.best, self.least
         # Almost all candidates are below the kept ones. The others of any context are appended in the order of their
         # indices, so that the stable sort puts the lowest index first among equals.
         if least is not None:
@@ -41,18 +42,13 @@ class RunningTopK:
         found = TopK(scores[:, columns], indices[columns].expand(scores.size(0), -1))
         if best is not None:
             found = TopK(torch.cat([best.scores, found.scores], 1), torch.cat([best.indices, found.indices], 1))
-        self._best = ranked(found, self.k)
+        self.best = ranked(found, self.k)
 
     @property
     def least(self) -> Tensor | None:
         """[batch]: the k-th best score, which a new one must exceed; None while there are fewer."""
-        best = self._best
+        best = self.best
         return None if best is None or best.scores.size(1) < self.k else best.scores[:, -1]
-
-    @property
-    def best(self) -> TopK | None:
-        """The best so far, at most k; None before the first chunk."""
-        return self._best
 
 
 def ranked(found: TopK, k: int) -> TopK:

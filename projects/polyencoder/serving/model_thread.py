@@ -96,18 +96,14 @@ class ModelThread:
         self._tickets = itertools.count()
         self._changed = threading.Condition()
         self._closing = False
-        self._queued_tokens = 0
+        self.queued_tokens = 0
+        """Tokens of the items in the queue, including cancelled jobs until their turn."""
         self._computed: list[Job] = []  # of blocking_io, to be finished
         self._waiting: set[Job] = set()  # of blocking_io, without a result
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="polyencoder-model", daemon=True)
         self._thread.start()
         threading.Thread(target=self._run_waiting, name="polyencoder-waiting", daemon=True).start()
-
-    @property
-    def queued_tokens(self) -> int:
-        """Tokens of the items in the queue, including cancelled jobs until their turn."""
-        return self._queued_tokens
 
     def submit(self, job: Job) -> Future[Any]:
         """Puts a job in the queue. RuntimeError if the thread is closed."""
@@ -116,7 +112,7 @@ class ModelThread:
                 raise RuntimeError("the model thread is closed")
             for place, item in enumerate(job.items):
                 self._queues[item.kind].append(_Waiting(next(self._tickets), job, place))
-                self._queued_tokens += item.cost
+                self.queued_tokens += item.cost
             if job.blocking_io:
                 self._waiting.add(job)
             self._changed.notify_all()
@@ -128,7 +124,7 @@ class ModelThread:
                     self._changed.notify_all()
 
             job.future.add_done_callback(ended)
-        self._metrics.queued_tokens.set(self._queued_tokens)
+        self._metrics.queued_tokens.set(self.queued_tokens)
         return job.future
 
     def close(self) -> None:
@@ -145,7 +141,7 @@ class ModelThread:
     def _run(self) -> None:
         self._start()
         while (taken := self._take()) is not None:
-            self._metrics.queued_tokens.set(self._queued_tokens)
+            self._metrics.queued_tokens.set(self.queued_tokens)
             items = [one for one in taken if not one.job.dropped]
             if items:
                 self._pass(items)
@@ -165,7 +161,7 @@ class ModelThread:
                 if not dropped and taken and tokens + queue[0].cost > self._max_tokens:
                     break
                 one = queue.popleft()
-                self._queued_tokens -= one.cost
+                self.queued_tokens -= one.cost
                 if not dropped:
                     taken.append(one)
                     tokens += one.cost

@@ -143,7 +143,7 @@ def _train(
         data.valid,
         untrained=partial(untrained_ranker, settings),
         responses=data.responses,
-        on_untrained=None if settings.convert.vocabulary else best.begin,  # a new ConveRT is random
+        on_untrained=None if settings.convert.vocabulary else best.keep,  # a new ConveRT is random
     )
     shown, recorded = _shown(settings, is_first=processes.is_first)
     config = training_config(settings, ranker)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
@@ -91,7 +92,8 @@ class Trainer:
         self._collator = Collator(self.text, self.config.candidates, with_turns=with_turns)
         self.is_over = False
         """Whether the goal is reached, in all processes."""
-        self._why: str | None = None
+        self.stopped: str | None = None
+        """Why a callback ended the run; None if none did."""
         self._clock = time.monotonic()  # `progress.seconds` is counted up to here
         self._skipped = SkippedBatches(self.config.hard_negatives)
 
@@ -153,7 +155,7 @@ class Trainer:
         """
         if self._source is None and self._given is None:
             raise ConfigError("nothing to train on: give the Trainer its training examples (train=...)")
-        self._why = None
+        self.stopped = None
         broadcast_weights(self.model)
         try:
             self._fit()
@@ -179,7 +181,7 @@ class Trainer:
             if not self._has_ended():
                 self._run()
             self.check_has_trained()
-            if self.updates.count == 0 and self._why is None:
+            if self.updates.count == 0 and self.stopped is None:
                 raise InputError(
                     f"nothing was trained: the run ended after {self.progress.batches} batches, before its first "
                     f"update, which takes the gradients of {self.config.accumulate}",
@@ -189,7 +191,7 @@ class Trainer:
             self.model.eval()
 
     def _seed_apart(self) -> None:
-        """Broadcasts the first process's weights; seeds dropout differently in each process."""
+        """Seeds dropout differently in each process."""
         if (rank := self.processes.rank) > 0:
             seed_everything(self.config.seed + rank * SEED_STRIDE + self.updates.count)
 
@@ -250,12 +252,12 @@ class Trainer:
 
     def _has_ended(self) -> bool:
         """Whether the goal is reached or a callback of any process has stopped the run; the same in all processes."""
-        self._why = next((why for why in gather_objects(self._why) if why is not None), None)
-        return self._why is not None or self.is_over
+        self.stopped = next((why for why in gather_objects(self.stopped) if why is not None), None)
+        return self.stopped is not None or self.is_over
 
     def stop(self, why: str) -> None:
         """Ends the run after this step, in all processes, if any of them calls this."""
-        self._why = why
+        self.stopped = why
 
     @property
     def skipped(self) -> int:
@@ -266,11 +268,6 @@ class Trainer:
     def skipped_examples(self) -> int:
         """Examples skipped, in these batches and in others."""
         return self.objective.skipped_examples
-
-    @property
-    def stopped(self) -> str | None:
-        """Why a callback ended the run; None if none did."""
-        return self._why
 
     def evaluated(self, report: Mapping[str, float]) -> None:
         """Passes an evaluation's metrics to all callbacks and the schedule."""
@@ -304,8 +301,8 @@ class Trainer:
         """`state_dict` without weights and random states, for a framework that saves these itself."""
         return {
             "updates": self.updates.state_dict(),
-            "progress": self.progress.to_dict(),
-            "stopped": self._why,
+            "progress": asdict(self.progress),
+            "stopped": self.stopped,
             "skipped": self.skipped,
             "skipped_examples": self.skipped_examples,
             "callbacks": {callback.name: callback.state_dict() for callback in self.callbacks if callback.name},
@@ -314,7 +311,7 @@ class Trainer:
     def load_run_state(self, state: Mapping[str, Any]) -> None:
         """Restores the state of `run_state`."""
         self.updates.load_state_dict(state["updates"])
-        self.progress, self._why = Progress(**state["progress"]), state["stopped"]
+        self.progress, self.stopped = Progress(**state["progress"]), state["stopped"]
         self.is_over = self.goal.is_reached(self.progress)
         self._skipped.has_trained = self.progress.updates > 0
         self.objective.skipped, self.objective.skipped_examples = state["skipped"], state["skipped_examples"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from polyencoder.training.progress import Goal, Progress
@@ -59,8 +61,4 @@ def test_the_time_left():
 
 
 def test_a_run_begins_with_nothing_done():
-    assert Progress().to_dict() == {"examples": 0, "batches": 0, "updates": 0, "seconds": 0.0}
-
-
-def test_it_is_kept_in_a_checkpoint():
-    assert Progress(**HALF.to_dict()) == HALF
+    assert asdict(Progress()) == {"examples": 0, "batches": 0, "updates": 0, "seconds": 0.0}

@@ -225,7 +225,7 @@ def test_the_best_of_equal_evaluations(make_ranker, tmp_path, caplog, reports, k
     ranker = make_ranker("bi")
     best = KeepBest(ranker, tmp_path, patience=2)
     trainer = Trainer(ranker, CONFIG, callbacks=[best])
-    best.begin(trainer, {"hits@1": 0.1, "mrr": 0.2, "loss": 4.0})
+    best.keep(trainer, {"hits@1": 0.1, "mrr": 0.2, "loss": 4.0})
     for number, values in enumerate(reports, start=1):
         trainer.updates.count = number
         trainer.evaluated(dict(zip(("hits@1", "mrr", "loss"), values, strict=True)))

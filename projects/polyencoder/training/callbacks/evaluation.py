@@ -99,10 +99,6 @@ class KeepBest(Callback):
         """The best evaluation of a trained model, even if worse than before training."""
         self._bad = 0
 
-    def begin(self, run: Run, report: Mapping[str, float]) -> None:
-        """Saves the model before training, with its metrics, until a better one replaces it."""
-        self._keep(run, report)
-
     def on_evaluation(self, run: Run, report: Mapping[str, float]) -> None:
         if self._metric not in report:
             known = ", ".join(report)
@@ -116,9 +112,10 @@ class KeepBest(Callback):
         if order >= self._order(self.trained):
             self.trained = dict(report)
         if order >= self._order(self.report):
-            self._keep(run, report)
+            self.keep(run, report)
 
-    def _keep(self, run: Run, report: Mapping[str, float]) -> None:
+    def keep(self, run: Run, report: Mapping[str, float]) -> None:
+        """Saves the current model, with its metrics, until a better one replaces it."""
         self.report, self.updates, self.examples = dict(report), run.updates.count, run.progress.examples
         if run.processes.is_first:
             self._ranker.save_pretrained(self._folder)

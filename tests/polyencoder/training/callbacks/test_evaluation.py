@@ -129,7 +129,7 @@ def test_a_resumed_run_compares_with_the_best_before(evaluated):
 
 def test_the_model_before_training_stays_until_a_better_one_comes(evaluated):
     best = KeepBest(Saved(), "folder", metric="loss")
-    best.begin(evaluated, {"loss": 2.0})
+    best.keep(evaluated, {"loss": 2.0})
     evaluated.updates.count = 1
     best.on_evaluation(evaluated, {"loss": 3.0})
     assert (best.report, best.trained, best.updates) == ({"loss": 2.0}, {"loss": 3.0}, 0)
