@@ -82,7 +82,8 @@ class QuantizationAwareEmbedding(nn.Embedding):
 
     def forward(self, ids: Tensor) -> Tensor:
         """[...] -> [..., dim]. Quantizes only the rows it looks up."""
-        rows: Tensor = _Quantized.apply(F.embedding(ids, self.weight), *self.range)
+        kept = self.range
+        rows: Tensor = _StraightThrough.apply(F.embedding(ids, self.weight), lambda some: kept.values(kept.codes(some)))
         return rows
 
     @torch.no_grad()
@@ -123,29 +124,20 @@ class QuantizedEmbedding(nn.Module):
         return table.train(self.training)
 
 
-class _Quantized(torch.autograd.Function):
-    """Fake quantization to 8 bits, with a straight-through gradient."""
+class _StraightThrough(torch.autograd.Function):
+    """Fake quantization by any function, whose gradient passes through unchanged."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-        kept = Range(scale, zero_point)
-        return kept.values(kept.codes(values))
+    def forward(ctx: Any, values: Tensor, quantize: Callable[[Tensor], Tensor]) -> Tensor:
+        return quantize(values)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return gradient, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
 
 
-class _Rounded(torch.autograd.Function):
-    """Rounding to float16, with a straight-through gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        return values.half().to(values.dtype)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient
+def _rounded(values: Tensor) -> Tensor:
+    return values.half().to(values.dtype)
 
 
 def with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argument: Any) -> T:
@@ -153,7 +145,7 @@ def with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argume
 
     The parameters themselves are unchanged, and get the gradients.
     """
-    rounded = {name: _Rounded.apply(parameter) for name, parameter in _others(model).items()}
+    rounded = {name: _StraightThrough.apply(parameter, _rounded) for name, parameter in _others(model).items()}
     return run_with(model, rounded, method, argument)
 
 
