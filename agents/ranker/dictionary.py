@@ -16,7 +16,7 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.flags import check_existing_vocabulary, check_init_model, given_flags
 from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, given_lengths
 from parlai.core.build_data import modelzoo_path
-from parlai.core.dict import DictionaryAgent
+from parlai.core.dict import DictionaryAgent, escape
 from parlai.core.opt import Opt
 
 from polyencoder.checks import unencodable
@@ -105,7 +105,7 @@ class RankerDictionary(DictionaryAgent):
         write_text(_tokenizer_path(filename), self._ready().tokenizer.to_str(pretty=True))
         if is_parlais:
             return
-        lines = (f"{_escape(token)}\t{self.freq[token]}\n" for token in self._in_order())
+        lines = (f"{escape(token)}\t{self.freq[token]}\n" for token in self._in_order())
         write_text(filename, "".join(lines))
 
     @staticmethod
@@ -282,7 +282,3 @@ def _explained_spool() -> AbstractContextManager[None]:
     return reporting_write_errors(
         f"{tempfile.gettempdir()}, for the texts that the vocabulary is trained on", CheckpointError
     )
-
-
-def _escape(token: str) -> str:
-    return token.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")

@@ -75,7 +75,7 @@ def search(
     fast = exact.to(dtype=compute_dtype)
     keep = max(_SHORTLIST_FACTOR * k, _MIN_SHORTLIST)
     rounded = fast.vectors.element_size() < exact.vectors.element_size()
-    if rounded and _available(rows, allowed) >= _WORTH_TWO_PASSES * keep:
+    if rounded and available_rows(rows, allowed) >= _WORTH_TWO_PASSES * keep:
         found = scan(fast, rows, k=keep, allowed=allowed, scale=scale, max_elements=max_elements)
         return _rescored(exact, rows, found.indices, k=k, attention=attention, max_elements=max_elements)
     return scan(exact if rounded else fast, rows, k=k, allowed=allowed, scale=scale, max_elements=max_elements)
@@ -134,7 +134,8 @@ def _rescored(
     return ranked(TopK(comparable(torch.cat(scores)), indices), k)
 
 
-def _available(rows: VectorStream, allowed: Tensor | None) -> int:
+def available_rows(rows: VectorStream, allowed: Tensor | None) -> int:
+    """How many rows are searched."""
     return len(rows) if allowed is None else int(allowed.sum())
 
 
@@ -147,7 +148,7 @@ def _check(context: ContextEncoding, rows: VectorStream, *, k: int, allowed: Ten
             f"allowed must be torch.bool [{len(rows)}], one for each candidate; got {allowed.dtype} "
             f"{list(allowed.shape)}"
         )
-    available = _available(rows, allowed)
+    available = available_rows(rows, allowed)
     if not 1 <= k <= available:
         which = "candidates" if allowed is None else "allowed candidates"
         raise InputError(f"k must be between 1 and the number of {which}, {available}; got {k}")

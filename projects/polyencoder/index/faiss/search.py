@@ -18,6 +18,7 @@ from polyencoder.index.rescoring import Rescoring
 from polyencoder.index.vectors import Vectors
 from polyencoder.scoring import ContextEncoding, TopK, search
 from polyencoder.scoring.exact import scale_of
+from polyencoder.scoring.search import available_rows
 
 
 class Results(NamedTuple):
@@ -40,7 +41,7 @@ def scan_vectors(
     attention: str = "basic",
 ) -> Results:
     """The best rows by scoring all, or all that are `allowed`, bool [rows]; at most `top_k`."""
-    k = options.k(_available(vectors, allowed))
+    k = options.k(available_rows(vectors, allowed))
     if k == 0:
         nothing = contexts.vectors.new_empty(contexts.batch_size, 0)
         return Results(nothing, nothing.long(), ["exact"] * contexts.batch_size)
@@ -98,7 +99,7 @@ class FaissSearch:
         options = changed(options, changes)
         check_shortlists(options.shortlists(), self.meta, folder=self.vectors.folder)
         scale_of(contexts, attention)  # raises for one that does not fit
-        available = _available(self.vectors, allowed)
+        available = available_rows(self.vectors, allowed)
         few = None if allowed is None else available
         if contexts.batch_size == 0 or self.lists.scans(options.shortlists(), k=options.k(available), allowed=few):
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
@@ -114,7 +115,7 @@ class FaissSearch:
         floors: Sequence[float] | None = None,
     ) -> Results:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
-        k, shortlists = options.k(_available(self.vectors, allowed)), options.shortlists()
+        k, shortlists = options.k(available_rows(self.vectors, allowed)), options.shortlists()
         engine = _Shortlists(self, contexts, shortlists, k=k, allowed=allowed, attention=attention)
         answers = self.lists.search(engine, shortlists, floors=floors)
         scores, rows, found = zip(*answers, strict=True)
@@ -167,7 +168,3 @@ class _Shortlists(Rescoring):
             return torch.empty(self.contexts.batch_size, 0, dtype=torch.int64)
         found = search(self.contexts, self._vectors, k=k, allowed=newer, attention=self.attention)
         return found.indices.cpu().sort(dim=1).values
-
-
-def _available(vectors: Vectors, allowed: Tensor | None) -> int:
-    return len(vectors) if allowed is None else int(allowed.sum())
