@@ -14,7 +14,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -54,13 +53,13 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
             host = f"[{config.host}]" if ":" in config.host else config.host
             listening(f"http://{host}:{listener.getsockname()[1]}")
             if config.workers == 1:
-                told = uvicorn_config(config, partial(in_its_loop, app), factory=True)
+                told = uvicorn_config(config, partial(in_its_loop, app))
                 uvicorn.Server(told).run(sockets=[listener])
                 return
             service.close()  # loaded only to report errors early; each worker loads its own
             del app, service
             os.environ[SHARED] = folder
-            told = uvicorn_config(config, partial(_worker, config), factory=True)
+            told = uvicorn_config(config, partial(_worker, config))
             Workers(told, sockets=[listener]).run()
 
 
@@ -76,11 +75,11 @@ def _serve_stdio(config: ServerConfig) -> None:
         serve_stdio(service)
 
 
-def uvicorn_config(config: ServerConfig, app: Callable[..., Any], *, factory: bool = False) -> uvicorn.Config:
-    """uvicorn's configuration for an application or, with `factory`, for a function that creates one."""
+def uvicorn_config(config: ServerConfig, create: Callable[[], ASGIApp]) -> uvicorn.Config:
+    """uvicorn's configuration for the application that a function creates."""
     return uvicorn.Config(
-        app,
-        factory=factory,
+        create,
+        factory=True,
         workers=config.workers,
         limit_concurrency=config.limits.connections,
         http="h11",

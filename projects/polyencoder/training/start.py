@@ -28,7 +28,12 @@ def starting_ranker(settings: TrainSettings) -> Ranker:
     Raises:
         ConfigError: `init` has another architecture, or settings contradict it.
     """
-    ranker = _initial(settings) if settings.model.init else _new(settings)
+    if settings.model.init:
+        ranker = _initial(settings)
+    elif family(settings.model.architecture).has_backbone:
+        ranker = _around_backbone(settings, settings.model.architecture)
+    else:
+        ranker = _over_vocabulary(settings)
     if ranker.model.has_foreign_candidates and settings.training.hard_negatives.count:
         raise ConfigError(
             "hard_negatives are not mined among vectors of another encoder: leave it out", argument="hard_negatives"
@@ -74,12 +79,6 @@ def _has_all_weights_of(start: RankerModel, model: RankerModel) -> bool:
     return start.config.architecture == model.config.architecture and all(
         name in weights and weights[name].shape == tensor.shape for name, tensor in model.state_dict().items()
     )
-
-
-def _new(settings: TrainSettings) -> Ranker:
-    if not family(settings.model.architecture).has_backbone:
-        return _over_vocabulary(settings)
-    return _around_backbone(settings, settings.model.architecture)
 
 
 def _initial(settings: TrainSettings) -> Ranker:
@@ -137,17 +136,17 @@ def _around_backbone(settings: TrainSettings, architecture: Any) -> Ranker:
 
 
 def _over_vocabulary(settings: TrainSettings) -> Ranker:
-    assert settings.convert.vocabulary is not None
     convert = settings.convert
+    assert convert.vocabulary is not None
     sizes = {name: value for name in (*CONVERT_SIZES, "dropout") if (value := getattr(convert, name)) is not None}
-    if settings.convert.quantization_aware:
+    if convert.quantization_aware:
         sizes["quantized"] = True
-        if settings.convert.quantization_update is not None:
-            sizes["quantization_update"] = settings.convert.quantization_update
+        if convert.quantization_update is not None:
+            sizes["quantization_update"] = convert.quantization_update
     return Ranker.from_vocabulary(
-        settings.convert.vocabulary,
+        convert.vocabulary,
         device=settings.evaluation.device,
-        extra_contexts=settings.convert.extra_contexts or 0,
+        extra_contexts=convert.extra_contexts or 0,
         text=_text_fields(settings),
         **sizes,
     )

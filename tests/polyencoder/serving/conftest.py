@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import httpx
 import pytest
@@ -39,7 +40,7 @@ SECONDS = 60  # that a test waits for an answer, however busy the machine is
 def running(service: Service) -> Iterator[str]:
     """The URL of a server that runs in a thread as long as the block does."""
     listener = bound(service.config)
-    server = uvicorn.Server(uvicorn_config(service.config, create_app(service)))
+    server = uvicorn.Server(uvicorn_config(service.config, partial(create_app, service)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

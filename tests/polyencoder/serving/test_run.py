@@ -249,7 +249,7 @@ def test_what_came_before_a_signal_is_answered_too(monkeypatch):
     before = signal.signal(signal.SIGTERM, own := lambda number, frame: raised.append(number))
     try:
         with bound(config := ServerConfig(model="model", port=0)) as listener:
-            told = uvicorn_config(config, partial(in_its_loop, app), factory=True)
+            told = uvicorn_config(config, partial(in_its_loop, app))
             uvicorn.Server(told).run(sockets=[listener])
         assert signal.getsignal(signal.SIGTERM) is own  # of the program that runs the server
     finally:
