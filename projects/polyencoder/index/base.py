@@ -15,7 +15,7 @@ import torch
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.checks import checked_iterable, checked_text
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.entries import Candidate, How, Record, checked_records
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.grouping import chosen
@@ -95,15 +95,9 @@ class Index(ABC):
 
     def check_made_by(self, ranker: TextRanker) -> None:
         """Raises CheckpointError unless this ranker's model made the index. Reads its weights, the first time."""
-        if ranker.model in self.made_by:
-            return
-        ours, theirs = Fingerprints.of(ranker), self.fingerprints
-        if not ours.fits(theirs):
-            raise CheckpointError(
-                f"{self.address}: made by another model (fingerprint {theirs.model}) than the one that searches it "
-                f"({ours.model}): load that model, or open an index of this one"
-            )
-        self.made_by.add(ranker.model)
+        if ranker.model not in self.made_by:
+            self.fingerprints.check_model(ranker, where=self.address)
+            self.made_by.add(ranker.model)
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -51,6 +51,32 @@ class Fingerprints(NamedTuple):
             self.tokenizer == other.tokenizer or not (self.tokenizer and other.tokenizer)
         )
 
+    def check_model(self, ranker: TextRanker | Fingerprints | None, *, where: object, maker: str = "") -> None:
+        """Raises CheckpointError unless they are this ranker's; None: any. `maker` names the model whose they are."""
+        if ranker is None or (given := Fingerprints.of(ranker)).fits(self):
+            return
+        remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
+        (ours, own, _), (theirs, others, _) = (one.model.partition("-int8") for one in (given, self))
+        if ours == theirs and given.model != self.model:  # of int8 graphs and their model
+            if own == others:
+                raise CheckpointError(
+                    f"{where}: made by int8 graphs that another version of polyencoder exported, whose vectors differ: "
+                    f"{remedy}"
+                )
+            graphs = "int8 graphs" if others else "the float32 model"
+            raise CheckpointError(
+                f"{where}: made by {graphs}, and its vectors have another precision: load the model with the "
+                f"backend that made it, or {remedy}"
+            )
+        tokenizers = {given.tokenizer, self.tokenizer}
+        other = "tokenizer" if len(tokenizers) > 1 else "weights or reduction"
+        if "" in tokenizers:  # one is not known
+            other = "weights, reduction or tokenizer"
+        raise CheckpointError(
+            f"{where}: made by another model{maker} (fingerprint {self.model}); this one has another "
+            f"{other} (fingerprint {given.model}): load that model, or {remedy}"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Maker:
@@ -128,32 +154,7 @@ class Maker:
 
     def check_model(self, ranker: TextRanker | Fingerprints | None, *, where: object) -> None:
         """Raises CheckpointError unless this model, or the one with these fingerprints, made the index; None: any."""
-        if ranker is None or (fingerprints := Fingerprints.of(ranker)).fits(self.fingerprints):
-            return
-        remedy = "make an index of this one, by `Ranker.index` or `polyencoder index`"
-        (ours, own, _), (theirs, others, _) = (
-            one.model.partition("-int8") for one in (fingerprints, self.fingerprints)
-        )
-        if ours == theirs and fingerprints.model != self.fingerprints.model:  # of int8 graphs and their model
-            maker = "int8 graphs" if others else "the float32 model"
-            if own == others:
-                raise CheckpointError(
-                    f"{where}: made by int8 graphs that another version of polyencoder exported, whose vectors differ: "
-                    f"{remedy}"
-                )
-            raise CheckpointError(
-                f"{where}: made by {maker}, and its vectors have another precision: load the model with the "
-                f"backend that made it, or {remedy}"
-            )
-        tokenizers = {fingerprints.tokenizer, self.fingerprints.tokenizer}
-        other = "tokenizer" if len(tokenizers) > 1 else "weights or reduction"
-        if "" in tokenizers:  # one is not known
-            other = "weights, reduction or tokenizer"
-        maker = self.model_name or f"a {self._kind}"
-        raise CheckpointError(
-            f"{where}: made by another model, {maker} (fingerprint {self.fingerprints.model}); this one has another "
-            f"{other} (fingerprint {fingerprints.model}): load that model, or {remedy}"
-        )
+        self.fingerprints.check_model(ranker, where=where, maker=f", {self.model_name or f'a {self._kind}'}")
 
     def summary(self, where: object, *, entries: int, vectors: str) -> list[str]:
         """The first lines of every engine's summary."""
