@@ -9,14 +9,14 @@ from polyencoder.config import ConvertConfig, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError
 
 
-def convert_text(*, text_truncate: int = 60, label_truncate: int = 60, extra_contexts: int = 0) -> TextConfig:
+def convert_text(*, extra_contexts: int = 0) -> TextConfig:
     """ConveRT's text layout: 60 subwords per text (Section 3), without special tokens around it.
 
     extra_contexts: turns read before the last one, 10 in the paper; 0 for a single-context model.
     """
     return TextConfig(
-        text_truncate=text_truncate,
-        label_truncate=label_truncate,
+        text_truncate=60,
+        label_truncate=60,
         history_size=1 + extra_contexts,
         pad_token="[PAD]",
         start_token="[PAD]",  # unused

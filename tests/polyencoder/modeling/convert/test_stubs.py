@@ -66,7 +66,7 @@ def load(model: ConveRT, weights: dict[str, list]) -> None:
 @pytest.fixture
 def text(stubs) -> TextEncoder:
     tokenizer = SubwordTokenizer(stubs["vocabulary"], buckets=stubs["buckets"])
-    return TextEncoder(tokenizer, convert_text(text_truncate=100, label_truncate=100))
+    return TextEncoder(tokenizer, replace(convert_text(), text_truncate=100, label_truncate=100))
 
 
 @pytest.fixture(params=["single", "multi"])
@@ -96,7 +96,7 @@ def test_vectors_are_the_graphs(stubs, module, text):
 @torch.no_grad()
 def test_contexts_with_a_history_are_the_graphs(stubs, text):
     module = stubs["multi"]
-    layout = convert_text(text_truncate=100, label_truncate=100, extra_contexts=10)
+    layout = replace(convert_text(extra_contexts=10), text_truncate=100, label_truncate=100)
     model = build_model(convert_ranker(replace(STUB, multi_context=True), layout)).eval()
     load(model, module["weights"])
     separator = text.tokenizer.token_to_id("[EXTRA]")
