@@ -66,6 +66,11 @@ def pair_vectors(encoder: Scorer, pairs: Sequence[Example], *, progress: bool = 
     Raises:
         InputError: no pairs, or the encoder does not have one vector per context.
     """
+    if encoder.model.has_vectors and not encoder.model.has_one_vector:
+        raise InputError(
+            f"a {encoder.model.title} has several vectors of a context, and a map takes one: give a bi-encoder",
+            argument="model",
+        )
     place = {text: i for i, text in enumerate(dict.fromkeys(pair.label for pair in pairs))}
     contexts = [pair.turns for pair in pairs]
     vectors = encoder.encode(contexts, kind="context", progress=progress, as_tensor=True)

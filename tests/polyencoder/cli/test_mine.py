@@ -90,15 +90,29 @@ def test_an_index_is_no_column(run, tmp_path, monkeypatch):
         run("--candidates", "hard")
 
 
-def test_a_margin_may_leave_nothing(run):
-    assert [record["candidates"] for record in run("--margin", 1000)] == [[pair["response"]] for pair in PAIRS]
+def test_some_pairs_may_have_no_negative(run):
+    found = run("--ranks", "3-9")  # of the wrong responses, of which there are two where two are right
+    assert [len(record["candidates"]) for record in found] == [2, 1, 1, 2, 2]
+    assert [record["candidates"] for record in found[1:3]] == [[pair["response"]] for pair in PAIRS[1:3]]
 
 
-def test_by_words_and_without_near_duplicates(run):
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--margin", 1000],
+        ["--ranks", "50-100"],
+        ["-n", 3, "--max-positive-similarity", "-0.99", "--relative-margin", "0.1"],
+    ],
+)
+def test_without_any_negative_nothing_is_written(run, tmp_path, options):
+    with pytest.raises(InputError, match="not written, as none of the 5 pairs has a hard negative: .* for ranks"):
+        run(*options)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_by_words(run):
     by_words = run("--words", "-n", 2)
     assert by_words[1]["candidates"] == ["two dogs and a cat ."]  # both responses with its words are right
-    found = run("-n", 3, "--max-positive-similarity", "-0.99", "--relative-margin", "0.1", "--overwrite")
-    assert [record["candidates"] for record in found] == [[pair["response"]] for pair in PAIRS]
 
 
 @pytest.mark.parametrize(

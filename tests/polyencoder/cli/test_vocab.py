@@ -102,7 +102,7 @@ def test_a_tokenizer_that_appears_meanwhile_is_kept(corpus, tmp_path, monkeypatc
         (tmp_path / "tokenizer.json").write_text("theirs")
         return learn_pieces(*arguments)
 
-    monkeypatch.setattr("polyencoder.cli.vocab.learn_pieces", slow_training)
+    monkeypatch.setattr("polyencoder.text.learning.learn_pieces", slow_training)
     with pytest.raises(PolyencoderError, match="another process has written it meanwhile"):
         run(corpus, "--type", "bpe", "--size", 80, "--out", tmp_path)
     assert (tmp_path / "tokenizer.json").read_text() == "theirs"

@@ -147,7 +147,7 @@ def test_the_vectors_of_pairs(make_ranker):
     products = vectors.contexts @ vectors.responses.T
     expected = ranker.score([["hello !", "hi"], "pets ?", "what ?"], ["i ski .", "a cat .", "i ski ."])
     torch.testing.assert_close(products, expected, rtol=1e-4, atol=1e-4)
-    with pytest.raises(InputError, match="several vectors of a context"):
+    with pytest.raises(InputError, match="several vectors of a context, and a map takes one: give a bi-encoder"):
         pair_vectors(make_ranker("poly"), pairs)
 
 
