@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from polyencoder.adapters.relevance import Relevance, relevance_of
+from polyencoder.adapters.relevance import Reranker
 from polyencoder.errors import InputError
 from polyencoder.packages import require
-from polyencoder.ranker.ranker import Ranker
 
 require("llama_index.core", extra="llama-index")
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor  # noqa: E402 - behind the message of the extra
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # noqa: E402
-from pydantic import ConfigDict, Field, PrivateAttr, SecretStr  # noqa: E402
 
 
-class PolyencoderRerank(BaseNodePostprocessor):
+class PolyencoderRerank(Reranker, BaseNodePostprocessor):
     """Orders nodes for a query, by the text used for embeddings; scores are relevances, 0 to 1.
 
     Examples:
         >>> PolyencoderRerank(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
     """
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    model: Ranker | str
-    top_n: int | None = Field(None, ge=1)
-    api_key: SecretStr | None = None
-    served_model: str | None = None
-    _relevance: Relevance = PrivateAttr()
-
-    def model_post_init(self, context: Any, /) -> None:
-        key = None if self.api_key is None else self.api_key.get_secret_value()
-        self._relevance = relevance_of(self.model, api_key=key, served_model=self.served_model)
 
     @classmethod
     def class_name(cls) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import requests
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
 from polyencoder.calibration.relevance import ranked
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
@@ -100,3 +101,19 @@ def relevance_of(model: Ranker | str, *, api_key: str | None = None, served_mode
         if value is not None:
             raise ConfigError(f"{name} is only for a server: leave it out", argument=name)
     return InProcess(model if isinstance(model, Ranker) else Ranker.from_pretrained(model))
+
+
+class Reranker(BaseModel):
+    """The fields of the rerankers that are models of pydantic."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    model: Ranker | str
+    top_n: int | None = Field(None, ge=1)
+    api_key: SecretStr | None = None
+    served_model: str | None = None
+    _relevance: Relevance = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        key = None if self.api_key is None else self.api_key.get_secret_value()
+        self._relevance = relevance_of(self.model, api_key=key, served_model=self.served_model)
