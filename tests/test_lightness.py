@@ -44,6 +44,13 @@ def test_no_torch_and_no_transformers(code):
     assert not done & {"torch", "transformers", "tokenizers", "numpy", "sklearn", "parlai"}
 
 
+def test_transformers_is_imported_for_an_encoder_alone():
+    """Neither a ConveRT nor graphs of ONNX wait for it."""
+    done = loaded("from polyencoder import Ranker; import polyencoder.index.open, polyencoder.training")
+    assert "torch" in done
+    assert not done & {"transformers", "scipy", "sklearn", "pandas"}
+
+
 def test_all_names_are_there():
     for name in polyencoder.__all__:
         assert getattr(polyencoder, name) is not None

@@ -277,13 +277,13 @@ def _prepare_torch() -> None:
     """Sets up torch, where it is installed, for a process that runs one command."""
     if WITHOUT_TORCH:
         return
-    from transformers.utils import logging as transformers_log
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     from polyencoder.modeling.cpu.products import limit_shape_cache
 
     limit_shape_cache()
     if not sys.stderr.isatty():
-        transformers_log.disable_progress_bar()  # bars of loading weights, which would fill a log file
+        disable_progress_bars()  # those of transformers, too: of loading weights, which would fill a log file
 
 
 def _end(message: str, *, code: int = 1) -> NoReturn:

@@ -6,18 +6,21 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import safetensors.torch
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from transformers import AutoModel, PretrainedConfig
 
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.checkpoint import check_shapes
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
@@ -98,6 +101,8 @@ def _tokenizer_config(special_tokens: Mapping[str, str], *, segments: bool) -> s
 
 def _check_fit(config: PretrainedConfig, weights: Mapping[str, Tensor], *, origin: str) -> str:
     """Returns the model's class; checks that it has exactly these tensors, except for a pooler."""
+    from transformers import AutoModel
+
     try:
         with torch.device("meta"):  # shapes alone: no memory, no random numbers
             model = AutoModel.from_config(config, trust_remote_code=False)

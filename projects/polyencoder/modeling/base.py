@@ -9,7 +9,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.capabilities import Capabilities
 from polyencoder.modeling.export_steps import CandidatesStep, ContextStep, Step
 from polyencoder.modeling.trainable import TrainableModel
@@ -27,6 +26,9 @@ from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.backbone import Backbone
 
 
 class RankerModel(TrainableModel, Capabilities, ABC):

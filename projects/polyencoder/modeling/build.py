@@ -6,20 +6,21 @@ import logging
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from polyencoder.config import Architecture, ConvertConfig, RankerConfig, TextConfig, TurnSeparator
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import backbone_config, max_length
 from polyencoder.modeling.families import family
-from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start_from_dense
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base, transfer_weights
 from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.backbone import Backbone
 
 _log = logging.getLogger(__name__)
 
@@ -35,9 +36,13 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
     own = family(config.architecture)
     build: Any = own.model  # whose arguments depend on the family
     own.check(config)
-    model: RankerModel = (
-        build(config, backbone or build_backbone(config.backbone)) if own.has_backbone else build(config)
-    )
+    model: RankerModel
+    if own.has_backbone:
+        from polyencoder.modeling.loading import build_backbone
+
+        model = build(config, backbone or build_backbone(config.backbone))
+    else:
+        model = build(config)
     if config.base is not None:
         model.base = build_model(config.base).requires_grad_(False)
         model.inference_only = (model.base,)  # also where nothing calls `freeze`
@@ -78,6 +83,8 @@ def from_encoder(
     config: dict[str, Any],
 ) -> Parts:
     """Builds a ranker around a pre-trained encoder; see `Ranker.from_backbone`."""
+    from polyencoder.modeling.loading import load_pretrained, load_tokenizer
+
     if config.pop("residual", None):
         raise no_base(f"{name} is an encoder")
     backbone = load_pretrained(name)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import CrossCapabilities
 from polyencoder.modeling.export_steps import ScorerStep, Step
@@ -20,6 +21,9 @@ from polyencoder.storage.names import SCORER
 from polyencoder.text.batches import token_batches
 from polyencoder.text.context import join_pair
 from polyencoder.text.tokens import TokenBatch, pad
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.backbone import Backbone
 
 PAIR_TOKENS = 1 << 14  # maximum tokens per batch in inference, with padding
 BASE_CONTEXTS = 16  # contexts that a residual cross-encoder's base scores at once

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from polyencoder.config import RankerConfig
 from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.capabilities import LateCapabilities
 from polyencoder.modeling.separable import BiEncoder
 from polyencoder.modeling.turns import turn_end, turn_means, turn_numbers
@@ -24,6 +23,9 @@ from polyencoder.scoring.tokens import Texts, TokenVectors, max_similarities, pa
 from polyencoder.text import TextEncoder
 from polyencoder.text.batches import length_groups, token_batches
 from polyencoder.text.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.backbone import Backbone
 
 EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
 """The terms of the score, in the order of its weights."""

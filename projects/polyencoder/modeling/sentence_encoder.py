@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from torch import nn
-from transformers.utils.hub import cached_file
 
 from polyencoder.config import Architecture, DenseConfig, Reduction
 from polyencoder.errors import ConfigError, first_line
@@ -232,6 +231,8 @@ def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:
 
 def _file(name: str | os.PathLike[str], file: str) -> str | None:
     """The path of a file of a folder or hub repository; None if missing or unreachable."""
+    from transformers.utils.hub import cached_file
+
     path: str | None = cached_file(
         name,
         file,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import BiCapabilities, PolyCapabilities
 from polyencoder.modeling.codes import build_codes
@@ -22,6 +22,9 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.names import CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.backbone import Backbone
 
 
 class TwoTowers(RankerModel):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
-from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.lora import add_adapters, load_trained, merged, trained_state
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.backbone import Backbone
 
 
 class TrainableModel(nn.Module):
@@ -37,6 +39,8 @@ class TrainableModel(nn.Module):
     @property
     def backbones(self) -> list[Backbone]:
         """The Hugging Face encoders of the model; none in a ConveRT."""
+        from polyencoder.modeling.backbone import Backbone  # here: transformers' models take longer than torch
+
         return [module for module in self.modules() if isinstance(module, Backbone)]
 
     def why_not_trainable(self) -> str | None:
