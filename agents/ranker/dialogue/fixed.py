@@ -51,7 +51,7 @@ def task_candidates(opt: Opt) -> str:
 
     In a group of processes the launcher has written it: each process reads a part of the task.
     """
-    if not opt.get("model_file") or opt.get("task") in (None, "", "interactive"):
+    if not opt.get("model_file") or opt.get("task") in (None, "", "interactive", "self_chat"):
         raise InputError("fixed candidates need a file: give --fixed-candidates-path")
     path = f"{opt['model_file']}.cands-{opt['task']}.cands"
     if num_workers() == 1 and (not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse"):

@@ -62,6 +62,8 @@ def load_states(path: str | os.PathLike[str], *, mmap: bool) -> Any:
 
 def why_not_loaded(error: Exception) -> str:
     """The reason of torch for not loading a file, without its advice to run what is in it."""
+    if isinstance(error, KeyError):  # of a byte that is no instruction of a pickle
+        return "no pickle"
     _, _, reason = str(error).partition("WeightsUnpickler error:")
     return first_line(UnpicklingError(reason)) if reason.strip() else first_line(error)
 

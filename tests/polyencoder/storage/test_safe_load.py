@@ -16,7 +16,7 @@ import torch
 from torch.serialization import get_safe_globals
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.safe_load import load_states, plain_numbers, read_weights
+from polyencoder.storage.safe_load import load_states, plain_numbers, read_weights, why_not_loaded
 
 NUMBERS = [np.float64(-1.5), np.float32(0.25), np.float16(2), np.int64(-7), np.uint8(200), np.bool_(True)]
 
@@ -30,6 +30,14 @@ def test_weights_and_what_is_wrong_with_their_file(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=rf"^{re.escape(str(path))}: damaged or not a safetensors file \("):
         read_weights(path)
+
+
+def test_the_reason_for_a_file_of_text_is_no_number(tmp_path):
+    """torch's error is the byte at which its reader of pickles stops."""
+    (tmp_path / "notes.txt").write_text("just some text\n")
+    with pytest.raises(KeyError) as error:
+        load_states(tmp_path / "notes.txt", mmap=False)
+    assert why_not_loaded(error.value) == "no pickle"
 
 
 def saved(value, path):

@@ -72,7 +72,10 @@ def test_an_index_lists_nothing_for_training():
         source(INDEX).pool(Batch(labels=["a"], candidates=None, right=None))
 
 
-@pytest.mark.parametrize("options", [{"task": "selection:sample"}, {"model_file": "model", "task": "interactive"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"task": "selection:sample"}, *({"model_file": "model", "task": task} for task in ("interactive", "self_chat"))],
+)
 def test_fixed_candidates_need_a_file_or_a_task_and_a_model_beside_which_to_write_one(options):
     with pytest.raises(InputError, match="give --fixed-candidates-path"):
         source("fixed", **options)
