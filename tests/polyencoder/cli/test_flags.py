@@ -234,6 +234,7 @@ def test_help_is_shown_behind_flags_too(arguments):
     assert done.stdout.startswith(f"Usage: polyencoder {' '.join(one for one in arguments[:-3])} ")
 
 
+@pytest.mark.slow
 def test_help_and_wrong_flags_of_all_commands_need_no_torch():
     """Nor anything else that takes a second to import; neither do the checks of settings."""
     code = """
