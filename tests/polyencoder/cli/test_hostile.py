@@ -288,7 +288,7 @@ def test_an_index_whose_description_was_edited(field, value, refused, place):
             del values[field]
         catalogue.describe(json.dumps(values))
     said = refused(SEARCH)
-    assert "index: " in said
+    assert "index, its description: " in said
 
 
 @pytest.mark.parametrize("where", ["mysql://user@host/db", "foo:bar//"])
