@@ -180,7 +180,7 @@ class Catalogue:
     def _numbers(self, query: str, values: Sequence[Any] = (), *, columns: int) -> Array:
         """The result of a query, int64 [n, columns]; the first column has rows of this catalogue, ascending."""
         try:
-            found = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, columns)))
+            found = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, (columns,))))
         except (TypeError, ValueError, OverflowError):
             raise self._damaged("a row is not a number") from None
         if len(found) and not 0 <= found[0, 0] <= found[-1, 0] < self.rows:
