@@ -19,8 +19,13 @@ def compile_encoders(model: TrainableModel, *, device: torch.device | str = "cpu
     In place: parameter names and checkpoints are unchanged. Shapes are dynamic: other lengths are not recompiled.
 
     Raises:
-        ConfigError: triton or a C++ compiler is missing.
+        ConfigError: torch is too old, or triton or a C++ compiler is missing.
     """
+    if not hasattr(torch.compiler, "is_exporting"):  # transformers calls it where it makes masks
+        raise ConfigError(
+            f"compiling needs torch 2.7 or later, this is {torch.__version__}: upgrade it, or do not compile",
+            argument="compile",
+        )
     if torch.device(device).type == "cuda":
         if importlib.util.find_spec("triton") is None:
             raise ConfigError(

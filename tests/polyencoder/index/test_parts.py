@@ -30,7 +30,7 @@ def table(kind=None, *, metadata="object", stated=None, **columns) -> pa.Table:
         ),
     }[metadata]
     values = {"id": list(range(N)), "text": [f"text {i}" for i in range(N)], "metadata": written}
-    values["vector"] = pa.array([row.astype(np.float32).tolist() for row in VECTORS]).cast(kind)
+    values["vector"] = pa.array([row.astype(kind.value_type.to_pandas_dtype()) for row in VECTORS], kind)
     made = pa.table(values | columns)
     return made if stated is None else made.replace_schema_metadata({FINGERPRINTS: json.dumps(stated)})
 

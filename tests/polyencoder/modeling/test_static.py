@@ -14,9 +14,15 @@ from polyencoder.modeling.freezing import freeze
 from polyencoder.modeling.static import static_tokenizer
 from polyencoder.pretraining.start import starting_model
 from polyencoder.settings.pretrain import PretrainingSettings
-from tests.polyencoder.modeling.test_oracle import CANDIDATES, CONTEXTS, PROMPTS, assert_same_vectors, tokenizer_of
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
+from tests.polyencoder.modeling.test_oracle import (  # noqa: E402  (skipped without sentence-transformers)
+    CANDIDATES,
+    CONTEXTS,
+    PROMPTS,
+    assert_same_vectors,
+    tokenizer_of,
+)
 
 
 @pytest.fixture
