@@ -140,7 +140,8 @@ class ModelSettings(Settings):
     candidate_prompt: Annotated[str | None, AROUND_BACKBONE, Parlai()] = None
     """The prompt before each candidate, such as "passage: " (default: as --context-prompt)."""
     compile: Annotated[bool, AROUND_BACKBONE] = False
-    """Compile the encoders with torch.compile; the first steps take longer. Needs a C++ compiler, on a GPU triton."""
+    """Compile the encoders with torch.compile; the first steps take longer. Needs torch 2.7, a C++ compiler, on a GPU
+    triton."""
 
 
 @settings(panel="ConveRT", in_parlai=True)
