@@ -31,6 +31,7 @@ from polyencoder.importing.options import read_options
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.families import family
 from polyencoder.text import AnyTokenizer, turn_separator
+from polyencoder.text.vocabulary import SMALLEST_VOCABULARY
 
 # Fields of TextConfig that must match a loaded model; lengths may change
 TEXT_FIELDS = ("turn_separator", *PROMPTS)
@@ -157,13 +158,14 @@ def check_existing_vocabulary(opt: Opt, tokenizer: AnyTokenizer, path: str) -> N
     """Raises CheckpointError for a flag that contradicts the vocabulary at `path`, which is there already."""
     if not isinstance(tokenizer, Tokenizer):  # ConveRT's subwords
         return
-    given, size = given_flags(opt), tokenizer.get_vocab_size()
-    is_lower = tokenizer.encode("A").ids == tokenizer.encode("a").ids
+    given, size = given_flags(opt), tokenizer.get_vocab_size(with_added_tokens=False)  # turns' separator may be added
+    normalizer = tokenizer.normalizer
+    is_lower = normalizer is not None and normalizer.normalize_str("A") == normalizer.normalize_str("a")
     remedy = "leave the flag out, or remove the file and the .dict beside it to train another"
     if given.get("dict_lower", is_lower) != is_lower:
         what = "ignores case" if is_lower else "has upper case"
         raise CheckpointError(f"--dict-lower {given['dict_lower']}: the vocabulary in {path} {what}: {remedy}")
-    if 0 < given.get("dict_maxtokens", 0) < size:
+    if 0 < given.get("dict_maxtokens", 0) < size > SMALLEST_VOCABULARY:
         raise CheckpointError(
             f"--dict-maxtokens {given['dict_maxtokens']}: the vocabulary in {path} has {size:,} tokens: {remedy}"
         )

@@ -19,12 +19,15 @@ PAD, UNKNOWN, START, END = "[PAD]", "[UNK]", "[CLS]", "[SEP]"
 TRAINED_SPECIAL_TOKENS = {"start_token": START, "end_token": END, "separator": END, "pad_token": PAD}
 """The `TextConfig` fields of a vocabulary that `train_tokenizer` made."""
 
+SMALLEST_VOCABULARY = 260
+"""Its least number of tokens: those for special uses, and the bytes."""
+
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lower_case: bool = True) -> Tokenizer:
     """Trains a byte-level BPE vocabulary of at most `vocabulary_size` tokens, in memory bounded by the distinct words.
 
-    Byte-level, as RoBERTa's: no text is unknown to it, and the same texts always give the same vocabulary (the
-    library's WordPiece numbers its tokens differently from run to run).
+    It has at least `SMALLEST_VOCABULARY`. Byte-level, as RoBERTa's: no text is unknown to it, and the same texts always
+    give the same vocabulary (the library's WordPiece numbers its tokens differently from run to run).
     """
     tokenizer = Tokenizer(models.BPE())
     steps = [normalizers.NFC(), *([normalizers.Lowercase()] if lower_case else [])]

@@ -108,6 +108,18 @@ def test_a_dictionary_that_is_there_is_the_one_that_flags_ask_for(dictionary, fl
     assert RankerDictionary({"dict_file": dictionary, "override": {"dict_lower": True, "dict_maxtokens": 999}}).text
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"dict_maxtokens": 280, "turn_separator": "newline", "dict_lower": False},  # whose token is one more
+        {"dict_maxtokens": 100},  # fewer than the bytes
+    ],
+)
+def test_a_dictionary_is_the_one_that_the_flags_it_was_trained_with_ask_for(flags, task, tmp_path):
+    path = str(build(tmp_path / "x.dict", task, **flags))
+    assert RankerDictionary({"dict_file": path, "override": flags}).text
+
+
 def test_the_size_and_the_case_are_those_asked_for(task, tmp_path):
     small = RankerDictionary({"dict_file": str(build(tmp_path / "s.dict", task, dict_maxtokens=280))})
     assert len(small) == 280

@@ -19,7 +19,7 @@ from polyencoder.text import (
     train_tokenizer,
     turn_separator,
 )
-from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
+from polyencoder.text.vocabulary import SMALLEST_VOCABULARY, TRAINED_SPECIAL_TOKENS
 
 
 @pytest.mark.slow
@@ -62,6 +62,7 @@ def test_lower_case_is_a_choice(sentences):
 def test_size_and_special_tokens(tokenizer):
     assert tokenizer.get_vocab_size() == 320
     assert [tokenizer.token_to_id(token) for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")] == [0, 1, 2, 3]
+    assert train_tokenizer(["hello"], vocabulary_size=1).get_vocab_size() == SMALLEST_VOCABULARY
 
 
 @pytest.mark.parametrize("texts", [[], ["", "  \n"]])
