@@ -3,7 +3,7 @@
     python examples/new_architecture.py runs/gated
 
 Here a bi-encoder of one tower whose context vectors are multiplied by a gate that is trained with it. In the project
-itself the class is a file in `modeling/` and its name a line in `families.py`.
+itself the class is a file in `modeling/`, what it can do is in `capabilities.py`, and its name a line in `families.py`.
 """
 
 from __future__ import annotations

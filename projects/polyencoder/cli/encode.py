@@ -48,7 +48,6 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
         texts: FILE, GLOB or - for standard input: one text per line, or JSON lines, CSV, TSV or Parquet with context or
             text.
     """
-
     out = settings.out
     check_place("out", out)
     if out.suffix != ".npy":

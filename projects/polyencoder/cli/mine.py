@@ -76,7 +76,6 @@ def mine(settings: MineSettings) -> None:
     negatives. Negatives replace the candidates with a label of 0. Of a record with labels, the new list replaces the
     candidates also where it is written under another name.
     """
-
     out, bars = settings.out, shows_bars(settings.progress)
     chosen = HardNegatives(
         count=settings.negatives,

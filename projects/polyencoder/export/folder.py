@@ -30,7 +30,6 @@ from polyencoder.storage.files import (
     alone_in,
     atomic_write,
     fsync,
-    holds_files,
     reporting_write_errors,
     written_meanwhile,
 )
@@ -159,7 +158,7 @@ def _holds_model(target: Path) -> bool:
     """Whether a folder holds a model; CheckpointError if it holds other files."""
     if target.exists() and not target.is_dir():
         raise CheckpointError(f"{target}: is a file; give a folder to write the model in")
-    if not holds_files(target):
+    if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
         return False
     if not (target / CONFIG).is_file():
         raise CheckpointError(f"{target}: has other files in it; give a new folder, or one with an earlier export")

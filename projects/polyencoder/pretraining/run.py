@@ -71,7 +71,7 @@ def pretrain(settings: PretrainingSettings) -> PretrainingReport:
         ConfigError: settings that contradict each other.
         InputError: an invalid corpus.
         TrainingError: training diverged, or another process trains in that folder.
-        CheckpointError: the folder holds a run with other settings, or a model that was not trained there.
+        CheckpointError: the folder holds a run with other settings, or a model that no run wrote.
     """
     with run_folder(Path(settings.data.out)) as processes, logged_by_default(show=processes.is_first):
         return _pretrain(settings, processes)

@@ -146,11 +146,6 @@ def why_no_folder(path: Path) -> str | None:
     return "is a file" if path.exists() else f"is a link to {os.readlink(path)}, which does not exist"
 
 
-def holds_files(folder: Path) -> bool:
-    """Whether there is a folder with more in it than hidden files."""
-    return folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
-
-
 def _check_folder_of(target: Path, *, shown: Path | None = None) -> None:
     """Tries to create a file in the nearest existing parent folder."""
     folder = next(parent for parent in target.absolute().parents if parent.exists())

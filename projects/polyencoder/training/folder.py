@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.files import holds_files
-from polyencoder.storage.names import CONFIG
+from polyencoder.export.folder import README
+from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 
@@ -16,6 +16,9 @@ FOLDER = "training"
 CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{FOLDER}/curve.png"
 REPORT = f"{FOLDER}/report.html"
 TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
+
+_REPLACED = (CONFIG, README, TOKENIZER, WEIGHTS)
+_OF_A_RUN = (RECORD, CHECKPOINT, f"{CHECKPOINT}.lock")  # the last alone after a kill at the start
 
 RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores"}
 """Settings that may change when a run resumes, or in another process."""
@@ -26,11 +29,12 @@ def run_folder(out: Path) -> Iterator[Processes]:
     """Locks a run's folder for this run; yields the run's processes.
 
     Raises:
-        CheckpointError: it holds other files, such as a model that was not trained there.
+        CheckpointError: it holds what a run writes, such as a model or a README.md, but no run wrote it.
         TrainingError: another process trains in it.
     """
-    if holds_files(out) and not (out / FOLDER).is_dir():
-        what = "a model" if (out / CONFIG).is_file() else "other files"
+    there = [name for name in _REPLACED if (out / name).exists()]
+    if there and not any((out / name).exists() for name in _OF_A_RUN):
+        what = "a model" if CONFIG in there else there[0]
         raise CheckpointError(f"{out}: holds {what}, but no run to resume ({FOLDER}/); give another folder")
     processes = Processes.of_this_group()
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None

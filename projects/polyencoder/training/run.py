@@ -107,7 +107,7 @@ def train_ranker(
         ConfigError: settings that contradict each other, or a tracker whose package is not installed.
         InputError: invalid data.
         TrainingError: training diverged, the last checkpoint could not be written, or another process trains there.
-        CheckpointError: the folder holds a run with other settings, or a model that was not trained there.
+        CheckpointError: the folder holds a run with other settings, or a model that no run wrote.
     """
     with run_folder(Path(settings.data.out)) as processes, logged_by_default(show=processes.is_first):
         return _train(settings, processes, train=train, valid=valid, callbacks=callbacks)

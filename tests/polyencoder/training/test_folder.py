@@ -8,7 +8,7 @@ import pytest
 
 from polyencoder.errors import CheckpointError, TrainingError
 from polyencoder.storage.names import CONFIG
-from polyencoder.training.folder import CHECKPOINT, FOLDER, run_folder
+from polyencoder.training.folder import CHECKPOINT, FOLDER, RECORD, run_folder
 
 
 def test_two_runs_cannot_train_in_one_folder(tmp_path):
@@ -35,13 +35,33 @@ def test_what_a_run_wrote_stays_when_it_fails(tmp_path):
     assert [path.name for path in (out / FOLDER).iterdir()] == ["checkpoint.pt"]
 
 
-@pytest.mark.parametrize(("name", "what"), [(CONFIG, "a model"), ("README.md", "other files")])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [(CONFIG, "a model"), *((name, name) for name in ("README.md", "tokenizer.json", "model.safetensors"))],
+)
 def test_what_was_made_elsewhere_is_not_overwritten(tmp_path, name, what):
+    (tmp_path / FOLDER).mkdir()  # a folder of that name alone makes no run of a project
     (tmp_path / name).write_text("{}")
     with pytest.raises(CheckpointError, match=f"holds {what}, but no run to resume"), run_folder(tmp_path):
         pass
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, FOLDER])
+
+
+@pytest.mark.parametrize("written", [CHECKPOINT, f"{CHECKPOINT}.lock", RECORD])
+def test_what_a_run_wrote_is_resumed(tmp_path, written):
+    """Also of one that was killed at its start, or whose checkpoint was removed to save space."""
     (tmp_path / FOLDER).mkdir()
-    with run_folder(tmp_path):  # the model of a run
+    for name in (CONFIG, "README.md", written):
+        (tmp_path / name).write_text("{}")
+    with run_folder(tmp_path):
         pass
-    assert (tmp_path / name).is_file()
+    assert (tmp_path / CONFIG).is_file()
+
+
+def test_other_files_do_not_matter(tmp_path):
+    """Such as the data, a log, or the lost+found of a disk."""
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "log.txt").touch()
+    with run_folder(tmp_path):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "lost+found"]
