@@ -72,7 +72,7 @@ class Feedback:
                 while data:
                     data = data[file.write(data) :]
             except OSError:
-                os.truncate(path, end)  # a partial line would corrupt the next one
+                file.truncate(end)  # a partial line would corrupt the next one
                 raise
 
 

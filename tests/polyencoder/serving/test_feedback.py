@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -70,18 +71,42 @@ def test_lines_of_several_workers_do_not_mix(tmp_path):
     assert sorted(int(line["context"][0]) for line in lines) == list(range(40))
 
 
-def test_a_full_disk_leaves_no_half_of_a_line(tmp_path):
-    feedback = Feedback(tmp_path / "said.jsonl")
-    feedback.write(["a"], "b", candidates=[], good=True)
+@contextmanager
+def full_disk():
+    """No file grows beyond 1,000 bytes."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        with pytest.raises(PolyencoderError, match="cannot be written"):
-            feedback.write(["a"], "b" * 5000, candidates=[], good=True)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_leaves_no_half_of_a_line(tmp_path):
+    feedback = Feedback(tmp_path / "said.jsonl")
+    feedback.write(["a"], "b", candidates=[], good=True)
+    with full_disk(), pytest.raises(PolyencoderError, match="cannot be written"):
+        feedback.write(["a"], "b" * 5000, candidates=[], good=True)
     feedback.write(["c"], "d", candidates=[], good=True)
     assert [json.loads(line)["response"] for line in (tmp_path / "said.jsonl").read_text().splitlines()] == ["b", "d"]
+
+
+def test_a_full_disk_leaves_the_new_file_of_a_rotation_alone(tmp_path, monkeypatch):
+    said, old = tmp_path / "said.jsonl", tmp_path / "old.jsonl"
+    feedback = Feedback(said)
+    feedback.write(["a"], "b", candidates=[], good=True)
+
+    @contextmanager
+    def rotated():
+        said.rename(old)
+        said.write_text("new")
+        yield
+
+    monkeypatch.setattr(feedback, "_lock", rotated())
+    with full_disk(), pytest.raises(PolyencoderError, match="cannot be written"):
+        feedback.write(["a"], "b" * 5000, candidates=[], good=True)
+    assert said.read_text() == "new"
+    assert [json.loads(line)["response"] for line in old.read_text().splitlines()] == ["b"]
 
 
 def test_a_file_that_cannot_be_written_is_an_error(tmp_path):
