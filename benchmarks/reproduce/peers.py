@@ -33,7 +33,7 @@ from polyencoder.evaluation.metrics import Tally, of_example, ranks
 
 SCALE = 20.0  # of cosines, its default
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-CACHED = 16
+CACHED = 2
 """Texts with activations in memory at once when a late-interaction encoder is trained; no result depends on it."""
 ENCODED = 512
 """Contexts whose token vectors are in memory at once."""
