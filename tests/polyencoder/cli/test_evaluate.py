@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from polyencoder.cli import evaluate as evaluate_command
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.trec import read_qrels, read_run
 from polyencoder.errors import ConfigError, InputError
@@ -98,7 +97,7 @@ def test_the_report_is_printed_though_the_run_cannot_be_written(beir, tmp_path, 
         run.write_text("theirs")
         return evaluate_retrieval(*args, **options)
 
-    monkeypatch.setattr(evaluate_command, "evaluate_retrieval", searched)
+    monkeypatch.setattr("polyencoder.evaluation.retrieval.evaluate_retrieval", searched)
     done = invoke(*ASKED, "--run-out", run)
     assert done.exit_code == 1
     assert done.stdout.startswith("3 judged queries\n")

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from polyencoder.cli import importing
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import export_folder
 from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, SentencePiece
@@ -38,8 +37,8 @@ def calls(monkeypatch, backbone_folder) -> list:
 
         return read
 
-    monkeypatch.setattr(importing, "import_fairseq", reader("fairseq", "roberta"))
-    monkeypatch.setattr(importing, "import_xlm", reader("XLM", "bert"))
+    monkeypatch.setattr("polyencoder.importing.fairseq.import_fairseq", reader("fairseq", "roberta"))
+    monkeypatch.setattr("polyencoder.importing.xlm.import_xlm", reader("XLM", "bert"))
     return asked
 
 
@@ -157,7 +156,7 @@ def test_a_folder_that_appears_meanwhile_is_not_written_over(run, tmp_path, monk
             (tmp_path / "out").mkdir()
             (tmp_path / "out" / name).write_text("theirs")
 
-        monkeypatch.setattr(importing, "import_fairseq", read)
+        monkeypatch.setattr("polyencoder.importing.fairseq.import_fairseq", read)
         fails(run, FAIRSEQ, CheckpointError, message, *FAIRSEQ_FLAGS)
         assert [(path.name, path.read_text()) for path in (tmp_path / "out").iterdir()] == [(name, "theirs")]
         shutil.rmtree(tmp_path / "out")
@@ -167,8 +166,8 @@ def test_a_folder_that_appears_meanwhile_is_not_written_over(run, tmp_path, monk
         ranker = make_ranker("poly")
         return ranker.model, ranker.text
 
-    monkeypatch.setattr(importing, "import_parlai", imported)
-    monkeypatch.setattr(importing, "is_parlai_model", lambda file: True)
+    monkeypatch.setattr("polyencoder.importing.import_parlai", imported)
+    monkeypatch.setattr("polyencoder.importing.is_parlai_model", lambda file: True)
     fails(run, FAIRSEQ, CheckpointError, "another process has written it meanwhile")
     assert '"bi"' in (tmp_path / "out" / "config.json").read_text()
 

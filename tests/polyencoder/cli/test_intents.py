@@ -158,7 +158,7 @@ def test_a_head_that_appears_meanwhile_is_not_replaced(run, tmp_path, monkeypatc
         others.update({path.name: path.read_bytes() for path in (tmp_path / "head").iterdir()})
         return report
 
-    monkeypatch.setattr("polyencoder.cli.intents.train_intents", slow_training)
+    monkeypatch.setattr("polyencoder.intents.training.train_intents", slow_training)
     with pytest.raises(CheckpointError, match="head: cannot be written .another process has written it meanwhile"):
         run(*arguments, "-o", "head")
     assert {path.name: path.read_bytes() for path in (tmp_path / "head").iterdir()} == others

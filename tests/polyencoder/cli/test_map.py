@@ -58,7 +58,7 @@ def test_a_model_that_appears_meanwhile_is_not_replaced(run, tmp_path, monkeypat
         shutil.copytree(tmp_path / "model", tmp_path / "mapped")
         return fit_map(*parts, **options)
 
-    monkeypatch.setattr("polyencoder.cli.map.fit_map", slow_training)
+    monkeypatch.setattr("polyencoder.training.candidate_map.fit_map", slow_training)
     with pytest.raises(CheckpointError, match="mapped: cannot be written .another process has written it meanwhile"):
         run("--out", "mapped")
     kept = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}

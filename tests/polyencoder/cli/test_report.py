@@ -181,7 +181,7 @@ def test_a_page_that_another_process_writes_meanwhile_is_kept(made, monkeypatch)
         (made / "page.html").write_text("theirs")
         return "mine"
 
-    monkeypatch.setattr("polyencoder.cli.report.report_page", meanwhile)
+    monkeypatch.setattr("polyencoder.report.page.report_page", meanwhile)
     with pytest.raises(PolyencoderError, match="another process has written it meanwhile"):
         write_report(made / "run", settings=ReportSettings(html=made / "page.html"))
     assert (made / "page.html").read_text() == "theirs"
