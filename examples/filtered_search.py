@@ -1,4 +1,4 @@
-"""Search many replies within a filter, while they change: add, remove, filter, certify.
+"""Search many replies within a filter, while they change: add, remove, filter.
 
     python examples/filtered_search.py 100000
 

@@ -1,4 +1,4 @@
-"""Fast, accurate response rankers: bi-, cross- and poly-encoders, without ParlAI.
+"""Response rankers without ParlAI: bi-, poly-, late-interaction and cross-encoders, and ConveRT.
 
 from polyencoder import Ranker
 ranker = Ranker.from_pretrained("path-or-hub-id")

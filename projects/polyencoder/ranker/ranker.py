@@ -49,12 +49,12 @@ _METHOD_HINTS = {  # method names of other libraries -> what to call here
 
 
 class Ranker(Scorer):
-    """Ranks candidate replies to a context with a bi-, poly- or cross-encoder, or a ConveRT.
+    """Ranks candidate replies to a context with a bi-, poly-, late-interaction or cross-encoder, or a ConveRT.
 
     Examples:
         >>> ranker = Ranker.from_pretrained("path-or-hub-id")
-        >>> ranker.rank(["your persona: i ski .", "hi !"], ["do you ski ?", "hello , i love snow ."], top_k=1)
-        [Ranked(index=1, text='hello , i love snow .', score=7.31)]
+        >>> ranker.rank(["your persona: i ski .", "hi !"], ["do you ski ?", "hello , i love snow ."], top_k=1)[0].text
+        'hello , i love snow .'
     """
 
     def __init__(
