@@ -10,11 +10,14 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may fetch anything; read when huggingface_hub is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only wait for each other
 
+import ctypes
 import gc
 import importlib.util
 import json
 import logging
 import random
+import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +62,10 @@ hypothesis_settings.register_profile(
     "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
 hypothesis_settings.load_profile("untimed")
+# What a test has forked ends with the test's process: xdist learns of that end only when nobody holds its pipe.
+if sys.platform == "linux":
+    prctl, PR_SET_PDEATHSIG = ctypes.CDLL(None).prctl, 1
+    os.register_at_fork(after_in_child=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
 # Mutants are judged by this one: it is enough to know that a test fails.
 hypothesis_settings.register_profile(
     "unshrunk", hypothesis_settings.get_profile("untimed"), derandomize=True, phases=[Phase.explicit, Phase.generate]

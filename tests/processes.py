@@ -14,6 +14,8 @@ import torch.distributed as dist
 
 __all__ = ["forked_commands", "in_processes", "killed_after"]
 
+SECONDS = 60  # for a process that has answered, to end
+
 
 @pytest.fixture
 def forked_commands(monkeypatch):
@@ -65,7 +67,8 @@ def in_processes(tmp_path):
                 for child, _ in started:
                     child.kill()
             for child, _ in started:
-                child.join()
+                child.join(SECONDS)  # gloo's threads may wait for each other when a process ends
+                child.kill()
         for ok, value in answers:
             if not ok:
                 pytest.fail(value)

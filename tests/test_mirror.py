@@ -12,6 +12,7 @@ LIBRARY, TESTS = ROOT / "projects" / "polyencoder", ROOT / "tests" / "polyencode
 # Modules that no file of the mirrored folder imports or is named after -> the file that tests them through the command,
 # the server or the class that uses them. A new module has its own file instead.
 TESTED_BY = {
+    "cli/importing.py": "cli/test_import.py",
     "cli/overlap.py": "pretraining/test_overlap.py",
     "cli/prepare_reddit.py": "pretraining/test_reddit.py",
     "cli/serve.py": "serving/test_run.py",

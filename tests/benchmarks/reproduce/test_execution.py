@@ -100,8 +100,11 @@ def test_a_step_is_ended_at_the_deadline_with_what_it_started_and_goes_on(places
         "there.write_text(str(subprocess.Popen(['sleep', '600']).pid)); time.sleep(600)"
     )
     run = a_run(python("train", code, pattern=r"(?P<n>\d+) whole"))
-    with pytest.raises(OutOfTime):
-        execute(run, scale="small", seed=0, places=places, deadline=time.monotonic() + 3)
+    for seconds in (3, 30, 300):  # the step begins within them, however busy the machine is
+        with pytest.raises(OutOfTime):
+            execute(run, scale="small", seed=0, places=places, deadline=time.monotonic() + seconds)
+        if (tmp_path / "half").exists():
+            break
     child = (tmp_path / "half").read_text()
     assert subprocess.run(["ps", "-o", "stat=", "-p", child], capture_output=True, text=True).stdout.strip()[:1] in (
         "",
