@@ -9,6 +9,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may fetch anything; read when huggingface_hub is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only wait for each other
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # else its threads may stop a test that forks
 
 import ctypes
 import gc
