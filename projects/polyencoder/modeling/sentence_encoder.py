@@ -141,11 +141,13 @@ def static_file(name: str | os.PathLike[str], file: str) -> str | None:
 def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `RankerConfig` that follow from a sentence encoder, except the `given` ones; logs them.
 
-    Empty for other encoders, or an unreachable hub id. Raises as `sentence_vectors` does, and for what rankers do not
-    have.
+    Empty for an unreachable hub id, and for other encoders: a warning names trained layers behind the transformer.
+    Raises as `sentence_vectors` does, and for what rankers do not have.
     """
     vectors = sentence_vectors(name)
     if vectors is None:
+        if layers := _left_out(name):
+            _log.warning("%s: only its transformer is taken, not its %s: train before you use it", name, layers)
         return {}
     own = ("output_scaling",) if given.get("normalize") is False else ()  # its scaling is the cosine's
     fields = vectors.fields(architecture, given=(*given, *own))
@@ -175,6 +177,14 @@ def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
 def _kind(module: dict[str, Any]) -> str:
     """The name of a module's class."""
     return str(module.get("type", "")).rpartition(".")[2]
+
+
+def _left_out(name: str | os.PathLike[str]) -> str:
+    """The trained layers behind the transformer of an encoder without a pooling: a reranker's, a ColBERT's."""
+    modules = [_kind(module) for module in _json(name, "modules.json", list) or [] if isinstance(module, dict)]
+    models = (_json(name, "config.json", dict) or {}).get("architectures") or []
+    heads = [str(model) for model in models if str(model).endswith("ForSequenceClassification")]
+    return ", ".join(modules[1:] or [f"classifier ({head})" for head in heads])
 
 
 def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> PurePosixPath:

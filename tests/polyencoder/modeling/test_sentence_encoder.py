@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -161,6 +162,31 @@ def test_what_is_no_sentence_encoder(backbone_folder, sentence_encoder):
     assert sentence_vectors(backbone_folder("bert")) is None
     assert sentence_vectors(sentence_encoder(None, ("Transformer",))) is None
     assert sentence_vectors("nobody/has-this") is None  # without a network
+
+
+@pytest.mark.parametrize(
+    ("modules", "model", "left_out"),
+    [
+        (None, "BertModel", None),
+        (None, "BertForMaskedLM", None),
+        (None, "BertForSequenceClassification", r"classifier \(BertForSequenceClassification\)"),  # a reranker
+        (("Transformer",), "BertModel", None),
+        (("Transformer", "Dense"), "BertModel", "Dense"),  # a ColBERT
+        (("MLMTransformer", "SpladePooling"), "BertForMaskedLM", "SpladePooling"),
+    ],
+)
+def test_trained_layers_that_are_left_out_are_named(
+    backbone_folder, sentence_encoder, caplog, modules, model, left_out
+):
+    folder = backbone_folder("bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "architectures": [model]}))
+    if modules:
+        shutil.copy(sentence_encoder(None, modules) / "modules.json", folder)
+    Ranker.from_backbone(folder, architecture="cross")
+    said = [record.getMessage() for record in caplog.records if "only its transformer is taken" in record.getMessage()]
+    assert bool(said) == bool(left_out)
+    assert not left_out or re.search(f"not its {left_out}: train", said[0])
 
 
 @pytest.mark.parametrize(
