@@ -24,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
 
 from polyencoder.errors import ConfigError, InputError, first_line
-from polyencoder.settings.fields import Leaf, Needs, Without, leaves
+from polyencoder.settings.fields import Leaf, Needs, Without, leaves, set_help
 from polyencoder.settings.messages import config_error
 
 PANELS = (
@@ -56,6 +56,8 @@ def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[
         for one in dataclasses.fields(made):
             if words := made.__pydantic_fields__[one.name].description:  # a field of a base class has its help
                 one.metadata = MappingProxyType({**one.metadata, "help": " ".join(words.split())})
+            if dataclasses.is_dataclass(plain := one.default_factory) and not issubclass(plain, Settings):
+                set_help(plain)
         build = made.__init__
 
         @functools.wraps(build)

@@ -148,6 +148,12 @@ def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> It
             yield from _leaves(inner, (*path, one.name), tuple(own))
 
 
+def set_help(cls: type) -> None:
+    """Makes the docstrings under a plain dataclass's fields their help, in one line: cyclopts keeps line breaks."""
+    for one in dataclasses.fields(cls):
+        one.metadata = MappingProxyType({**one.metadata, "help": _docstrings(cls).get(one.name, "")})
+
+
 @functools.cache
 def _docstrings(cls: type) -> dict[str, str]:
     """The docstrings under the fields of a plain dataclass."""

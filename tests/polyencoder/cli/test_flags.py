@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -232,6 +233,13 @@ def test_help_is_shown_behind_flags_too(arguments):
     done = invoke(*arguments)
     assert done.exit_code == 0
     assert done.stdout.startswith(f"Usage: polyencoder {' '.join(one for one in arguments[:-3])} ")
+
+
+@pytest.mark.parametrize("command", ["search", "index"])
+def test_the_lines_of_a_help_text_begin_in_one_column(command):
+    """Those of plain dataclasses, too, whose docstrings have line breaks and indentation."""
+    rows = [line for line in invoke(command, "--help").stdout.splitlines() if re.match(r"│ {20}", line)]
+    assert len({len(line) - len(line[1:].lstrip()) for line in rows}) == 1
 
 
 @pytest.mark.slow
