@@ -49,8 +49,8 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
         model: A model file of parlai train_model, a model folder, or a hub id.
         folder: The folder to write: a new one, or an earlier export.
     """
-    from polyencoder.export.card import read_run
-    from polyencoder.export.folder import README, export_folder
+    from polyencoder.export.card import read_run, trained_dims
+    from polyencoder.export.folder import EXPORTED, README, export_folder
     from polyencoder.ranker.ranker import Ranker
 
     examples = read_examples(settings.check, columns=settings.columns.columns)[0] if settings.check else []
@@ -61,23 +61,34 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
         except ConfigError:
             kind = ranker.model.config.architecture
             raise ConfigError(f"--quantize is for convert models; {model} is {kind}") from None
-    if settings.vector_dim is not None:
-        ranker = ranker.shortened(settings.vector_dim)
-    whole = settings.vector_dim is None
+    whole, run = settings.vector_dim is None, read_run(model)
     card = Path(model) / README  # of a folder that was exported already: it knows of the training
+    earlier_card = card.read_text(encoding="utf-8") if card.is_file() else None
+    untrained = False
+    if settings.vector_dim is not None:
+        shorter = ranker.shortened(settings.vector_dim)
+        trained = trained_dims(run, earlier_card)
+        untrained = settings.vector_dim < ranker.model.dim and settings.vector_dim not in trained
+        ranker = shorter
     change = export_folder(
         ranker,
         folder,
         dtype=settings.dtype,
-        run=read_run(model) if whole else None,  # whose measures are of whole vectors
-        earlier_card=card.read_text(encoding="utf-8") if whole and card.is_file() else None,
+        run=run if whole else None,  # whose measures are of whole vectors
+        earlier_card=earlier_card if whole else None,
         onnx=settings.onnx,
         int8=settings.int8,
         examples=examples,
     )
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and not path.name.startswith("."):
+    for path in (folder / name for name in sorted(EXPORTED)):
+        if path.is_file():
             say(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
+    if untrained:
+        say(
+            f"warning: {model} has no record of a training for its first {settings.vector_dim} dimensions "
+            "(--matryoshka), which may rank worse: compare both with polyencoder evaluate",
+            err=True,
+        )
     if change:
         say(
             f"{_recall(examples)} on {len(examples):,} examples: {100 * change.before:.2f} with torch, "

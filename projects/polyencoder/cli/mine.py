@@ -108,8 +108,8 @@ def mine(settings: MineSettings) -> None:
             shown.update(len(batch))
         if not counts["negatives"]:
             raise InputError(
-                f"{out}: not written, as none of the {counts['pairs']:,} pairs has a hard negative: there are too few "
-                f"wrong responses for ranks {settings.ranks}, or a margin leaves all of them out",
+                f"{out}: not written, as no pair has a hard negative: there are too few wrong responses for ranks "
+                f"{settings.ranks}, or a margin leaves all of them out",
                 argument="ranks",
             )
     say(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")

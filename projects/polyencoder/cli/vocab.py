@@ -94,6 +94,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
             convert, count = learn_subwords_of_size(words, settings.size, subwords, said=_say if bars else None)
         with reporting_write_errors(path):
             write_text(path, convert.to_str(pretty=True), overwrite=settings.overwrite)
+            (settings.out / TOKENIZER_CONFIG).unlink(missing_ok=True)  # of a tokenizer that was there
         ids = "1 id" if subwords.buckets == 1 else f"{subwords.buckets:,} ids"
         say(
             f"{path}: {len(convert.subwords):,} subwords that occur at least {count:,} times in {sentences(total)}, "

@@ -112,6 +112,12 @@ def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     return TrainingRun(flags, metrics, base_model=base_model, **length)
 
 
+def trained_dims(run: TrainingRun, card: str | None) -> set[int]:
+    """The numbers of first dimensions that a training with `matryoshka` trained, too, as its options or card say."""
+    row = re.search(r"^\| `--matryoshka` \| `(.*)` \|$", card or "", re.M)
+    return {int(number) for number in re.findall(r"\d+", f"{run.flags.get('matryoshka')} {row and row[1]}")}
+
+
 def model_card(
     ranker: TextRanker, *, name: str, run: TrainingRun | None = None, dtype: str = "float32", graphs: str = ""
 ) -> str:

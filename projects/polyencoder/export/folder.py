@@ -38,6 +38,8 @@ from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8, CONFIG, TOK
 
 README = "README.md"
 _OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, "tokenizer_config.json", *GRAPHS)
+EXPORTED = (CONFIG, WEIGHTS, TOKENIZER, DESCRIPTION, *_OF_THE_MODEL)
+"""The names of the files that an export writes or removes."""
 _CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch
 
 

@@ -88,13 +88,15 @@ def tune(settings: TuneSettings) -> TuningReport:
     out = Path(settings.data.out)
     if (out / CONFIG).is_file():
         raise CheckpointError(f"{out}: holds a model; give another folder for the study", argument="out")
+    if (out / BEST).exists() and not (out / STUDY).exists():
+        raise CheckpointError(f"{out}: holds {BEST}, but no study ({STUDY}); give another folder", argument="out")
     lock = TrainingLock(out / STUDY, argument="out")
     study = None
     try:
         study = _Study(optuna, _open(optuna, settings, out / STUDY), settings, out)
         return study.run()
-    except (ConfigError, InputError):
-        if study is not None and not study.finished():  # other settings may be given next
+    except (ConfigError, InputError, CheckpointError):
+        if study is not None and not study.finished():  # other settings, or another folder, may be given next
             (out / STUDY).unlink()
         raise
     finally:

@@ -47,6 +47,29 @@ def test_shorter_vectors(run, make_ranker, sentences, tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+def test_shorter_vectors_that_were_not_trained(make_ranker, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "whole")
+
+    def warning(dim: int) -> str:
+        return run_command("export", tmp_path / "whole", tmp_path / "short", "--vector-dim", dim).stderr
+
+    assert "whole has no record of a training for its first 5 dimensions (--matryoshka)" in warning(5)
+    assert warning(16) == "", "all of them"
+    (tmp_path / "whole" / "README.md").write_text("| `--matryoshka` | `(8, 5)` |\n")
+    assert warning(5) == ""
+    assert "its first 4 dimensions" in warning(4)
+    (tmp_path / "whole.opt").write_text('{"override": {"matryoshka": "4"}}')
+    assert warning(4) == ""
+
+
+def test_it_lists_what_it_wrote(run, make_ranker, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "whole")
+    run(tmp_path / "whole", tmp_path / "out")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    lines = run(tmp_path / "whole", tmp_path / "out").splitlines()
+    assert [Path(line.split()[0]).name for line in lines] == NAMES
+
+
 @pytest.fixture
 def ranker(make_ranker) -> Ranker:
     return make_ranker("poly")

@@ -55,6 +55,7 @@ def test_a_vocabulary_that_is_there_is_kept(corpus, tmp_path, name):
         run(corpus, "--out", tmp_path, "--min-count", 4)
     assert (tmp_path / name).read_text() == "mine"
     assert run(corpus, "--out", tmp_path, "--min-count", 4, "--overwrite").exit_code == 0
+    assert [path.name for path in tmp_path.iterdir() if path != corpus] == ["tokenizer.json"]
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,18 @@ def test_a_study_keeps_its_settings_and_folder(settings, tmp_path):
     (tmp_path / "other" / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="holds a model; give another folder for the study"):
         tune(settings(out=str(tmp_path / "other")))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "best.yaml").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"mine: holds best\.yaml, but no study \(study\.sqlite\); give another"):
+        tune(settings(out=str(tmp_path / "mine")))
+    (tmp_path / "theirs" / "trial-0").mkdir(parents=True)
+    (tmp_path / "theirs" / "trial-0" / "README.md").write_text("theirs")
+    with pytest.raises(CheckpointError, match=r"trial-0: holds README\.md, but no run to resume"):
+        tune(settings(out=str(tmp_path / "theirs")))
+    assert [one.name for folder in ("mine", "theirs") for one in (tmp_path / folder).iterdir()] == [
+        "best.yaml",
+        "trial-0",
+    ]
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "study.sqlite").write_text("no database" * 100)
     with pytest.raises(CheckpointError, match="study.sqlite: cannot be opened"):
