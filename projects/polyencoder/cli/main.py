@@ -148,7 +148,7 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
         command, bound, unread, _ = app.parse_known_args(_with_files_behind_the_options(arguments))
     except CycloptsError as error:
         raise _translated(error, arguments) from None
-    if unknown := [word for word in unread if word.startswith("-")]:
+    if unknown := [word for word in unread if _is_flag(word)]:
         raise _unknown(unknown, name)
     if unread:
         words = ", ".join(map(repr, unread))
@@ -232,7 +232,7 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
         return _no_command(unread[0], _below(error.app), of=f" of {' '.join(chain)}")
     if chain:
         names = {name for argument in _arguments_of(arguments[0]) for name in argument.names}
-        flags = [word for word in unread if word.startswith("-")]
+        flags = [word for word in unread if _is_flag(word)]
         unknown = [flag for flag in flags if flag.partition("=")[0] not in names]
         if len(unknown) < len(flags):  # it failed at a flag, and has read nothing: short ones may be values
             unknown = [flag for flag in unknown if flag.startswith("--")]
@@ -257,6 +257,11 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
         if asked and asked.name.isupper():  # files
             missing.insert(0, asked.name.removeprefix("--"))
     return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}")
+
+
+def _is_flag(word: str) -> bool:
+    """Whether a word is a flag, known or not: `-` and `-5` are values."""
+    return word.startswith("-") and word.lstrip("-")[:1].isalpha()
 
 
 def _no_command(name: str, known: Sequence[str], *, of: str = "") -> UsageError:

@@ -136,6 +136,15 @@ def test_a_text_without_quotes():
     )
 
 
+@pytest.mark.parametrize("word", ["-5", "-"])
+def test_a_value_without_a_flag(word):
+    done = invoke("train", "--backbone", "none", "--train", "-", word, "--out", "out")
+    assert (done.exit_code, done.stderr.partition(":")[2]) == (
+        2,
+        f" unexpected '{word}': a value follows its flag, and one with spaces is in quotes\n",
+    )
+
+
 def test_a_switch_with_a_value_that_it_cannot_have():
     done = invoke(*TRAIN, "--bf16=maybe")
     assert (done.exit_code, done.stdout) == (2, "")
