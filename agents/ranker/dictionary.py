@@ -240,7 +240,9 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
         return read_tokenizer(path), fields
     if not weights and _has_merges(dict_file, opt):
         logging.info(f"loading ParlAI's dictionary {dict_file}")
-        return read_merge_vocabulary(dict_file, lower_case=opt.get("dict_lower", True))
+        merges, fields = read_merge_vocabulary(dict_file, lower_case=opt.get("dict_lower", True))
+        check_existing_vocabulary(opt, merges, dict_file)  # before a tokenizer.json is written
+        return merges, fields
     if weights or os.path.exists(dict_file):
         codes = "" if weights else f", nor {os.path.basename(dict_file)}{CODES}, as of --dict-tokenizer bpe"
         raise CheckpointError(

@@ -165,10 +165,12 @@ def check_existing_vocabulary(opt: Opt, tokenizer: AnyTokenizer, path: str) -> N
     if given.get("dict_lower", is_lower) != is_lower:
         what = "ignores case" if is_lower else "has upper case"
         raise CheckpointError(f"--dict-lower {given['dict_lower']}: the vocabulary in {path} {what}: {remedy}")
-    if 0 < given.get("dict_maxtokens", 0) < size > SMALLEST_VOCABULARY:
-        raise CheckpointError(
-            f"--dict-maxtokens {given['dict_maxtokens']}: the vocabulary in {path} has {size:,} tokens: {remedy}"
-        )
+    at_most = given.get("dict_maxtokens", 0)
+    of_size = f"--dict-maxtokens {at_most}: the vocabulary in {path} has {size:,} tokens"
+    if 0 < at_most < size > SMALLEST_VOCABULARY:
+        raise CheckpointError(f"{of_size}: {remedy}")
+    if at_most > size:  # perhaps as there were no more to learn
+        logging.info(f"{of_size}, and is kept: remove the file and the .dict beside it to train another")
 
 
 def check_origin(

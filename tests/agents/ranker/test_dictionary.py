@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import parlai.utils.logging as logging
 import pytest
 import torch
 from hypothesis import given
@@ -118,6 +119,14 @@ def test_a_dictionary_that_is_there_is_the_one_that_flags_ask_for(dictionary, fl
 def test_a_dictionary_is_the_one_that_the_flags_it_was_trained_with_ask_for(flags, task, tmp_path):
     path = str(build(tmp_path / "x.dict", task, **flags))
     assert RankerDictionary({"dict_file": path, "override": flags}).text
+
+
+def test_a_larger_size_is_no_larger_dictionary(dictionary, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(logging, "info", said.append)
+    RankerDictionary({"dict_file": dictionary, "override": {"dict_maxtokens": 999}})
+    assert said[-1].startswith("--dict-maxtokens 999: the vocabulary in ")
+    assert said[-1].endswith("has 317 tokens, and is kept: remove the file and the .dict beside it to train another")
 
 
 def test_the_size_and_the_case_are_those_asked_for(task, tmp_path):
