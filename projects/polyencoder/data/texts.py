@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from polyencoder.checks import lone_surrogates
-from polyencoder.data.readers import format_of, records
+from polyencoder.data.readers import format_of, lines, open_bytes, records
 from polyencoder.errors import InputError
 
 TEXT_COLUMNS = ("text", "turns", "context", "response")
@@ -34,11 +34,14 @@ def read_records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
     Empty lines are left out. Raises InputError for a file that cannot be read, and a line that is no JSON object.
     """
-    of_lines = format_of(path) == "txt"
-    for where, record in records(path):
-        if of_lines and not record["text"].strip():
-            continue
-        yield where, _of_line(record["text"], where=where) if of_lines else record
+    if format_of(path) != "txt":
+        yield from records(path)
+        return
+    with open_bytes(path) as file:
+        for number, line in lines(file):
+            if line.strip():
+                where = f"{file.path}, line {number}"
+                yield where, _of_line(line, where=where)
 
 
 def _of_line(line: str, *, where: str) -> dict[str, Any]:

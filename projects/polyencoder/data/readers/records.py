@@ -20,6 +20,7 @@ from polyencoder.packages import require
 
 Record = dict[str, Any]
 ROWS_AT_ONCE = 1024  # of a Parquet file
+_KEYS = {"text", "context", "response", "messages", "turns", "sentences"}  # one of which each record has
 
 
 def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it) -> Iterator[tuple[str, Record]]:
@@ -27,7 +28,7 @@ def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it)
 
     Formats: `jsonl` (an object a line, or one array of objects; `.jsonl`, `.ndjson` and `.json`), `csv` and `tsv`
     (with a header row), `parquet`, and `txt` (every other name: `{"text": line}`), also with `.gz`, `.bz2`, `.xz` or
-    `.zst`. Empty lines are skipped, except in `txt`.
+    `.zst`. Empty lines are skipped, except in `txt`. A `txt` whose first line is a record in JSON is an error.
 
     Args:
         source: a path (`-` is standard input) or an open `DataFile`.
@@ -79,7 +80,21 @@ def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
 def _text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     with opened(source) as file:
         for number, line in lines(file, bad=bad):
-            yield f"{file.path}, line {number}", {"text": line}
+            where = f"{file.path}, line {number}"
+            if number == 1 and _is_record(line):
+                raise InputError(
+                    f"{where}: is JSON with {', '.join(map(repr, json.loads(line)))}, but is read as a text: give JSON "
+                    "lines in a file whose name ends in .jsonl"
+                )
+            yield where, {"text": line}
+
+
+def _is_record(line: str) -> bool:
+    """Whether a line is a JSON object as files of records have them."""
+    try:
+        return line.startswith("{") and not _KEYS.isdisjoint(json.loads(line))
+    except (ValueError, RecursionError):
+        return False
 
 
 def _parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:

@@ -44,6 +44,15 @@ def test_an_unknown_format_is_refused(write):
         records(write("a.txt", ""), format="xml")
 
 
+@pytest.mark.parametrize("name", ["a.txt", "a"])
+def test_records_are_not_read_as_texts(write, name):
+    path = write(name, '{"id": 1, "text": "a"}\n')
+    with pytest.raises(InputError, match=r"line 1: is JSON with 'id', 'text', but is read as a text: .* in \.jsonl"):
+        list(records(path))
+    for text in ('{"name": "a tool"}', "{text}", '["text"]', "{1}"):
+        assert read_all(write(name, text))[0] == [{"text": text}]
+
+
 # --- JSON lines ---
 
 
