@@ -52,7 +52,10 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
     from polyencoder.export.card import read_run, trained_dims
     from polyencoder.export.folder import EXPORTED, README, export_folder
     from polyencoder.ranker.ranker import Ranker
+    from polyencoder.training.folder import RECORD
 
+    if (folder / RECORD).exists():
+        raise ConfigError(f"{folder}: holds a training run, whose model an export would replace; give another folder")
     examples = read_examples(settings.check, columns=settings.columns.columns)[0] if settings.check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     if settings.quantize:

@@ -70,6 +70,18 @@ def test_it_lists_what_it_wrote(run, make_ranker, tmp_path):
     assert [Path(line.split()[0]).name for line in lines] == NAMES
 
 
+def test_the_model_of_a_run_is_not_replaced(make_ranker, tmp_path):
+    for name in ("run", "other"):
+        make_ranker("bi").save_pretrained(tmp_path / name)
+    (tmp_path / "run" / "training").mkdir()
+    (tmp_path / "run" / "training" / "run.json").write_text("{}")
+    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    for source in ("run", "other"):
+        command = ("export", tmp_path / source, tmp_path / "run", "--dtype", "float16")
+        command_fails(ConfigError, "run: holds a training run, whose model an export would replace", *command)
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+
+
 @pytest.fixture
 def ranker(make_ranker) -> Ranker:
     return make_ranker("poly")
