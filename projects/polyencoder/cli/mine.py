@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from polyencoder.cli.shared.loading import check_reads_candidates, load
-from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, bar, check_json_lines, say, shows_bars
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import ANCHORS, MESSAGES, POSITIVE, labels_of, usual_columns
 from polyencoder.data.loader import in_batches
@@ -85,6 +85,7 @@ def mine(settings: MineSettings) -> None:
         max_similarity=settings.max_positive_similarity,
     )
     check_writable(out, argument="out", overwrite=settings.overwrite)
+    check_json_lines(out)
     _check_column(settings)
     files = expand(settings.pairs)
     right = _responses(files, settings)

@@ -11,7 +11,7 @@ from typing import IO, Annotated
 from cyclopts import Parameter
 
 from polyencoder.checks import checked_count
-from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, bar, check_json_lines, say, shows_bars
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
@@ -44,6 +44,7 @@ def prepare_reddit(
     """
     checked_count("history", history)
     check_writable(out, argument="out", overwrite=overwrite)
+    check_json_lines(out.with_suffix("") if out.suffix == ".gz" else out)
     files, bad = expand(dump), BadExamples(skip=skip_bad_examples)
     if "-" in files:
         raise ConfigError("a dump cannot be standard input: give files")

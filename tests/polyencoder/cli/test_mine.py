@@ -110,6 +110,13 @@ def test_without_any_negative_nothing_is_written(run, tmp_path, options):
     assert not (tmp_path / "out.jsonl").exists()
 
 
+@pytest.mark.parametrize("name", ["out.csv", "out.jsonl.gz", "out"])
+def test_a_name_that_would_not_be_read_as_json_lines_is_refused(run, tmp_path, name):
+    with pytest.raises(ConfigError, match=rf"{name}: JSON lines are written; give the file the ending \.jsonl"):
+        run("-o", tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 def test_by_words(run):
     by_words = run("--words", "-n", 2)
     assert by_words[1]["candidates"] == ["two dogs and a cat ."]  # both responses with its words are right

@@ -98,6 +98,13 @@ def test_the_command_writes_a_corpus_and_says_what_it_left_out(dumps, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"RS_2019-01", "RC_2019-01", "RC_2019-02.gz", "pairs.jsonl.gz"}
 
 
+@pytest.mark.parametrize("name", ["pairs.csv", "pairs.jsonl.zst", "pairs"])
+def test_a_name_that_would_not_be_read_as_json_lines_is_refused(dumps, tmp_path, name):
+    with pytest.raises(ConfigError, match=r"JSON lines are written; give the file the ending \.jsonl"):
+        run_command("prepare-reddit", *dumps[0], "--out", tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
+
+from polyencoder.errors import ConfigError
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -27,6 +31,12 @@ def say(line: str, *, err: bool = False) -> None:
     """
     line = _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
     print(line, file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def check_json_lines(out: str | os.PathLike[str]) -> None:
+    """Raises ConfigError if a file of JSON lines has another ending, by which commands would read it."""
+    if (path := Path(out)).suffix.lower() not in (".jsonl", ".ndjson", ".json"):
+        raise ConfigError(f"{path}: JSON lines are written; give the file the ending .jsonl", argument="out")
 
 
 def one_line(text: str) -> str:
