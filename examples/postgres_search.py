@@ -2,7 +2,7 @@
 
     PGPASSWORD=... python examples/postgres_search.py postgres://me@localhost/shop
 
-Needs `pip install "parlai-polyencoder[postgres]"` and a server with the extension pgvector. It makes the table
+Needs `pip install ".[postgres]"` and a server with the extension pgvector. It makes the table
 `support_replies`, and a second run says that it exists.
 """
 

@@ -1,6 +1,6 @@
 """Rerank in a retrieval pipeline of LangChain: many cheap hits in, the three best passages out.
 
-pip install "parlai-polyencoder[langchain]"
+pip install ".[langchain]"
 python examples/rerank_langchain.py
 """
 

@@ -22,7 +22,7 @@ def main(
     out: str = "runs/own_pairs",
     *,
     encoder: str = "sentence-transformers/all-MiniLM-L6-v2",
-    max_updates: int = 20,
+    max_updates: int | None = None,
 ) -> None:
     report = train_ranker(
         TrainSettings(
@@ -33,9 +33,9 @@ def main(
             architecture="bi",
             batch_size=32,
             learning_rate=1e-4,
-            text_truncate=32,
-            label_truncate=32,
-            max_updates=max_updates,  # or epochs=3
+            text_truncate=128,  # tokens of a context; enough for a few turns
+            epochs=3,
+            max_updates=max_updates,
         )
     )
     for name, measured in (("TF-IDF", report.tfidf), ("before", report.before), ("trained", report.trained)):
