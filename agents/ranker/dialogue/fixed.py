@@ -19,6 +19,7 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, fixed_pool
+from polyencoder.data.readers import is_record
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build_options import SHARD_SIZE
@@ -35,12 +36,14 @@ def read_candidates(path: str) -> list[str]:
     """The distinct lines of a candidates file, in order."""
     flag = "--fixed-candidates-path"
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise InputError(f"{flag} {path}: no such file; give a text file with one candidate a line") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{flag} {path}: cannot be read as UTF-8 text ({error})") from None
     texts = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    if texts and is_record(texts[0]):
+        raise InputError(f"{flag} {path}: has JSON in it; give a text file with one candidate a line")
     if not texts:
         raise InputError(f"{flag} {path}: is empty; give a text file with one candidate a line")
     return texts

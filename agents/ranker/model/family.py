@@ -33,6 +33,7 @@ from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base
+from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_turns, train_tokenizer, turn_separator
 from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 
@@ -88,10 +89,12 @@ class ModelFamily:
 
     def named_tokenizer(self, opt: Opt) -> tuple[AnyTokenizer, Fields] | None:
         """Loads the tokenizer that a flag names (here `--backbone`); None if it is to be trained."""
-        if not opt.get("backbone"):
+        if not (backbone := opt.get("backbone")):
             return None
-        tokenizer, special = load_tokenizer(opt["backbone"])
-        return tokenizer, special | own_prompts(opt["backbone"], given=given_flags(opt))
+        if holds_ranker(backbone):
+            raise ConfigError(f"--backbone {backbone}: is a ranker; to start from it give --init-model {backbone}")
+        tokenizer, special = load_tokenizer(backbone)
+        return tokenizer, special | own_prompts(backbone, given=given_flags(opt))
 
     def check_new_vocabulary(self, opt: Opt) -> None:
         """Checks the flags of the model and of a vocabulary that is to be trained, before it is."""

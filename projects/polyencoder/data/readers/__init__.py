@@ -8,7 +8,7 @@ from __future__ import annotations
 from polyencoder.data.readers.bad import BadExamples, OnBad, raise_it
 from polyencoder.data.readers.json_array import json_array
 from polyencoder.data.readers.lines import lines
-from polyencoder.data.readers.records import FORMATS, format_of, records
+from polyencoder.data.readers.records import FORMATS, format_of, is_record, records
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, expand, open_bytes
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Source",
     "expand",
     "format_of",
+    "is_record",
     "json_array",
     "lines",
     "open_bytes",

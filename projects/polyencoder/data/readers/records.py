@@ -81,7 +81,7 @@ def _text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     with opened(source) as file:
         for number, line in lines(file, bad=bad):
             where = f"{file.path}, line {number}"
-            if number == 1 and _is_record(line):
+            if number == 1 and is_record(line):
                 raise InputError(
                     f"{where}: is JSON with {', '.join(map(repr, json.loads(line)))}, but is read as a text: give JSON "
                     "lines in a file whose name ends in .jsonl"
@@ -89,7 +89,7 @@ def _text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
             yield where, {"text": line}
 
 
-def _is_record(line: str) -> bool:
+def is_record(line: str) -> bool:
     """Whether a line is a JSON object as files of records have them."""
     try:
         return line.startswith("{") and not _KEYS.isdisjoint(json.loads(line))

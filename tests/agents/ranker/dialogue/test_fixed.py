@@ -246,7 +246,7 @@ def test_only_one_process_of_many_writes_the_index(monkeypatch, make_ranker, tmp
 
 def test_candidates_are_the_different_lines_in_their_order(tmp_path):
     path = tmp_path / "candidates.txt"
-    path.write_bytes("b\r\n\n  a  \nb\n\u00e9\u2028still this line\n".encode())
+    path.write_bytes("\ufeffb\r\n\n  a  \nb\n\u00e9\u2028still this line\n".encode())
     assert read_candidates(str(path)) == ["b", "a", "\u00e9\u2028still this line"]
 
 
@@ -277,6 +277,7 @@ def test_candidates_of_the_task_are_written_before_the_model_has_a_folder(make_a
         (b"", "is empty; give a text file with one candidate a line"),
         (b"\n \n", "is empty; give a text file with one candidate a line"),
         (b"\xff\xfe\x00a", "cannot be read as UTF-8 text"),
+        (b'{"text": "a"}\n', "has JSON in it; give a text file with one candidate a line"),
     ],
 )
 def test_a_bad_file_is_named(content, problem, make_agent, tmp_path):

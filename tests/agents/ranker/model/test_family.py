@@ -125,6 +125,12 @@ def test_the_model_file_says_what_it_is(model, trained):
     json.loads(config.to_json())
 
 
+def test_a_ranker_is_no_backbone(make_ranker, make_agent, tmp_path):
+    make_ranker("bi").save_pretrained(tmp_path / "ranker")
+    with pytest.raises(ConfigError, match="ranker: is a ranker; to start from it give --init-model .*/ranker$"):
+        make_agent("biencoder", backbone=str(tmp_path / "ranker"))
+
+
 def test_the_opt_file_says_what_a_pretrained_encoder_is(backbone_folder, make_agent, tmp_path):
     options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12}
     agent = make_agent("biencoder", dict_file=str(tmp_path / "bert.dict"), **options)
