@@ -20,6 +20,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.model.source import CheckpointSource
+from parlai.agents.ranker.options import given_flags as given_flags
 from parlai.agents.ranker.settings import RANKER_FIELDS, flag
 from parlai.core.opt import Opt
 from tokenizers import Tokenizer
@@ -95,11 +96,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = OF_MODELS | {
     "bpe_add_prefix_space": ((None,), _MERGES),
     "bpe_dropout": ((None, 0.0), _MERGES),
 }
-
-
-def given_flags(opt: Opt) -> dict[str, Any]:
-    """The options of the command line, which take precedence over a model's option file."""
-    return {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
 
 
 def check_unsupported(values: Mapping[str, Any], unsupported: Mapping[str, tuple[tuple[Any, ...], str]]) -> None:

@@ -47,6 +47,19 @@ def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
             check_options(path, named=named)
 
 
+def given_flags(opt: Opt) -> dict[str, Any]:
+    """The options of the command line, which take precedence over a model's option file.
+
+    Those of an `--init-opt` are among them, except of a file that ParlAI wrote beside a model, which has all options.
+    """
+    saved: dict[str, Any] = {}
+    for path in _presets(opt.get("init_opt")):
+        options = read_options(path)
+        saved |= options if "starttime" in options else {}
+    given = {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
+    return {name: value for name, value in given.items() if name not in saved or saved[name] != value}
+
+
 def _on_disk(opt: Opt | dict[str, Any], name: str) -> str:
     """The path of a model file; one of the zoo's is downloaded, which ParlAI would do next."""
     return str(modelzoo_path(opt["datapath"], name)) if opt.get("datapath") else name

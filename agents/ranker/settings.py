@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from cyclopts import Parameter
+from parlai.agents.ranker.options import given_flags
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from pydantic import BeforeValidator
@@ -87,7 +88,7 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
     The agent's `defaults` and the setting's own default may be given. ParlAI's own flags are not checked: its qhadam
     also reads `--betas`.
     """
-    known, names, given = leaves(cls), option_names(cls), opt.get("override") or {}
+    known, names, given = leaves(cls), option_names(cls), given_flags(opt)
     for name, option in names.items():
         value = given.get(option)
         own = known[name].parlai

@@ -7,6 +7,7 @@ from typing import Any
 
 import parlai.utils.logging as logging
 import torch
+from parlai.agents.ranker.options import given_flags
 from parlai.core.opt import Opt
 from parlai.utils.misc import warn_once
 from torch import nn
@@ -77,7 +78,7 @@ def check_optimizer(opt: Opt) -> None:
         raise ConfigError(f"--learningrate {rate}: give one above 0")
     if name in _UNUSABLE:
         raise ConfigError(f"--optimizer {name} cannot train a ranker: {_UNUSABLE[name]}. Use adamw, adamax or sgd")
-    given = opt.get("override") or {}
+    given = given_flags(opt)
     for one, (default, optimizers) in _OF_SOME.items():
         value = given.get(one)
         value = tuple(value) if isinstance(value, list) else value
@@ -144,8 +145,7 @@ def limit_warmup(opt: Opt, *, updates: int | None) -> None:
     if updates is None or not _warms_up(opt):
         return
     warmup = opt["warmup_updates"]
-    is_given = (opt.get("override") or {}).get("warmup_updates") is not None
-    if not is_given and warmup > updates // 10:
+    if "warmup_updates" not in given_flags(opt) and warmup > updates // 10:
         opt["warmup_updates"] = updates // 10
         logging.info(f"warm-up: {updates // 10} of the run's {updates} updates (--warmup-updates sets another number)")
     elif warmup >= updates:

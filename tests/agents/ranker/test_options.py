@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from parlai.agents.ranker.launch import launch
+from parlai.agents.ranker.options import given_flags
+from parlai.core.opt import Opt
 from parlai.core.script import superscript_main
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
@@ -130,6 +132,24 @@ def test_presets_name_no_classes(copy_of, task, module_of_others, tmp_path):
     with pytest.raises(CheckpointError, match="code outside ParlAI and this project"):
         EvalModel.main(model="polyencoder", model_file=str(path), init_opt=str(tmp_path / "some.opt"), **task)
     assert not module_of_others.exists()
+
+
+def test_what_a_models_option_file_has_was_not_given(tmp_path):
+    for name, options in (
+        ("model", {"starttime": "Nov27_20-00", "batchsize": 4, "dropout": 0.1}),
+        ("mine", {"clip": 2}),
+    ):
+        (tmp_path / f"{name}.opt").write_text(json.dumps(options))
+    override = {"batchsize": 8, "dropout": 0.1, "clip": 2, "learningrate": None}
+    files = f"{tmp_path}/model.opt,{tmp_path}/mine.opt"
+    assert given_flags(Opt(override=override, init_opt=files)) == {"batchsize": 8, "clip": 2}
+
+
+@pytest.mark.slow
+def test_another_training_with_a_models_options(copy_of, tmp_path):
+    again = {"init_opt": f"{copy_of('biencoder')}.opt", "allow_missing_init_opts": True}
+    TrainModel.main(model_file=str(tmp_path / "new"), dict_file=str(tmp_path / "new.dict"), **again)
+    assert json.loads((tmp_path / "new.opt").read_text())["model"] == "biencoder"
 
 
 def test_a_task_of_others_that_the_command_line_names(copy_of, edit_json, module_of_others, tmp_path):
