@@ -48,23 +48,6 @@ OF_CONTEXTS = {
 }
 """The fields of a `TextConfig` that change no candidate."""
 
-# Of a field that came later: as long as it has its default, fingerprints are those of before there was such a field.
-LATER = {"later": True}
-
-
-def identity(config: TextConfig | ConvertConfig | RankerConfig) -> dict[str, Any]:
-    """The fields that a fingerprint covers: all but later additions with their default value."""
-    values = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    for f in dataclasses.fields(config):
-        if f.metadata.get("later") and values[f.name] == f.default:
-            del values[f.name]
-    if dense := values.get("dense"):
-        values["dense"] = [dataclasses.asdict(layer) for layer in dense]
-    return {
-        name: identity(value) if isinstance(value, (TextConfig, ConvertConfig, RankerConfig)) else value
-        for name, value in values.items()
-    }
-
 
 @dataclass(frozen=True)
 class TextConfig:
@@ -92,26 +75,26 @@ class TextConfig:
     separator: str = "[SEP]"
     """The token, or a text of several tokens, between two turns; empty for nothing."""
     truncation: Truncation = "turns"
-    surround: bool = field(default=True, metadata=LATER)
+    surround: bool = True
     """Whether contexts and candidates have start and end tokens; those of ParlAI's transformer/ranker and of static
     encoders do not."""
-    empty_token: str | None = field(default=None, metadata=LATER)
+    empty_token: str | None = None
     """The token for a text without tokens; None for no token."""
-    number_turns: bool = field(default=False, metadata=LATER)
+    number_turns: bool = False
     """With `recent_first`: whether each earlier utterance is preceded by its number, `0: ` for the most recent, as in
     ConveRT's model for DSTC7."""
 
-    person_tokens: bool = field(default=False, metadata=LATER)
+    person_tokens: bool = False
     """Whether `__p1__` precedes the partner's turns and `__p2__` the model's own, as ParlAI's
     person tokens: before a turn, its persona lines included."""
-    person_tokens_after_newline: bool = field(default=False, metadata=LATER)
+    person_tokens_after_newline: bool = False
     """Whether the person token precedes the last line of a turn instead (ParlAI's `add_p1_after_newln`)."""
 
-    context_prompt: str = field(default="", metadata=LATER)
+    context_prompt: str = ""
     """The prompt before a context, for an encoder that was trained with prompts, such as E5's `query: `."""
-    candidate_prompt: str = field(default="", metadata=LATER)
+    candidate_prompt: str = ""
     """The prompt before a candidate, such as E5's `passage: `."""
-    candidate_rows: bool = field(default=False, metadata=LATER)
+    candidate_rows: bool = False
     """Whether a candidate's only token is its row in a table of vectors (`RankerConfig.foreign_dim`)."""
 
     @property
@@ -176,8 +159,8 @@ class ConvertConfig:
     multi_context: bool = False
     dropout: float = 0.0
     scale_batches: int = 10_000
-    quantized: bool = field(default=False, metadata=LATER)
-    quantization_update: int = field(default=100, metadata=LATER)
+    quantized: bool = False
+    quantization_update: int = 100
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -237,44 +220,44 @@ class RankerConfig:
     reduction: Reduction = "first"
     reduction_outputs: int = 64
     """M of the reduction `mean_first`: the average of the first M outputs."""
-    prompt_tokens: tuple[int, ...] | None = field(default=None, metadata=LATER)
+    prompt_tokens: tuple[int, ...] | None = None
     """How many tokens at the start of contexts and of candidates, their prompts, pooling leaves out: for a sentence
     encoder with `include_prompt: false`. None to pool prompts, too."""
-    dense: tuple[DenseConfig, ...] = field(default=(), metadata=LATER)
+    dense: tuple[DenseConfig, ...] = ()
     """A sentence encoder's linear layers behind the pooling."""
     output_scaling: float = 1.0
     normalize: bool = False
     """Whether vectors have length 1 before `output_scaling`: logits are then its square times a cosine."""
-    vector_dim: int | None = field(default=None, metadata=LATER)
+    vector_dim: int | None = None
     """How many of their first dimensions vectors keep, before they are normalized; None for all. For models trained
     with `matryoshka` (Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022)."""
     context_vectors: ContextVectors = "codes"
     n_codes: int = 64
     codes_attention: Attention = "basic"
     poly_attention: Attention = "basic"
-    codes_attention_heads: int = field(default=4, metadata=LATER)
-    poly_attention_heads: int = field(default=4, metadata=LATER)
+    codes_attention_heads: int = 4
+    poly_attention_heads: int = 4
     """Heads of the attention `multihead`: of the codes over the outputs, of a candidate over the codes."""
-    candidate_mlp: bool = field(default=False, metadata=LATER)
+    candidate_mlp: bool = False
     """Whether a perceptron with one hidden layer follows the candidates' encoder, as ParlAI's `share_encoders`
     puts one there."""
-    candidate_map: bool = field(default=False, metadata=LATER)
+    candidate_map: bool = False
     """Whether candidates' vectors pass through a linear map, such as one trained by `polyencoder map`."""
-    foreign_dim: int | None = field(default=None, metadata=LATER)
+    foreign_dim: int | None = None
     """The dimension of candidates' vectors that another encoder computed and an index holds: the model has no encoder
     of candidates, and a linear map takes its contexts to this dimension. None for candidates that it encodes itself."""
-    foreign_fingerprint: str | None = field(default=None, metadata=LATER)
+    foreign_fingerprint: str | None = None
     """The fingerprint of these vectors."""
-    token_dim: int | None = field(default=None, metadata=LATER)
+    token_dim: int | None = None
     """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
-    turn_end: TurnEnd = field(default=None, metadata=LATER)
+    turn_end: TurnEnd = None
     """Late-interaction encoder, context vectors `turns`: what ends a turn; None for one turn."""
     pair_start: bool = False
     """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
-    base: RankerConfig | None = field(default=None, metadata=LATER)
+    base: RankerConfig | None = None
     """Residual cross-encoder: the ranker that it started from, whose score it adds to its own. Both read texts laid out
     as `text`, whatever the base's own is."""
-    convert: ConvertConfig | None = field(default=None, metadata=LATER)
+    convert: ConvertConfig | None = None
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:

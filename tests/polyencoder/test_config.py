@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from polyencoder.config import ConvertConfig, RankerConfig, TextConfig, identity
+from polyencoder.config import ConvertConfig, RankerConfig, TextConfig
 from polyencoder.errors import ConfigError, PolyencoderError
 
 BACKBONE = {"model_type": "bert", "hidden_size": 8}
@@ -98,13 +98,3 @@ def test_one_handler_catches_every_error_of_ours():
         TextConfig(text_truncate=1)
     with pytest.raises(ValueError, match="text_truncate"):
         TextConfig(text_truncate=1)
-
-
-def test_later_fields_leave_fingerprints_as_they_were():
-    """What indexes and calibrations hold: digests of configurations that had fewer fields."""
-    config = RankerConfig(architecture="bi", backbone={"model_type": "bert"})
-    text = "text_truncate label_truncate history_size pad_token start_token end_token separator truncation"
-    assert list(identity(config.text)) == text.split()
-    assert "candidate_mlp" not in identity(config)
-    assert identity(config)["text"] == identity(config.text)
-    assert identity(dataclasses.replace(config, candidate_mlp=True))["candidate_mlp"]

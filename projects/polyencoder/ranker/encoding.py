@@ -145,16 +145,12 @@ def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
         return model.candidate_fingerprint
     model = model.merged().as_kept()
     config = model.config
-    parts: list[bytes | memoryview | str] = [text.fingerprint(contexts=False)]
     backbone = {name: value for name, value in config.backbone.items() if name not in DROPOUT}
-    parts.append(repr((backbone, config.reduction, config.reduction_outputs, config.normalize, config.output_scaling)))
-    if config.convert is not None:
-        parts.append(repr(replace(config.convert, dropout=0.0)))
-    _, skipped = config.prompt_tokens or (0, 0)
-    if skipped or config.dense:
-        parts.append(repr((skipped, config.dense)))
-    if config.vector_dim is not None:
-        parts.append(repr(("vector_dim", config.vector_dim)))
+    convert = None if config.convert is None else replace(config.convert, dropout=0.0)
+    pooling = (config.reduction, config.reduction_outputs, (config.prompt_tokens or (0, 0))[1], config.dense)
+    lengths = (config.vector_dim, config.normalize, config.output_scaling)
+    parts: list[bytes | memoryview | str] = [text.fingerprint(contexts=False)]
+    parts.append(repr((backbone, convert, pooling, lengths)))
     for module in model.candidate_modules():
         parts += weight_parts(module.state_dict())
     return fingerprint(parts)

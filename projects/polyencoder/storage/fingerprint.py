@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from polyencoder.config import WeightDtype, identity
+from polyencoder.config import WeightDtype
 from polyencoder.storage.digests import fingerprint, weights_fingerprint
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDty
     `dtype`: as the weights will be when they have been saved so.
     """
     model = model.merged()
-    config = identity(model.config)
+    config = asdict(model.config)
     del config["format_version"]
     if known := model.weights_fingerprints:
         weights = known.get(dtype, known["float32"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from tokenizers import Tokenizer
 
 from polyencoder.checks import checked_text, checked_texts
-from polyencoder.config import OF_CONTEXTS, PROMPTS, TextConfig, identity
+from polyencoder.config import OF_CONTEXTS, PROMPTS, TextConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.storage.digests import fingerprint
 from polyencoder.text.context import (
@@ -210,9 +211,8 @@ class TextEncoder:
 
     def fingerprint(self, *, contexts: bool = True) -> str:
         """Digest of everything tokenization depends on; without `contexts`, that of candidates."""
-        fields = {name: value for name, value in identity(self.config).items() if contexts or name not in OF_CONTEXTS}
-        config = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-        return fingerprint([self.tokenizer.to_str(), f"TextConfig({config})"])
+        fields = {name: value for name, value in asdict(self.config).items() if contexts or name not in OF_CONTEXTS}
+        return fingerprint([self.tokenizer.to_str(), json.dumps(fields)])
 
     def _recent_first(self, turns: Sequence[str]) -> list[int]:
         config, limit = self.config, self.config.text_truncate

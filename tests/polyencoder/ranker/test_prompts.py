@@ -61,8 +61,3 @@ def test_a_new_ranker_takes_over_the_prompts_of_the_one_it_starts_from(prompted_
     Ranker.from_backbone(prompted_encoder, text=LENGTHS, device="cpu").save_pretrained(tmp_path / "bi")
     config = Ranker.from_backbone(tmp_path / "bi", "cross", text={"label_truncate": 8}, device="cpu").text.config
     assert {name: getattr(config, name) for name in PROMPTS} == PROMPTS
-    own = json.loads((tmp_path / "bi" / "config.json").read_text())["text"]
-    for name in PROMPTS:  # a configuration of before there were prompts
-        del own[name]
-    whole = json.loads((tmp_path / "bi" / "config.json").read_text()) | {"text": own}
-    assert type(Ranker.from_backbone(tmp_path / "bi").model.config).from_json(json.dumps(whole), origin="x").text

@@ -11,7 +11,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
-from polyencoder.storage.digests import fingerprint
 from polyencoder.text import TextEncoder
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "query", ":", *"abcdefgh", "your", "persona"]
@@ -88,13 +87,6 @@ def test_prompts_that_cannot_be(fields, message):
 
 
 def test_fingerprints(tokenizer):
-    """Those of models without prompts are the ones of before there were prompts."""
     config = TextConfig(text_truncate=40)
-    before = (
-        "TextConfig(text_truncate=40, label_truncate=72, history_size=20, pad_token='[PAD]', start_token='[CLS]', "
-        "end_token='[SEP]', separator='[SEP]', truncation='turns')"
-    )
-    text = TextEncoder(tokenizer, config)
-    assert text.fingerprint() == fingerprint([text.tokenizer.to_str(), before])
     others = [replace(config, **{name: "a "}) for name in ("context_prompt", "candidate_prompt")]
     assert len({TextEncoder(tokenizer, one).fingerprint() for one in [config, *others]}) == 3

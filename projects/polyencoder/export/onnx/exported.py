@@ -75,7 +75,7 @@ class Exported:
                 graph.separator = text.separator_ids[0]
         candidates, suffix = description.candidates, ""
         if not exact:  # another quantization gives other vectors and scores
-            suffix = f"-{precision}" + (f".{description.quantization}" if description.quantization > 1 else "")
+            suffix = f"-{precision}.{description.quantization}"
         return cls(
             config,
             text,

@@ -37,7 +37,7 @@ _GRAPHS: tuple[Set[str], ...] = ({CONTEXT, CANDIDATES}, {SCORER})  # of one mode
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
 QUANTIZATION = 2
-"""How `quantize_int8` computes: one that gives other vectors has another number. 1, the first, is not written."""
+"""How `quantize_int8` computes: one that gives other vectors has another number."""
 LONGEST_HEADER = 100_000_000  # bytes: safetensors' own limit
 
 HOW_TO_EXPORT = "write them with `polyencoder export` or `polyencoder.export.onnx.export_onnx`"
@@ -76,7 +76,7 @@ class Description:
     """The SHA-256 of each graph's file, by its name."""
     has_one_vector: bool
     """As `RankerModel.has_one_vector`."""
-    quantization: int = 1
+    quantization: int = QUANTIZATION
     """That of its int8 graphs, if any."""
     format_version: int = FORMAT_VERSION
 
