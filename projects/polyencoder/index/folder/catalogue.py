@@ -273,12 +273,6 @@ class Catalogue:
         with suppress(sqlite3.Error):  # a full disk has undone everything
             Words(self._ask).drop()
 
-    def keep_words(self) -> None:
-        """Prepares the words, if any, of an earlier version for changes: adds them again, and keeps what was added."""
-        if self.words is not None and not self.words.are_kept:
-            self.words.keep()
-            self._fill(self.words)
-
     def _fill(self, words: Words) -> None:
         words.fill(self._ask("SELECT row, text FROM texts WHERE row NOT IN dead ORDER BY row"))
 

@@ -55,7 +55,6 @@ class Change:
             self._connection.execute("PRAGMA synchronous = FULL")  # commits survive a power failure
             self._connection.execute("BEGIN IMMEDIATE")
             self.catalogue = Catalogue(self._connection, folder)
-            self.catalogue.keep_words()
             self.meta = IndexMeta.parsed(self.catalogue.description(), folder)
             """The description, written when it is published."""
         except BaseException:

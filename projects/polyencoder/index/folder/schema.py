@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.folder.words import KEPT, TABLE, Words
+from polyencoder.index.folder.words import TABLE, Words
 
 _TEXTS = "CREATE TABLE {}(row INTEGER PRIMARY KEY, digest BLOB UNIQUE NOT NULL, text TEXT NOT NULL);"
 _TABLES = f"""
@@ -58,8 +58,6 @@ def check_tables(connection: sqlite3.Connection, folder: Path) -> None:
     if (found := ask(others, (TABLE,)).fetchone()) is not None:
         raise damaged(folder, "its database has the {} {!r:.60}, which is not part of an index".format(*found))
     for name, columns in _tables(words=words.exist).items():
-        if name == KEPT and not words.are_kept:
-            continue  # of an earlier version
         if _columns(ask, name) != columns:
             raise damaged(folder, f"its database has no valid table {name!r}")
 

@@ -27,7 +27,7 @@ TABLE = (
 )
 
 KEPT = "added_words"
-"""The table of the words of texts that are not ASCII. Indexes of earlier versions lack it until they are changed."""
+"""The table of the words of texts that are not ASCII."""
 
 MOST_MATCHES = 200_000
 """Of a query's words, summed over them: BM25 takes about a microsecond for each."""
@@ -42,15 +42,7 @@ class Words:
     @property
     def exist(self) -> bool:
         """Whether the index has the table."""
-        return self._has("words")
-
-    @property
-    def are_kept(self) -> bool:
-        """Whether the index has the table `KEPT`, too."""
-        return self._has(KEPT)
-
-    def _has(self, table: str) -> bool:
-        return self._ask("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is not None
+        return self._ask("SELECT 1 FROM sqlite_master WHERE name = 'words'").fetchone() is not None
 
     def create(self) -> None:
         """Creates the tables, empty. ConfigError if this SQLite has no FTS5."""
@@ -64,10 +56,6 @@ class Words:
                 "Python, or an index without words",
                 argument="words",
             ) from None
-        self.keep()
-
-    def keep(self) -> None:
-        """Creates the table `KEPT`, empty; call `fill` after it."""
         self._ask(f"CREATE TABLE {KEPT}(row INTEGER PRIMARY KEY, terms TEXT NOT NULL)")
 
     def drop(self) -> None:

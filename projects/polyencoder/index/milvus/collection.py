@@ -63,7 +63,7 @@ class Description(NamedTuple):
     text: str
     """As it was given to `create`."""
     kind: str | None
-    """Of its index; None if an older version made it."""
+    """Of its index: Milvus Lite has no other sign of a collection that was created anew."""
 
 
 class MilvusCollection:

@@ -208,24 +208,6 @@ def test_words_of_another_unicode_version_go_with_their_text(folder, ranker, mon
     verify(folder)
 
 
-def test_an_index_whose_words_were_not_kept(folder, ranker, monkeypatch):
-    """An index of an earlier version: it can be searched unchanged, and its next change adds the words again."""
-    with monkeypatch.context() as patch:
-        patch.setattr(words_module, "words_of", of_another_unicode)
-        FolderIndex.open(folder, ranker).add([Candidate("old", "un éléphant")])
-    with closing(sqlite3.connect(folder / DATABASE)) as connection, connection:
-        connection.execute(f"DROP TABLE {words_module.KEPT}")
-    index = FolderIndex.open(folder, ranker)
-    assert [*found_in(index, ranker, "phant")] == ["un éléphant"]
-    with pytest.raises(InputError, match="no candidate has the id"):
-        change_and_fail(index)
-    index.remove(["3"])
-    assert found_in(index, ranker, "phant") == {}
-    index.remove(["old"])
-    assert found_in(index, ranker, "elephant un") == {}
-    verify(folder)
-
-
 def test_other_changes_go_on_after_words_could_not_be_added(tmp_path, ranker, candidates, monkeypatch):
     build_index(tmp_path / "plain", candidates, ranker)
     index = FolderIndex.open(tmp_path / "plain", ranker)
