@@ -87,10 +87,7 @@ def check_flags(opt: Opt) -> None:
 def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
     """The sizes of the model from `origin`. CheckpointError if it is not a ConveRT."""
     if config.convert is None:
-        raise CheckpointError(
-            f"{origin}: holds no ConveRT's sizes (`convert`): an earlier version wrote it; use it with that "
-            "version, or train it again"
-        )
+        raise CheckpointError(f"{origin}: holds no ConveRT's sizes (`convert`); give another model, or train it again")
     return config.convert
 
 

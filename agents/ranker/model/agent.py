@@ -237,14 +237,9 @@ class RankerModelAgent(TorchRankerAgent):
         self._make_room_for_tokens()
         is_whole = "number_training_updates" in states  # not after ParlAI's vacuum script
         if is_whole and self._run.trains and not self._is_finetune and (state := states.get(TRAINING_KEY)):
-            if not {"counters", "skipped_examples"} <= state.keys():
-                raise CheckpointError(
-                    f"{path}: an earlier version began this run, which cannot be resumed: give a new --model-file, and "
-                    f"start from these weights with --init-model {path}"
-                )
             self._restored = state
             self._run.load_state(path, state, updates=states["number_training_updates"])
-            self._saving.unwritten = state.get("unwritten")
+            self._saving.unwritten = state["unwritten"]
         return states
 
     def _make_room_for_tokens(self) -> None:

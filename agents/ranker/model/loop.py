@@ -137,7 +137,7 @@ class TrainLoopState:
         In the loop, also writes the counters for ParlAI to read.
         """
         self.resumed_at = updates
-        counters = json.loads(state.get("counters") or "{}")
+        counters = json.loads(state["counters"] or "{}")
         if validations := counters.get("valid_reports"):
             self._measures = main_measures(validations[-1])
         if self.is_in_loop and counters and is_primary_worker():
@@ -160,16 +160,15 @@ class TrainLoopState:
     # ---- validations
 
     def check_validation(self, report: dict[str, Any], *, updates: int) -> None:
-        """Checks a validation, and adds the metric's former name (`R@1/20`) for ParlAI's loop.
+        """Checks a validation, before ParlAI's loop reads it.
 
         Raises:
             ConfigError: it lacks the metric of `--validation-metric`.
             TrainingError: its loss or metric is not finite, and would count as the best.
         """
-        metric = self._opt.get("validation_metric") or "accuracy"
-        report[metric] = report[check_metric(self._opt, report)]
+        check_metric(self._opt, report)
         values = dict_report(report)
-        for name in ("loss", metric):
+        for name in ("loss", self._opt.get("validation_metric") or "accuracy"):
             if not math.isfinite(values.get(name, 0.0)):
                 raise TrainingError(
                     f"validation after update {updates}: {name} is {values[name]}: {DIVERGED}", argument="learning_rate"

@@ -25,7 +25,7 @@ from parlai.utils.distributed import num_workers
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, did_you_mean, first_line
 from polyencoder.evaluation import of_example
-from polyencoder.evaluation.names import current_name, parse_hits_at
+from polyencoder.evaluation.names import parse_hits_at
 from polyencoder.training.progress import Goal
 from polyencoder.training.randomness import random_state, restore_random_state
 
@@ -79,21 +79,19 @@ def check_evaluation_data(opt: Opt, *, source: Source | None) -> None:
                 check_metric(opt, {**report, **dict.fromkeys(OF_EVERY_AGENT)})
 
 
-def check_metric(opt: Opt, report: Mapping[str, Any]) -> str:
-    """The name of `--validation-metric` in a validation's report.
+def check_metric(opt: Opt, report: Mapping[str, Any]) -> None:
+    """Checks that a validation's report has the metric `--validation-metric`.
 
     Raises:
         ConfigError: it is missing; or a lower one is better, and ParlAI would keep the highest.
     """
     name = opt.get("validation_metric") or "accuracy"
-    found = name if name in report else current_name(name)
-    if found not in report:
+    if name not in report:
         there, meant = ", ".join(sorted(report)), did_you_mean(name, report, listed=False)
         raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {there}{meant}")
-    is_lower_better = found.rpartition("/")[2] in ("loss", "rank") and name != "loss"  # that one ParlAI knows
+    is_lower_better = name.rpartition("/")[2] in ("loss", "rank") and name != "loss"  # that one ParlAI knows
     if is_lower_better and opt.get("validation_metric_mode") != "min":
         raise ConfigError(f"--validation-metric {name}: a lower one is better: give --validation-metric-mode min")
-    return found
 
 
 def planned_updates(opt: Opt) -> int | None:

@@ -12,7 +12,6 @@ NDCG = "nDCG@10"
 """Of examples with several right candidates; named as in ir_measures."""
 
 _RECALL = re.compile(r"R(\d+)@(\d+)")
-_EARLIER_RECALL = re.compile(r"(.*/)?R@(\d+)/(\d+)")
 _HITS = re.compile(r"hits@(\d+)")
 _MRR = re.compile(r"mrr(@\d+)?")
 
@@ -25,18 +24,12 @@ def recall_name(k: int, n: int) -> str:
     return f"R{n}@{k}"
 
 
-def current_name(name: str) -> str:
-    """Converts older names: `R@1/20`, `task/R@1/20` -> `R20@1`, `task/R20@1`. Other names are unchanged."""
-    match = _EARLIER_RECALL.fullmatch(name)
-    return f"{match[1] or ''}{recall_name(int(match[2]), int(match[3]))}" if match else name
-
-
 def main_measures(report: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of a report to show, nDCG if there is any, recall, MRR and loss, under their usual names.
 
     Where examples have different numbers of candidates, each R{N}@k is that of a part of them: then hits@k, of all.
     """
-    numbers = {current_name(name): value for name, value in report.items() if isinstance(value, int | float)}
+    numbers = {name: value for name, value in report.items() if isinstance(value, int | float)}
     recalls = sorted((int(m[2]), int(m[1]), name) for name in numbers if (m := _RECALL.fullmatch(name)))
     several = len({n for _, n, _ in recalls}) != 1
     names = ["hits@1", "hits@5", "hits@10"] if several else [name for _, _, name in recalls]

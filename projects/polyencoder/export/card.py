@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import PROMPTS, TextConfig
-from polyencoder.evaluation.names import current_name, main_measures
+from polyencoder.evaluation.names import main_measures
 from polyencoder.export.metadata import SPLITS, front_matter, hub_dataset, hub_id, renamed, results, without_folder
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
@@ -305,4 +305,4 @@ def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
     """The validation report of the saved model."""
     reports = stats.get("valid_reports") or []
     best = stats.get("best_valid")
-    return next((one for one in reports if best in (one.get(metric), one.get(current_name(str(metric))))), None)
+    return next((one for one in reports if best == one.get(metric)), None)

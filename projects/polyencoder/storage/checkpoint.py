@@ -206,8 +206,8 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
     expected = read_digests(source / WEIGHTS).get(WEIGHTS)
     if expected is None:
         raise CheckpointError(
-            f"{source / WEIGHTS}: holds no checksums: another program or an earlier version wrote it; write the folder "
-            "again with `polyencoder export`"
+            f"{source / WEIGHTS}: holds no checksums: another program wrote it; write the folder again "
+            "with `polyencoder export`"
         )
     if weights_fingerprint(read_weights(source / WEIGHTS), progress=progress) != expected:
         raise CheckpointError(

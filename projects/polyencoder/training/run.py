@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from polyencoder.config import PROMPTS, ConvertConfig, RankerConfig, TextConfig
+from polyencoder.config import PROMPTS
 from polyencoder.data.collator import Collator
 from polyencoder.data.pairs import data_files
 from polyencoder.errors import ConfigError
@@ -220,15 +220,11 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
     # each process's part of the data depends on their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
     own = {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
-    own["teacher"] = ",".join(own["teacher"] or ()) or None  # a text, as before there could be several
-    # what models had before there was a setting for it
-    known = {one.name: one.default for part in (RankerConfig, TextConfig, ConvertConfig) for one in fields(part)}
-    known["residual"] = False
-    older = {name: known[name] for name in (*RANKER_FIELDS, *TEXT_FIELDS, *CONVERT_FIELDS)}
+    own["teacher"] = ",".join(own["teacher"] or ()) or None  # as in the flag, for messages
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
         settings=own | _of_the_model(ranker) | of_the_data,
-        defaults=flat_defaults(settings) | older,
+        defaults=flat_defaults(settings),
         changeable={"max_seconds", "skip_bad_examples"},  # a bad record of a stream may come after hours
         given=settings.given,
         instead=f"continue its model in another folder (init {settings.data.out})",

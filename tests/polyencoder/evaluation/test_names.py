@@ -6,35 +6,17 @@ import pytest
 
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import (
-    current_name,
     in_one_line,
     main_measures,
     number_of_candidates,
     parse_hits_at,
-    recall_name,
     shown_name,
     summary,
 )
 
 
-@pytest.mark.parametrize(
-    ("earlier", "now"),
-    [
-        ("R@1/20", recall_name(1, 20)),
-        ("R@10/10001", "R10001@10"),
-        ("selection:convai2/R@1/20", "selection:convai2/R20@1"),
-        ("R20@1", "R20@1"),
-        ("accuracy", "accuracy"),
-        ("task/loss", "task/loss"),
-        ("R@1", "R@1"),
-    ],
-)
-def test_names_of_once_have_one_now(earlier, now):
-    assert current_name(earlier) == now
-
-
 def test_the_main_measures_and_their_summary():
-    report = {"lr": 1e-3, "mrr": 0.78341, "R20@10": 0.9, "R20@5": 0.8, "R@1/20": 0.6641, "loss": 0.9249, "id": "x"}
+    report = {"lr": 1e-3, "mrr": 0.78341, "R20@10": 0.9, "R20@5": 0.8, "R20@1": 0.6641, "loss": 0.9249, "id": "x"}
     measures = main_measures(report)
     assert list(measures.items()) == [
         ("R20@1", 0.6641), ("R20@5", 0.8), ("R20@10", 0.9), ("MRR", 0.78341), ("loss", 0.9249)

@@ -62,15 +62,6 @@ def test_the_best_validation_where_no_final_one_was_made(model_file):
     assert read_run(model_file).metrics == {"valid": {"MRR": 0.6}}
 
 
-def test_reports_of_earlier_versions_are_read(model_file):
-    write(model_file, ".opt", {"validation_metric": "R@1/20"})
-    reports = [{"R@1/20": 0.2, "mrr": 0.4}, {"R20@1": 0.5, "mrr": 0.6}]
-    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.2})
-    assert read_run(model_file).metrics == {"valid": {"R20@1": 0.2, "MRR": 0.4}}
-    write(model_file, ".trainstats", {"valid_reports": reports, "best_valid": 0.5})
-    assert read_run(model_file).metrics == {"valid": {"R20@1": 0.5, "MRR": 0.6}}
-
-
 def test_recall_over_several_numbers_of_candidates_is_that_of_all_examples(model_file):
     write(model_file, ".test", json.dumps({"R20@1": 1.0, "R19@1": 0.0, "hits@1": 0.9, "hits@5": 1, "lr": 0}))
     assert read_run(model_file).metrics == {"test": {"hits@1": 0.9, "hits@5": 1}}

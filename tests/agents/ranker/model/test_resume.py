@@ -11,9 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from polyencoder.storage.checkpoint import read_states
 from tests.agents.ranker.model import killing
 from tests.agents.ranker.model.killing import (
     EPISODES,
@@ -214,17 +212,3 @@ def test_another_models_checkpoint_starts_a_new_run(data, tmp_path):
     counts = [states(f"{path}.checkpoint")["number_training_updates"] for path in (first, second)]
     assert counts[0] == counts[1]
     assert not same(states(f"{second}.checkpoint")["model"], states(f"{first}.checkpoint")["model"])
-
-
-def test_a_run_of_an_earlier_version_is_refused(data, tmp_path):
-    """Its checkpoints hold no counters, and their updates are others. Its weights start a new run."""
-    model, new = tmp_path / "model", tmp_path / "new"
-    finish(start(model, data, "--max-train-steps 16"), model)
-    earlier = read_states(f"{model}.checkpoint")
-    for name in ("skipped_examples", "counters"):
-        training = {key: value for key, value in earlier["training"].items() if key != name}
-        torch.save({**earlier, "training": training}, tmp_path / "earlier")
-        os.replace(tmp_path / "earlier", f"{model}.checkpoint")
-        assert os.waitpid(start(model, data, "--max-train-steps 24"), 0)[1]
-        assert f"{model}.checkpoint: an earlier version began this run, which cannot be resumed" in log_of(model)
-    finish(start(new, data, f"--max-train-steps 8 --init-model {model}.checkpoint"), new)

@@ -108,15 +108,14 @@ def test_a_run_in_a_terminal_and_resumed_in_a_pipe(options, tmp_path, monkeypatc
 
 
 def test_a_run_says_how_good_it_is_and_what_comes_next(options, tmp_path, monkeypatch):
-    """Under the metric's earlier name, too."""
     monkeypatch.setattr(logging.logger.streamHandler, "stream", log := io.StringIO())
-    chosen = {"validation_metric": "R@1/3", "eval_candidates": "inline", "num_negatives": 2}
+    chosen = {"validation_metric": "R3@1", "eval_candidates": "inline", "num_negatives": 2}
     TrainModel.main(**options | chosen, num_epochs=2.1)
     lines = [line.partition("| ")[2] for line in log.getvalue().splitlines()]
     found = [line for line in lines if line.startswith("validation after ")]
     assert [line.partition(":")[0] for line in found] == ["validation after 4 updates", "validation after 8 updates"]
     assert all(re.search(r": R3@1 [\d.]+  MRR [\d.]+  loss [\d.]+$", line) for line in found)
-    assert any(line.startswith("new best R@1/3: ") for line in lines)
+    assert any(line.startswith("new best R3@1: ") for line in lines)
     model = tmp_path / "model"
     points = read_states(model)["training"]["callbacks"]["curve"]["points"]
     assert {point["among"] for point in points["validation"]} == {3}
