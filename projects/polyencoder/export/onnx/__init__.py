@@ -25,9 +25,4 @@ __all__ = [
     "quantize_int8",
 ]
 
-_MODULES = {
-    "export_onnx": "export",
-    "quantize_int8": "quantize",
-    **dict.fromkeys(("OnnxCrossEncoder", "OnnxRanker", "OnnxSeparable", "load_onnx"), "runtime"),
-}
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__)
