@@ -37,6 +37,11 @@ from tests.polyencoder.cli.commands import (
 )
 
 LONG = "n" * 300
+WRITING = [
+    *((command, "out") for command in (EXPORT, INDEX, TRAIN, IMPORT, INTENTS, MAP)),
+    *((MINE, "out.jsonl"), (ENCODE, "out.npy")),
+]
+"""Commands, and what each of these writes."""
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "import", "check"])
@@ -90,19 +95,7 @@ def test_a_file_without_anything(command, expected, refused, place):
     assert not (place / "parts").exists()
 
 
-@pytest.mark.parametrize(
-    ("command", "out"),
-    [
-        (EXPORT, "out"),
-        (INDEX, "out"),
-        (TRAIN, "out"),
-        (MINE, "out.jsonl"),
-        (IMPORT, "out"),
-        (ENCODE, "out.npy"),
-        (INTENTS, "out"),
-        (MAP, "out"),
-    ],
-)
+@pytest.mark.parametrize(("command", "out"), WRITING)
 @pytest.mark.parametrize("where", ["texts.txt/below", "/proc/no/such", LONG, f"{LONG}/x", "pipe", "texts.txt"])
 def test_places_that_cannot_be_written_to(command, out, where, refused):
     refused(instead(command, out, where))
@@ -295,14 +288,7 @@ def test_an_index_whose_description_was_edited(field, value, refused, place):
 @pytest.mark.parametrize(
     ("command", "out"),
     [
-        (EXPORT, "out"),
-        (INDEX, "out"),
-        (TRAIN, "out"),
-        (MINE, "out.jsonl"),
-        (IMPORT, "out"),
-        (ENCODE, "out.npy"),
-        (INTENTS, "out"),
-        (MAP, "out"),
+        *WRITING,
         (["vocab", "texts.txt", "--type", "bpe", "--out", "out"], "out"),
         (["pretrain", "texts.txt", "--backbone", "MODEL", "--max-steps", "1", "--out", "out"], "out"),
         (["prepare-reddit", "texts.txt", "--out", "out.jsonl"], "out.jsonl"),

@@ -22,7 +22,7 @@ from polyencoder.training import DistillationConfig, TrainSettings, train_ranker
 from polyencoder.training.building import build_objective
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
 from tests.polyencoder.training.runs import CONFIG
-from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests
+from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests, with_frozen_candidates
 
 DIM = 7  # no encoder's here
 THEIRS = Fingerprints("their-encoder-v2")
@@ -46,28 +46,10 @@ def given(tmp_path, index, backbone_folder):
     """(**changes) -> the settings of a run for the index."""
 
     def given(**changes) -> TrainSettings:
-        rows = [{"context": ["hi", f"your {thing} ?"], "response": f"my {thing} is fine ."} for thing in THINGS]
-        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        usual = {
-            "architecture": "bi",
-            "text_truncate": 24,
-            "label_truncate": 16,
-            "train": str(tmp_path / "train.jsonl"),
-            "valid": str(tmp_path / "train.jsonl"),
-            "out": str(tmp_path / "out"),
-            "batch_size": 5,
-            "epochs": 40.0,
-            "learning_rate": 0.001,
-            "warmup_updates": 0,
-            "fine_tuned": "all",
-            "num_negatives": 4,
-            "freeze_candidates": True,
-            "candidates_of": str(index),
-            "device": "cpu",
-            "patience": 1000,
-        }
+        usual = {"architecture": "bi", "epochs": 40.0, "learning_rate": 0.001, "patience": 1000}
+        usual["candidates_of"] = str(index)
         start = {} if "init" in changes else {"backbone": str(backbone_folder("bert")), "reduction": "mean"}
-        return TrainSettings(**usual | start | changes)
+        return with_frozen_candidates(tmp_path, **usual | start | changes)
 
     return given
 

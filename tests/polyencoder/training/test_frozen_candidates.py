@@ -17,35 +17,23 @@ THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "broth
 RESPONSES = [f"my {thing} is fine ." for thing in THINGS]
 
 
+def with_frozen_candidates(folder: Path, **changes) -> TrainSettings:
+    """The settings of a run over a file in this folder, which this writes."""
+    rows = [{"context": ["hi", f"your {thing} ?"], "response": f"my {thing} is fine ."} for thing in THINGS]
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    usual = {name: str(folder / "train.jsonl") for name in ("train", "valid")} | {"out": str(folder / "out")}
+    usual |= {"text_truncate": 24, "label_truncate": 16, "batch_size": 5, "num_negatives": 4, "warmup_updates": 0}
+    return TrainSettings(**usual | {"fine_tuned": "all", "freeze_candidates": True, "device": "cpu"} | changes)
+
+
 @pytest.fixture
 def given(tmp_path, backbone_folder):
     """(architecture) -> a ranker around a new encoder, and the settings that train one like it."""
 
     def given(architecture: str, **changes) -> tuple[Ranker, TrainSettings]:
-        rows = [{"context": ["hi", f"your {thing} ?"], "response": f"my {thing} is fine ."} for thing in THINGS]
-        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         backbone = str(backbone_folder("bert"))
-        settings = TrainSettings(
-            **{
-                "backbone": backbone,
-                "architecture": architecture,
-                "reduction": "mean",
-                "text_truncate": 24,
-                "label_truncate": 16,
-                "train": str(tmp_path / "train.jsonl"),
-                "valid": str(tmp_path / "train.jsonl"),
-                "out": str(tmp_path / "out"),
-                "batch_size": 5,
-                "epochs": 3.0,
-                "learning_rate": 0.01,
-                "warmup_updates": 0,
-                "fine_tuned": "all",
-                "num_negatives": 4,
-                "freeze_candidates": True,
-                "device": "cpu",
-                **changes,
-            }
-        )
+        start = {"backbone": backbone, "architecture": architecture, "reduction": "mean"}
+        settings = with_frozen_candidates(tmp_path, **start | {"epochs": 3.0, "learning_rate": 0.01} | changes)
         text = {"text_truncate": 24, "label_truncate": 16}
         return Ranker.from_backbone(backbone, "bi", device="cpu", reduction="mean", text=text), settings
 
