@@ -16,31 +16,35 @@ Without torch: encoded contexts and arrays are an engine's own, tensors or numpy
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, get_args
 
 from polyencoder.checks import check_choice, checked_count
 from polyencoder.errors import InputError
-from polyencoder.index.filters import Exactness
+from polyencoder.index.filters import Exactness, Filter, checked_filter
+from polyencoder.index.hits import TOP_K
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShortlistOptions:
-    """How shortlists are searched: the fields of `SearchOptions` of these names.
+    """The options of a search by vectors, which need no torch; `SearchOptions`, which has more, describes them.
 
     Raises:
         ConfigError: an unknown exactness.
-        InputError: a number is too small.
+        InputError: a number is too small, or the filter is invalid.
     """
 
+    top_k: int | None = None
+    filter: Filter | None = None
     exactness: Exactness | None = None
     effort: int | None = None
     list_length: int | None = None
     tolerance: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("list_length", "effort"):
+        for name in ("top_k", "list_length", "effort"):
             if (count := getattr(self, name)) is not None:
                 checked_count(name, count)
         if self.exactness is not None:
@@ -49,11 +53,16 @@ class ShortlistOptions:
             raise InputError(
                 f"tolerance is {self.tolerance!r:.60}; it must be at least 0, a number", argument="tolerance"
             )
+        checked_filter(self.filter)
 
     @property
     def of_lists(self) -> list[str]:
         """The names of the options that are given and only lists have."""
         return [name for name in ("list_length", "effort", "tolerance") if getattr(self, name) is not None]
+
+    def k(self, available: int) -> int:
+        """The number of results of a search in `available` candidates."""
+        return min(operator.index(self.top_k or TOP_K), available)
 
 
 class Shortlist(NamedTuple):

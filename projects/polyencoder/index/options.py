@@ -11,8 +11,7 @@ from cyclopts import Parameter
 from polyencoder.checks import check_choice, checked_count, checked_text
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import ShortlistOptions
-from polyencoder.index.filters import Exactness, Filter, checked_filter
-from polyencoder.index.hits import TOP_K
+from polyencoder.index.filters import Exactness, Filter
 from polyencoder.ranker.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
 
@@ -28,7 +27,7 @@ ScanDtype = Literal["float32", "bfloat16"]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
+class SearchOptions(ShortlistOptions):
     """Options of a search of an index.
 
     Raises:
@@ -76,21 +75,19 @@ class SearchOptions:
     choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "group_size"):
-            if (count := getattr(self, name)) is not None:
-                checked_count(name, count)
-        self.shortlists()  # checks its fields
+        super().__post_init__()
         if self.fusion is not None:
             check_choice("fusion", self.fusion, get_args(Fusion))
         check_choice("dtype", self.dtype, get_args(ScanDtype))
-        checked_filter(self.filter)
         checked_diversity(self.diversity)
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
-        if self.group_size is not None and self.group_by is None:
-            raise ConfigError(
-                "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
-            )
+        if self.group_size is not None:
+            checked_count("group_size", self.group_size)
+            if self.group_by is None:
+                raise ConfigError(
+                    "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
+                )
         self._check_words()
         if self.dtype != "float32" and self.exactness in ("exact", "certified"):
             raise ConfigError(
@@ -109,7 +106,7 @@ class SearchOptions:
         if self.words_only:
             of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
             of_vectors["dtype"] = self.dtype != "float32"
-            if given := [name for name, value in of_vectors.items() if value] + self.shortlists().of_lists:
+            if given := [name for name, value in of_vectors.items() if value] + self.of_lists:
                 raise ConfigError(
                     f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]
                 )
@@ -119,22 +116,12 @@ class SearchOptions:
         """Whether the search reads the words of contexts and candidates."""
         return self.hybrid or self.words_only
 
-    def k(self, available: int) -> int:
-        """The number of results of a search in `available` candidates."""
-        return min(TOP_K if self.top_k is None else checked_count("top_k", self.top_k), available)
-
     @property
     def compute_dtype(self) -> torch.dtype | None:
         """`dtype` for `polyencoder.scoring.search`."""
         import torch  # here: options alone need none
 
         return torch.bfloat16 if self.dtype == "bfloat16" else None
-
-    def shortlists(self) -> ShortlistOptions:
-        """How shortlists are searched."""
-        return ShortlistOptions(
-            exactness=self.exactness, effort=self.effort, list_length=self.list_length, tolerance=self.tolerance
-        )
 
 
 def changed(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:

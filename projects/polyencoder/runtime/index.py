@@ -87,7 +87,7 @@ class FolderIndex:
     def changing(self) -> NoReturn:
         raise ConfigError(f"{self.folder}: an index is changed where torch is installed, by `polyencoder update`")
 
-    def check(self, filter: Filter | None, options: ShortlistOptions) -> None:
+    def check(self, options: ShortlistOptions) -> None:
         """Checks the settings of searches.
 
         Raises:
@@ -100,7 +100,7 @@ class FolderIndex:
         def ask(catalogue: Catalogue) -> None:
             if not len(catalogue):
                 raise InputError("the index is empty")
-            check_fields(filter, has_field=catalogue.has_field)
+            check_fields(options.filter, has_field=catalogue.has_field)
             state = self._opened(catalogue, faiss=options.exactness != "exact")
             check_shortlists(options, state.meta.faiss, folder=self.folder)
 
@@ -110,37 +110,32 @@ class FolderIndex:
         self,
         contexts: Contexts,
         score: Score,
+        options: ShortlistOptions,
         *,
         k: int,
-        filter: Filter | None = None,
-        options: ShortlistOptions | None = None,
     ) -> tuple[list[list[Hit]], int]:
         """The k best candidates of each context, and the number of different texts that pass the filter.
 
-        Args:
-            k: at least 1.
-            filter: metadata fields and their values.
-            options: None for the fastest search that the index has.
+        `k`, at least 1, is in place of the options' `top_k`.
         """
-        shortlists = options or ShortlistOptions()
 
         def ask(catalogue: Catalogue) -> tuple[list[list[Hit]], int]:
-            _, vectors, faiss = self._opened(catalogue, faiss=shortlists.exactness != "exact")
+            _, vectors, faiss = self._opened(catalogue, faiss=options.exactness != "exact")
             if not len(vectors):  # since `check`
                 raise InputError("the index is empty")
-            allowed = _allowed(catalogue, filter, rows=len(vectors))
+            allowed = _allowed(catalogue, options.filter, rows=len(vectors))
             available = len(vectors) if allowed is None else int(allowed.sum())
             most = min(k, available)
-            if faiss is None or faiss.scans(shortlists, k=most, allowed=None if allowed is None else available):
+            if faiss is None or faiss.scans(options, k=most, allowed=None if allowed is None else available):
                 found: Sequence[Exactness] = ["exact"] * len(contexts)
                 best = vectors.best(lambda some: score(contexts, some), contexts=len(contexts), k=most, allowed=allowed)
                 scores, rows = best.scores.tolist(), best.rows.tolist()
             else:
-                engine = FaissShortlists(faiss, vectors, contexts, score, shortlists, k=most, allowed=allowed)
-                results = faiss.search(engine, shortlists)
+                engine = FaissShortlists(faiss, vectors, contexts, score, options, k=most, allowed=allowed)
+                results = faiss.search(engine, options)
                 found = [result.found for result in results]
                 scores, rows = ([getattr(result, name).tolist() for result in results] for name in ("scores", "rows"))
-            return catalogue.hits(scores, rows, found, most=k, filter=filter), available
+            return catalogue.hits(scores, rows, found, most=k, filter=options.filter), available
 
         return self._database.read(ask)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
@@ -158,39 +159,35 @@ class Ranker:
             ConfigError: `min_probability` without a calibration; a FAISS index without faiss; an option that does not
                 fit the index.
         """
+        options = ShortlistOptions(
+            top_k=top_k,
+            filter=filter,
+            exactness=exactness,
+            effort=effort,
+            list_length=list_length,
+            tolerance=tolerance,
+        )
         turns = checked_contexts([context])
         if isinstance(index, FolderIndex):
             index.check_model(self._fingerprints)  # another ranker may have opened it
         # an opened index stays open
         with nullcontext(index) if isinstance(index, FolderIndex) else self.open_index(index) as opened:
-            search = self.searcher(
-                opened,
-                top_k=top_k,
-                filter=filter,
-                shortlists=ShortlistOptions(
-                    exactness=exactness, effort=effort, list_length=list_length, tolerance=tolerance
-                ),
-                min_probability=min_probability,
-                keep_turns=keep_turns,
-            )
+            search = self.searcher(opened, options, min_probability=min_probability, keep_turns=keep_turns)
             return search(self._contexts(turns), turns)[0]
 
     def searcher(
         self,
         index: FolderIndex,
+        options: ShortlistOptions,
         *,
-        top_k: int = TOP_K,
-        filter: Filter | None = None,
-        shortlists: ShortlistOptions | None = None,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
     ) -> Callable[[Contexts, Sequence[Sequence[str]]], list[list[Hit]]]:
         """A function from encoded contexts and their turns to the hits of each; arguments and errors as of `search`."""
-        shortlists = shortlists or ShortlistOptions()
-        top_k, calibration = checked_count("top_k", top_k), self.calibration and self.calibration.for_search
+        top_k, calibration = options.k(sys.maxsize), self.calibration and self.calibration.for_search
         least = least_probability(calibration, min_probability, of=cast(Any, self))
         texts = DEPTH if calibration else 0
-        index.check(filter, shortlists)
+        index.check(options)
 
         def find(contexts: Contexts, turns: Sequence[Sequence[str]]) -> list[list[Hit]]:
             said = [set[str]() if keep_turns else lines_of(one) for one in turns]
@@ -199,7 +196,7 @@ class Ranker:
             def search(places: Sequence[int], k: int) -> list[list[Hit]]:
                 nonlocal among
                 some = contexts.select(places)
-                hits, among = index.search(some, self.score_vectors, k=k, filter=filter, options=shortlists)
+                hits, among = index.search(some, self.score_vectors, options, k=k)
                 return hits
 
             def take(place: int, found: list[Hit], whole: bool) -> list[Hit] | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import ShortlistOptions
-from polyencoder.index.hits import TOP_K, Hit
+from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.runtime import Contexts, FolderIndex, Ranker
 from polyencoder.serving.config import ServerConfig
@@ -20,7 +20,7 @@ from polyencoder.serving.forward import CONTEXT, PAIR, Array, Ids
 from polyencoder.text.memory import TextMemory
 
 _KEPT_BYTES = 1 << 26  # of candidates that were encoded lately
-_SEARCHED = {"top_k", "filter", "dtype", *(field.name for field in fields(ShortlistOptions))}  # a scan is in float32
+_SEARCHED = {"dtype", *(field.name for field in fields(ShortlistOptions))}  # a scan is in float32
 _Search = Callable[[Contexts, Sequence[Sequence[str]]], list[list[Hit]]]
 
 
@@ -68,13 +68,7 @@ class GraphForward:
         for field in fields(options):
             if field.name not in _SEARCHED and getattr(options, field.name) not in (field.default, 0):
                 raise _unavailable(field.name)
-        return self.ranker.searcher(
-            index,
-            top_k=options.top_k or TOP_K,
-            filter=options.filter,
-            shortlists=options.shortlists(),
-            **settings,
-        )
+        return self.ranker.searcher(index, options, **settings)
 
     def find(
         self, searcher: _Search, encoded: Sequence[Contexts], contexts: Sequence[Sequence[str]]

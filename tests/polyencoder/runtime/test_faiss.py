@@ -67,11 +67,11 @@ def test_the_rows_of_torch(
         opened,
         Contexts(vectors.numpy(), None if mask is None else mask.numpy()),
         lambda contexts, candidates: score(contexts, candidates, attention=attention),
-        options.shortlists(),
+        options,
         k=k,
         allowed=None if allowed is None else allowed.numpy(),
     )
-    results = found.search(engine, options.shortlists())
+    results = found.search(engine, options)
     assert [result.found for result in results] == expected.found
     np.testing.assert_allclose([result.scores for result in results], expected.scores, rtol=1e-4, atol=1e-4)
     assert [result.rows.tolist() for result in results] == expected.rows.tolist()

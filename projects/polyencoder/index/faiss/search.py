@@ -97,11 +97,11 @@ class FaissSearch:
             InputError: a number is too small, or contexts, `allowed` or attention do not fit.
         """
         options = changed(options, changes)
-        check_shortlists(options.shortlists(), self.meta, folder=self.vectors.folder)
+        check_shortlists(options, self.meta, folder=self.vectors.folder)
         scale_of(contexts, attention)  # raises for one that does not fit
         available = available_rows(self.vectors, allowed)
         few = None if allowed is None else available
-        if contexts.batch_size == 0 or self.lists.scans(options.shortlists(), k=options.k(available), allowed=few):
+        if contexts.batch_size == 0 or self.lists.scans(options, k=options.k(available), allowed=few):
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
         return self.search_lists(contexts, options, allowed=allowed, attention=attention, floors=floors)
 
@@ -115,9 +115,9 @@ class FaissSearch:
         floors: Sequence[float] | None = None,
     ) -> Results:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
-        k, shortlists = options.k(available_rows(self.vectors, allowed)), options.shortlists()
-        engine = _Shortlists(self, contexts, shortlists, k=k, allowed=allowed, attention=attention)
-        answers = self.lists.search(engine, shortlists, floors=floors)
+        k = options.k(available_rows(self.vectors, allowed))
+        engine = _Shortlists(self, contexts, options, k=k, allowed=allowed, attention=attention)
+        answers = self.lists.search(engine, options, floors=floors)
         scores, rows, found = zip(*answers, strict=True)
         return Results(torch.stack(scores), torch.stack(rows), list(found))
 

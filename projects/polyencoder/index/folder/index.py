@@ -206,7 +206,7 @@ class FolderIndex(Index):
     def check(self, options: SearchOptions) -> None:
         """As in `Index.check`: shortlist options need a FAISS index, which needs faiss, searches by words the words."""
         super().check(options)
-        check_shortlists(options.shortlists(), self.meta.faiss, folder=self.folder)
+        check_shortlists(options, self.meta.faiss, folder=self.folder)
         if options.exactness != "exact" and not options.words_only:  # opens it: an error if faiss is not installed
             self._read(lambda state, _: state.meta.faiss and state.faiss)
 
