@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from pkgutil import get_data
 from typing import Any
 
 
-def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and `__dir__` (PEP 562) of the package with this `__name__`.
+def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__` (PEP 562).
 
-    Its names are those that it imports `if TYPE_CHECKING`, which are read from its source.
+    Args:
+        package: its `__name__`.
+        modules: the names that it offers, each with the module, relative to the package, that defines it.
     """
 
-    @cache
-    def modules() -> dict[str, str]:
-        source = ast.parse(get_data(package, "__init__.py") or b"")
-        guards = [node for node in source.body if isinstance(node, ast.If)]
-        lines = [line for guard in guards for line in guard.body if isinstance(line, ast.ImportFrom)]
-        return {imported.name: str(line.module) for line in lines for imported in line.names}
-
     def get(name: str) -> Any:
-        if (module := modules().get(name)) is None:
+        if name not in modules:
             if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
                 return import_module(f"{package}.{name}")  # `polyencoder.index.open`, without an import of its own
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        if find_spec(module) is None:
-            raise ImportError(
-                f"polyencoder-runtime has no {package}.{name}: take Ranker from polyencoder.runtime, or install "
-                "parlai-polyencoder"
-            )
-        found = getattr(import_module(module), name)
+        found = getattr(import_module(f"{package}.{modules[name]}"), name)
         setattr(import_module(package), name, found)  # asked for once
         return found
 

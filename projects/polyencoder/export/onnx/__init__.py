@@ -25,4 +25,9 @@ __all__ = [
     "quantize_int8",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "export_onnx": "export",
+    "quantize_int8": "quantize",
+    **dict.fromkeys(("OnnxCrossEncoder", "OnnxRanker", "OnnxSeparable", "load_onnx"), "runtime"),
+}
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
