@@ -43,7 +43,7 @@ from tests.faster import (  # noqa: F401 - fixtures
     undrawn_curves,
 )
 from tests.postgres import binaries, postgres_server
-from tests.processes import forked_commands, in_processes, killed_after  # noqa: F401 - fixtures
+from tests.processes import forked_commands, in_processes, killed_after, locked_elsewhere  # noqa: F401 - fixtures
 
 SENTENCES = [
     "hello , how are you today ?",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import subprocess
 import traceback
 from datetime import timedelta
@@ -12,7 +13,9 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-__all__ = ["forked_commands", "in_processes", "killed_after"]
+from polyencoder.training.lock import TrainingLock
+
+__all__ = ["forked_commands", "in_processes", "killed_after", "locked_elsewhere"]
 
 SECONDS = 60  # for a process that has answered, to end
 
@@ -101,3 +104,30 @@ def killed_after():
         assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 
     return run
+
+
+@pytest.fixture
+def locked_elsewhere():
+    """model_file -> the id of a process that has its lock, until it is killed."""
+    children = []
+
+    def start(model_file):
+        told, tell = os.pipe()
+        if (child := os.fork()) == 0:
+            try:
+                lock = TrainingLock.shared(model_file)
+                os.write(tell, b"locked")
+                signal.pause()
+                lock.release()
+            finally:
+                os._exit(1)
+        children.append(child)
+        os.close(tell)
+        assert os.read(told, 6) == b"locked"
+        os.close(told)
+        return child
+
+    yield start
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

@@ -6,41 +6,12 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from polyencoder.errors import CheckpointError, TrainingError
 from polyencoder.training.lock import TrainingLock
-
-
-@pytest.fixture
-def another_process() -> Callable[[Path], int]:
-    """(model file) -> the id of a process that has its lock, until it is killed."""
-    children = []
-
-    def start(model_file: Path) -> int:
-        told, tell = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                lock = TrainingLock.shared(model_file)
-                os.write(tell, b"locked")
-                signal.pause()
-                lock.release()
-            finally:
-                os._exit(1)
-        children.append(child)
-        os.close(tell)
-        assert os.read(told, 6) == b"locked"
-        os.close(told)
-        return child
-
-    yield start
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def is_free(model_file: Path) -> bool:
@@ -92,8 +63,8 @@ def test_it_can_be_given_back(tmp_path):
     assert TrainingLock.shared(tmp_path / "model") is not lock
 
 
-def test_the_error_names_the_other_process(another_process, tmp_path):
-    child = another_process(tmp_path / "model")
+def test_the_error_names_the_other_process(locked_elsewhere, tmp_path):
+    child = locked_elsewhere(tmp_path / "model")
     message = rf"{tmp_path}/model is being trained by process {child}, since .*in another place"
     for _ in range(2):  # asking does not take it off
         with pytest.raises(TrainingError, match=message):
@@ -101,15 +72,15 @@ def test_the_error_names_the_other_process(another_process, tmp_path):
     TrainingLock.shared(tmp_path / "other")
 
 
-def test_the_error_names_the_other_host(another_process, tmp_path, monkeypatch):
-    child, name = another_process(tmp_path / "model"), socket.gethostname()
+def test_the_error_names_the_other_host(locked_elsewhere, tmp_path, monkeypatch):
+    child, name = locked_elsewhere(tmp_path / "model"), socket.gethostname()
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
     with pytest.raises(TrainingError, match=f"process {child} on {name}, since"):
         TrainingLock.shared(tmp_path / "model")
 
 
-def test_a_kill_takes_it_off(another_process, tmp_path):
-    child = another_process(tmp_path / "model")
+def test_a_kill_takes_it_off(locked_elsewhere, tmp_path):
+    child = locked_elsewhere(tmp_path / "model")
     os.kill(child, signal.SIGKILL)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
     assert (tmp_path / "model.lock").exists()
@@ -121,8 +92,10 @@ def test_a_process_that_was_forked_has_none(tmp_path):
     lock = TrainingLock.shared(tmp_path / "model")
     child = os.fork()
     if child == 0:
-        lock.release()
-        os._exit(0)
+        try:
+            lock.release()
+        finally:
+            os._exit(0)
     os.waitpid(child, 0)
     assert not is_free(tmp_path / "model")
     assert (tmp_path / "model.lock").exists()

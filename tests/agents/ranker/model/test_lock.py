@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 
@@ -12,20 +11,10 @@ from polyencoder.training.lock import TrainingLock
 
 
 @pytest.fixture
-def trained_elsewhere(copy_of):
+def trained_elsewhere(copy_of, locked_elsewhere):
     """A model file that another process is training, and its id."""
     path = copy_of("biencoder")
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        lock = TrainingLock.shared(path)
-        os.write(tell, b"locked")
-        signal.pause()
-        os._exit(int(lock is None))
-    assert os.read(told, 6) == b"locked"
-    yield path, child
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    return path, locked_elsewhere(path)
 
 
 def test_it_is_an_error_that_names_the_other(trained_elsewhere, train):
@@ -36,22 +25,11 @@ def test_it_is_an_error_that_names_the_other(trained_elsewhere, train):
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
-def test_neither_learns_a_vocabulary_for_the_other(train, tmp_path):
-    told, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        lock = TrainingLock.shared(tmp_path / "model")
-        os.write(tell, b"locked")
-        signal.pause()
-        os._exit(int(lock is None))
-    assert os.read(told, 6) == b"locked"
-    try:
-        with pytest.raises(TrainingError, match=f"process {child}"):
-            train("biencoder", tmp_path / "model")
-        assert [file.name for file in tmp_path.iterdir()] == ["model.lock"]
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+def test_neither_learns_a_vocabulary_for_the_other(train, locked_elsewhere, tmp_path):
+    child = locked_elsewhere(tmp_path / "model")
+    with pytest.raises(TrainingError, match=f"process {child}"):
+        train("biencoder", tmp_path / "model")
+    assert [file.name for file in tmp_path.iterdir()] == ["model.lock"]
 
 
 def test_it_may_be_read(trained_elsewhere, evaluate, trained, make_agent, respond, labels):

@@ -180,9 +180,12 @@ def test_a_kill_at_any_moment(folder, ranker, tmp_path, is_before_or_after, chan
         shutil.copytree(folder, place := tmp_path / str(at))
         index = FolderIndex.open(place, ranker)
         if (child := os.fork()) == 0:
-            with Moments(at, happen=lambda _: os.kill(os.getpid(), signal.SIGKILL)).watched():
-                change(index)
-            os._exit(0)
+            try:
+                with Moments(at, happen=lambda _: os.kill(os.getpid(), signal.SIGKILL)).watched():
+                    change(index)
+                os._exit(0)
+            finally:
+                os._exit(1)
         if (status := os.waitpid(child, 0)[1]) == 0:
             break
         assert status == signal.SIGKILL
