@@ -52,11 +52,11 @@ def given_flags(opt: Opt) -> dict[str, Any]:
 
     Those of an `--init-opt` are among them, except of a file that ParlAI wrote beside a model, which has all options.
     """
+    given = {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
     saved: dict[str, Any] = {}
-    for path in _presets(opt.get("init_opt")):
+    for path in _presets(given.get("init_opt")):  # a model's options have that of its training
         options = read_options(path)
         saved |= options if "starttime" in options else {}
-    given = {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
     return {name: value for name, value in given.items() if name not in saved or saved[name] != value}
 
 

@@ -140,9 +140,11 @@ def test_what_a_models_option_file_has_was_not_given(tmp_path):
         ("mine", {"clip": 2}),
     ):
         (tmp_path / f"{name}.opt").write_text(json.dumps(options))
-    override = {"batchsize": 8, "dropout": 0.1, "clip": 2, "learningrate": None}
-    files = f"{tmp_path}/model.opt,{tmp_path}/mine.opt"
-    assert given_flags(Opt(override=override, init_opt=files)) == {"batchsize": 8, "clip": 2}
+    files = {"init_opt": f"{tmp_path}/model.opt,{tmp_path}/mine.opt"}
+    override = files | {"batchsize": 8, "dropout": 0.1, "clip": 2, "learningrate": None}
+    assert given_flags(Opt(override=override, **files)) == files | {"batchsize": 8, "clip": 2}
+    later = {"batchsize": 4}  # of a command with the model that this training made
+    assert given_flags(Opt(override=later, **files)) == later
 
 
 @pytest.mark.slow
