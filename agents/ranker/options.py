@@ -52,12 +52,17 @@ def given_flags(opt: Opt) -> dict[str, Any]:
 
     Those of an `--init-opt` are among them, except of a file that ParlAI wrote beside a model, which has all options.
     """
-    given = {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
+    given = chosen(opt)
     saved: dict[str, Any] = {}
     for path in _presets(given.get("init_opt")):  # a model's options have that of its training
         options = read_options(path)
         saved |= options if "starttime" in options else {}
     return {name: value for name, value in given.items() if name not in saved or saved[name] != value}
+
+
+def chosen(opt: Opt) -> dict[str, Any]:
+    """The given flags, and all options of an `--init-opt`: beside a model, they are what it was made with."""
+    return {name: value for name, value in (opt.get("override") or {}).items() if value is not None}
 
 
 def _on_disk(opt: Opt | dict[str, Any], name: str) -> str:

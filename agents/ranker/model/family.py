@@ -20,6 +20,7 @@ from parlai.agents.ranker.flags import (
     given_flags,
 )
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
+from parlai.agents.ranker.options import chosen
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
@@ -137,7 +138,7 @@ class ModelFamily:
 
         Returns the configuration, and the pre-trained backbone, if any.
         """
-        given = given_flags(opt)  # an encoder keeps its own dropout unless the command says otherwise
+        given = chosen(opt)  # an encoder keeps its own dropout unless the command says otherwise
         dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
         fields = {name: opt[dest] for name, dest in RANKER_FIELDS.items() if opt.get(dest) is not None}
         is_measured = fields.get("output_scaling") == "auto"
@@ -228,7 +229,7 @@ def text_config(opt: Opt, special: dict[str, Any]) -> TextConfig:
         "label_truncate": length(opt, "label_truncate", 72),
         "history_size": opt.get("history_size", -1),
     }
-    prompts = {name: given[name] for name in PROMPTS if name in given}
+    prompts = {name: value for name, value in chosen(opt).items() if name in PROMPTS and (value or name in given)}
     return TextConfig(**(fields | special | persons | prompts))
 
 
@@ -271,12 +272,17 @@ def check_architecture(architecture: Architecture, start: LoadedModel) -> None:
 
 
 def fine_tuned_part(opt: Opt) -> str:
-    """The trained part of the encoders: `--type-optimization`; default: all but pre-trained embeddings."""
+    """The trained part of the encoders: `--type-optimization`; default: all but pre-trained embeddings.
+
+    That of a given `--learn-embeddings` is noted for the saved `.opt` file, which does not say what was given.
+    """
+    given = given_flags(opt)
+    if "learn_embeddings" in given and "type_optimization" not in given and not opt.get("lora"):
+        opt["type_optimization"] = "all" if given["learn_embeddings"] else "all_encoder_layers"
     if opt.get("type_optimization"):
         return str(opt["type_optimization"])
-    learns = given_flags(opt).get("learn_embeddings", opt.get("learn_embeddings", True) and not opt.get("backbone"))
-    keeps_embeddings = not learns
-    return "all_encoder_layers" if keeps_embeddings else "all"
+    learns = given.get("learn_embeddings", opt.get("learn_embeddings", True) and not opt.get("backbone"))
+    return "all" if learns else "all_encoder_layers"
 
 
 def describe_parlai_model(opt: Opt) -> None:

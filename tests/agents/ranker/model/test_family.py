@@ -125,6 +125,22 @@ def test_the_model_file_says_what_it_is(model, trained):
     json.loads(config.to_json())
 
 
+def test_another_model_with_the_options_of_one_is_made_like_it(backbone_folder, make_agent, task, tmp_path):
+    """They were given then, and an encoder has others of its own."""
+    given = {"dropout": 0.3, "learn_embeddings": True, "context_prompt": "hi "}
+    options = {"backbone": str(backbone_folder("bert")), "text_truncate": 24, "label_truncate": 12, "dict_file": None}
+    one = make_agent("biencoder", **options, **given)
+    one.opt.save(f"{tmp_path}/one.opt")
+    saved = {"init_opt": f"{tmp_path}/one.opt", "allow_missing_init_opts": True, "loglevel": "error", **task}
+    another = create_agent(TrainModel.setup_args().parse_kwargs(**saved))
+    assert another.ranker.config == one.ranker.config
+    assert one.ranker.config.backbone["hidden_dropout_prob"] == 0.3
+    assert one.ranker.config.text.context_prompt == "hi "
+    trained = [[tensor.requires_grad for tensor in agent.ranker.parameters()] for agent in (one, another)]
+    assert trained[0] == trained[1]
+    assert all(trained[0])
+
+
 def test_a_ranker_is_no_backbone(make_ranker, make_agent, tmp_path):
     make_ranker("bi").save_pretrained(tmp_path / "ranker")
     with pytest.raises(ConfigError, match="ranker: is a ranker; to start from it give --init-model .*/ranker$"):
