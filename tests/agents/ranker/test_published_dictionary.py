@@ -156,7 +156,7 @@ def test_the_published_dictionary_itself(make_agent, data_path, tmp_path):
     path = write(tmp_path / "published", sorted(numbers, key=numbers.__getitem__), merges)
     text = "Hello ! i've been to São Paulo, unbelievably; how are you ?"
     for dict_file in (path, data_path / "bpe_54940"):
-        agent = make_agent("polyencoder", dict_file=str(dict_file), **BPE)
+        agent = make_agent("polyencoder", dict_file=str(dict_file), dict_maxtokens=-1, **BPE)
         assert agent.dict.txt2vec(text) == parlais(path).txt2vec(text)
         turns = agent.dict.text.context_ids(["hello !", "how are you"])
         words = ["__start__", "hello", "!", "__newln__", "how", "are", "you", "__end__"]

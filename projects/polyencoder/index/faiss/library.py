@@ -15,8 +15,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.packages import require
 from polyencoder.processor import is_intel, vector_instructions
 
-LEAST = (1, 9)
-"""The oldest version. With an older one, the fast scan of codes ignores filters."""
+LEAST = (1, 13)
+"""The oldest version. With an older one, the fast scan of codes finds half of what it should."""
 _CORE = "OPENBLAS_CORETYPE"
 _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the oldest processors that have these
 
