@@ -280,6 +280,7 @@ def test_addresses_that_are_none(where):
 
 
 def test_no_server_is_an_error_without_the_password():
+    pytest.importorskip("psycopg", reason="pip install 'psycopg[binary]'")
     with pytest.raises(PolyencoderError, match=r"^postgres://u@127.0.0.1:1/d#polyencoder: no connection") as caught:
         open_index("postgresql://u:secret@127.0.0.1:1/d", Fingerprints("a", "b"))
     assert "secret" not in str(caught.value)
