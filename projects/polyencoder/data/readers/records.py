@@ -20,7 +20,7 @@ from polyencoder.packages import require
 
 Record = dict[str, Any]
 ROWS_AT_ONCE = 1024  # of a Parquet file
-_KEYS = {"text", "context", "response", "messages", "turns", "sentences"}  # one of which each record has
+_RECORD_KEYS = {"text", "context", "response", "messages", "turns", "sentences"}  # a record has one or more
 
 
 def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it) -> Iterator[tuple[str, Record]]:
@@ -92,7 +92,7 @@ def _text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
 def is_record(line: str) -> bool:
     """Whether a line is a JSON object as files of records have them."""
     try:
-        return line.startswith("{") and not _KEYS.isdisjoint(json.loads(line))
+        return line.startswith("{") and not _RECORD_KEYS.isdisjoint(json.loads(line))
     except (ValueError, RecursionError):
         return False
 
