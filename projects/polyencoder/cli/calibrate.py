@@ -21,7 +21,7 @@ from polyencoder.index.hybrid import Scaled
 from polyencoder.ranker.protocol import Context
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
-from polyencoder.settings.fields import Count, Needs, Without
+from polyencoder.settings.fields import Count, Files, Needs, Without
 from polyencoder.storage.files import check_writable
 from polyencoder.storage.fingerprint import model_fingerprint
 
@@ -34,7 +34,7 @@ class CalibrateSettings(Settings):
     """Settings of a calibration: the model and the examples."""
 
     model: RankerSettings
-    data: Annotated[str, Parameter(alias="-d")]
+    data: Annotated[Files, Parameter(alias="-d")]
     """FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right
     `response` and perhaps `candidates`; for an example without these they are drawn, as polyencoder evaluate does."""
     columns: ColumnSettings = field(default_factory=ColumnSettings)
@@ -48,7 +48,7 @@ class CalibrateSettings(Settings):
     """Also return candidates that repeat a turn of their context (ignoring case and spacing)."""
     num_negatives: Annotated[Count | None, Without("index")] = None
     """Candidates to sample for an example that has none (default: 19)."""
-    negatives: Annotated[str | None, Without("index")] = None
+    negatives: Annotated[Files | None, Without("index")] = None
     """FILE to sample them from (default: the responses of --data)."""
     seed: Annotated[int, Without("index")] = 0
     """Seed of sampled candidates."""

@@ -13,7 +13,7 @@ from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings
-from polyencoder.settings.fields import Count, Needs
+from polyencoder.settings.fields import Count, Files, Needs
 
 
 @settings()
@@ -31,7 +31,7 @@ class ExportSettings(Settings):
     (--matryoshka of polyencoder train)."""
     quantize: bool = False
     """Convert models: store embeddings in 8 bits and other weights in 16, even if not trained for it."""
-    check: Annotated[str | None, Needs("int8")] = None
+    check: Annotated[Files | None, Needs("int8")] = None
     """FILE of examples (JSON lines, CSV, TSV or Parquet) with `context`, `response` and perhaps `candidates` (else up
     to 19 other responses are drawn), to measure what int8 costs in R@1."""
     columns: Annotated[ColumnSettings, Needs("check")] = field(default_factory=ColumnSettings)

@@ -20,7 +20,7 @@ from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings
-from polyencoder.settings.fields import Needs, Without
+from polyencoder.settings.fields import Files, Needs, Without
 
 if TYPE_CHECKING:
     from polyencoder.index import Index
@@ -40,7 +40,7 @@ class FaissSettings(Settings):
     recall: float | None = None
     """The recall@10 that searches with FAISS should reach, such as 0.99. It is measured against an exact scan on
     --contexts, and the cheapest effort and list length that reach it become the index's defaults."""
-    contexts: str | None = None
+    contexts: Files | None = None
     """FILE, GLOB or -: realistic contexts to measure --recall with, in the form that polyencoder search reads. The
     default, texts of the index itself, is less telling."""
 
@@ -56,7 +56,7 @@ class IndexSettings(Settings):
     out: Annotated[str, Parameter(alias="-o")]
     """A folder, milvus: and the address of a server or file, or postgres://USER@HOST:PORT/DATABASE#NAME."""
     model: MakerSettings = field(default_factory=MakerSettings)
-    candidates: Annotated[str | None, Parameter(alias="-c"), Without("vectors")] = None
+    candidates: Annotated[Files | None, Parameter(alias="-c"), Without("vectors")] = None
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
     or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
     vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=1, allow_leading_hyphen=False)] = ()
@@ -154,13 +154,13 @@ class UpdateSettings(Settings):
     model: RankerSettings
     index: Annotated[str, Parameter(alias="-i")]
     """The index: its folder, or its address (milvus:... or postgres://...)."""
-    remove: str | None = None
+    remove: Files | None = None
     """Remove these ids: FILE with one id per line, or -."""
     remove_id: tuple[str, ...] = ()
     """Remove this id; repeatable."""
-    update: str | None = None
+    update: Files | None = None
     """Replace texts or metadata of existing ids, from files."""
-    add: str | None = None
+    add: Files | None = None
     """Add new candidates, from files as those of polyencoder index."""
     compact: bool = False
     """Rewrite the folder without removed candidates; drops any FAISS index."""

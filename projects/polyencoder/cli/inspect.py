@@ -17,7 +17,7 @@ from polyencoder.errors import InputError
 from polyencoder.index import candidates_from
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count, Without
+from polyencoder.settings.fields import Count, Files, Without
 from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class InspectSettings(Settings):
     """A turn of the context; repeat it, oldest turn first."""
     candidate: tuple[str, ...] = ()
     """A candidate; repeat it."""
-    candidates: Annotated[str | None, Parameter(alias="-c"), Without("candidate")] = None
+    candidates: Annotated[Files | None, Parameter(alias="-c"), Without("candidate")] = None
     """The candidates: FILE, GLOB or - for standard input, as polyencoder index reads them."""
     top_k: Annotated[Count, Parameter(alias="-k")] = 10
     """How many of the best candidates to show."""

@@ -20,7 +20,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
-from polyencoder.settings.fields import Count, Needs
+from polyencoder.settings.fields import Count, Files, Needs
 from polyencoder.settings.intents import FitSettings, HeadConfig
 from polyencoder.storage.files import check_writable, check_writable_folder
 
@@ -39,9 +39,9 @@ intents = App(name="intents")
 class IntentData(Settings):
     """The labelled texts, and where the head is written."""
 
-    train: str
+    train: Files
     """FILE or GLOB, comma-separated: texts and labels as JSON lines, CSV, TSV or Parquet."""
-    test: str | None = None
+    test: Files | None = None
     """Test data in the same form."""
     out: Annotated[Path | None, Parameter(alias="-o")] = None
     """The folder to write the trained head to."""

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from importlib.util import find_spec
 from inspect import BoundArguments
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
-from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, ValidationError
+from cyclopts.exceptions import MissingArgumentError, RepeatArgumentError, UnknownCommandError, ValidationError
 
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first_line
@@ -72,10 +71,6 @@ OTHER_NAMES = {
     **dict.fromkeys(("model", "task", "evaltask"), "trust"),  # of the options that `polyencoder check` reads
 }
 """The settings of commands for the library's arguments, where names differ."""
-
-
-FILES = {"--add", "--contexts", "--data", "--pairs", "--remove", "--train", "--update", "--valid"}
-"""Flags of files, or patterns of them, with commas between them."""
 
 
 def help_of(place: str) -> str:
@@ -164,8 +159,6 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
 def run(arguments: Sequence[str]) -> None:
     """Run a command line. Raises what `parse` and the command raise."""
     command, bound = parse(arguments)
-    if arguments and arguments[0] in COMMANDS:
-        _warn_of_unread_files(arguments)
     if command.__name__ != App.help_print.__name__ and arguments[0] not in (*NEED_NO_TORCH, "--version"):
         _prepare_torch()
     command(*bound.args, **bound.kwargs)
@@ -199,17 +192,6 @@ def _with_files_behind_the_options(arguments: Sequence[str]) -> list[str]:
     end = arguments.index("--") + 1 if "--" in arguments else len(arguments)
     files = (f"./{word}" if word.startswith("-") and word != "-" else word for word in arguments[end:])
     return [*arguments[:end], *files]
-
-
-def _warn_of_unread_files(arguments: Sequence[str]) -> None:
-    """Warns of a repeated flag of files, of which cyclopts keeps the last value."""
-    for one in _arguments_of(arguments[0]):
-        is_files = one.name in FILES or {"--candidates", "-c"} <= {*one.names}  # without -c it is a column
-        if is_files and one.hint in (str, str | None):  # others take several values
-            given = {value for word, value in pairwise(arguments) if word in one.names}
-            given |= {word.partition("=")[2] for word in arguments if word.startswith(f"{one.name}=")}
-            if len(given) > 1:
-                say(f"warning: of {one.name} only the last is read: files have commas between them", err=True)
 
 
 def _below(command: App) -> list[str]:
@@ -258,6 +240,8 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
             return _unknown(unknown, arguments[0])
     if isinstance(error, ValidationError) and error.argument and isinstance(error.__cause__, pydantic.ValidationError):
         return config_error(error.__cause__, of=error.argument.hint)
+    if isinstance(error, RepeatArgumentError):
+        return UsageError(f"{error.token.keyword} is given twice: give it once, with commas between files")
     if not isinstance(error, MissingArgumentError):
         error.verbose = False
         return UsageError(" ".join(str(error).split()))

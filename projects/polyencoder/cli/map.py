@@ -21,7 +21,7 @@ from polyencoder.errors import InputError
 from polyencoder.index.meta import separable
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerOrBackbone
-from polyencoder.settings.fields import Count, Needs
+from polyencoder.settings.fields import Count, Files, Needs
 from polyencoder.settings.map import MapSettings
 from polyencoder.storage.files import check_writable_folder
 
@@ -32,10 +32,10 @@ _HELD_OUT = 0.2  # of the training pairs, as much as in the published code
 class MapCommand(Settings):
     """The pairs that a map is trained and evaluated on."""
 
-    train: str
+    train: Files
     """Pairs: FILE or GLOB, comma-separated, or hf:NAME:SPLIT."""
     encoder: RankerOrBackbone = field(default_factory=RankerOrBackbone)
-    valid: str | None = None
+    valid: Files | None = None
     """Other pairs, to evaluate with and without the map, and TF-IDF; never tuned on."""
     out: Annotated[Path | None, Parameter(alias="-o")] = None
     """The model folder to write the ranker with its map to."""

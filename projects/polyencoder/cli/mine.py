@@ -23,7 +23,7 @@ from polyencoder.hub.resolve import exists
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
-from polyencoder.settings.fields import Count, NotNegative, Share, Without
+from polyencoder.settings.fields import Count, Files, NotNegative, Share, Without
 from polyencoder.settings.training import HardNegatives, Similarity, parse_ranks
 from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
@@ -37,7 +37,7 @@ class MineSettings(Settings):
     """The pairs to add hard negatives to, and which ones."""
 
     model: RankerSettings
-    pairs: Annotated[str, Parameter(alias="-p")]
+    pairs: Annotated[Files, Parameter(alias="-p")]
     """FILE or GLOB, comma-separated: JSON lines, CSV, TSV or Parquet with `context`, a text or a list of turns, and
     `response`. Read twice."""
     out: Annotated[str, Parameter(alias="-o")]

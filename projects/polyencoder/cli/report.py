@@ -19,7 +19,7 @@ from polyencoder.data.pairs import check_samples, examples_to_rank, read_all_pai
 from polyencoder.errors import InputError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RunningSettings
-from polyencoder.settings.fields import Count, Needs
+from polyencoder.settings.fields import Count, Files, Needs
 from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ class ReportSettings(Settings):
     """The page to write (default: training/report.html in RUN, which is replaced)."""
     overwrite: bool = False
     """Replace --html."""
-    data: Annotated[str | None, Parameter(alias="-d")] = None
+    data: Annotated[Files | None, Parameter(alias="-d")] = None
     """FILE or GLOB of validation data, comma-separated, or hf:NAME:SPLIT: also show the model's worst errors on it and
     how reliable a calibrated model's probabilities are."""
     columns: Annotated[ColumnSettings, _OF_DATA] = field(default_factory=ColumnSettings)
     num_negatives: Annotated[Count | None, _OF_DATA] = None
     """Candidates to sample for an example that has none (default: as many as in the run's evaluations)."""
-    negatives: Annotated[str | None, _OF_DATA] = None
+    negatives: Annotated[Files | None, _OF_DATA] = None
     """FILE to sample them from (default: the responses of --data). With the training data they are the ones of the
     run's own evaluations."""
     seed: Annotated[int | None, _OF_DATA] = None

@@ -22,7 +22,7 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count, Without
+from polyencoder.settings.fields import Count, Files, Without
 
 if TYPE_CHECKING:
     from polyencoder.index.searcher import Searcher
@@ -39,7 +39,7 @@ class SearchSettings(Settings):
     """Search several indexes without one whose server does not answer; results say which is missing."""
     context: tuple[str, ...] = ()
     """A turn of the context; repeat it, oldest turn first."""
-    contexts: Annotated[str, Without("context")] = "-"
+    contexts: Annotated[Files, Without("context")] = "-"
     """FILE, GLOB or - for standard input: one context per line; a line that begins with { is JSON with `context`, a
     text or a list of turns. Also .jsonl, CSV and Parquet."""
     options: SearchOptions = field(default_factory=SearchOptions)

@@ -11,7 +11,7 @@ from polyencoder.config import ContextVector
 from polyencoder.index.filters import Exactness
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
-from polyencoder.settings.fields import Count, Needs, Parlai, Without
+from polyencoder.settings.fields import Count, Files, Needs, Parlai, Without
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 """The measures by default, by their names in ir_measures."""
@@ -41,7 +41,7 @@ class QrelsSettings(Settings):
     has the texts of the documents."""
     rerank_run: Annotated[str | None, _OF_QRELS] = None
     """Rerank the results of this TREC run in place of a search."""
-    corpus: Annotated[str | None, Needs("rerank_run"), Without("index")] = None
+    corpus: Annotated[Files | None, Needs("rerank_run"), Without("index")] = None
     """FILE or GLOB with the texts of the documents to rerank, as polyencoder index reads them (default: those of
     --index or --beir)."""
     measures: Annotated[tuple[str, ...], _OF_QRELS, Parameter(consume_multiple=1, allow_leading_hyphen=False)] = (
@@ -69,12 +69,12 @@ class EvaluateSettings(Settings):
     """Settings of an evaluation: the ranker and the data."""
 
     model: RankerSettings
-    data: Annotated[str | None, Parameter(alias="-d"), Without("qrels"), Without("beir")] = None
+    data: Annotated[Files | None, Parameter(alias="-d"), Without("qrels"), Without("beir")] = None
     """FILE or GLOB of examples to rank, comma-separated, or hf:NAME:SPLIT. In its place --qrels or --beir."""
     columns: Annotated[ColumnSettings, _OF_PAIRS] = field(default_factory=ColumnSettings)
     num_negatives: Annotated[Count, _OF_PAIRS] = 19
     """Candidates to sample for an example that has none."""
-    negatives: Annotated[str | None, _OF_PAIRS] = None
+    negatives: Annotated[Files | None, _OF_PAIRS] = None
     """FILE to sample them from (default: the responses of --data). With the training data and seed of polyencoder
     train, they are the ones of its own evaluations."""
     hits_at: Annotated[str, Parlai(), _OF_PAIRS] = "1,5,10"

@@ -27,6 +27,8 @@ def commas(value: Any) -> Any:
     return tuple(one.strip() for one in value.split(",")) if isinstance(value, str) else value
 
 
+Files = Annotated[str, Parameter(allow_repeating=False)]
+"""A file or a pattern of files, or several of them with commas between them."""
 Numbers = Annotated[tuple[int, ...], BeforeValidator(commas), Parameter(n_tokens=1)]
 """Whole numbers, in a text with commas."""
 Pair = Annotated[tuple[float, float], BeforeValidator(commas), Parameter(n_tokens=1)]

@@ -11,7 +11,7 @@ from pydantic import Field
 from polyencoder.config import NextName, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Needs, NotNegative, Parlai, Positive, Share, Without
+from polyencoder.settings.fields import Count, Files, Needs, NotNegative, Parlai, Positive, Share, Without
 from polyencoder.settings.training import (
     AtLeastZero,
     OptimizerConfig,
@@ -39,7 +39,7 @@ class CorpusSettings(Settings):
     or .zst."""
     out: Annotated[str, Field(min_length=1)]
     """The folder to write the encoder and its card to. A run that was killed resumes from it."""
-    valid: str | None = None
+    valid: Files | None = None
     """FILE or GLOB, comma-separated: text to evaluate on, instead of a share of the corpus."""
     held_out: Annotated[Share, Without("valid")] = 0.01
     """Share of the documents that is held out for evaluation."""

@@ -13,7 +13,7 @@ from polyencoder.config import Architecture, Attention, ContextVectors, Reductio
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
 from polyencoder.settings.base import Settings, flat_values, settings
-from polyencoder.settings.fields import Count, Needs, Numbers, Parlai, Positive, Share, Without, leaves
+from polyencoder.settings.fields import Count, Files, Needs, Numbers, Parlai, Positive, Share, Without, leaves
 from polyencoder.settings.presets import OF_ANY, PRESETS, PresetName
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
 
@@ -28,9 +28,9 @@ _NEW = Without("init")
 class DataSettings(Settings):
     """Training and validation data, and the folder of the model."""
 
-    train: str
+    train: Files
     """FILE or GLOB, comma-separated, or hf:NAME:SPLIT. JSON lines, CSV, TSV or Parquet."""
-    valid: str | None = None
+    valid: Files | None = None
     """Evaluation data, in the same form (default: a tenth of the training data is held out)."""
     out: str
     """The folder to write the model and its card to. A run that was killed resumes from it."""

@@ -39,3 +39,13 @@ def with_model(command: list[str], model: str) -> list[str]:
 
 def instead(command: list[str], old: str, new: str) -> list[str]:
     return [new if part == old else part for part in command]
+
+
+def with_files_once(words: list[object]) -> list[object]:
+    """The command with the last of each flag of files, which a command takes once."""
+    words = [*words]
+    for flag in ("--train", "--valid", "--pairs"):
+        while words.count(flag) > 1:
+            first = words.index(flag)
+            del words[first : first + 2]
+    return words

@@ -15,7 +15,7 @@ import pytest
 from polyencoder.cli.main import main
 from polyencoder.training.trainer import Trainer
 from tests.commands import run_command
-from tests.polyencoder.cli.commands import with_model
+from tests.polyencoder.cli.commands import with_files_once, with_model
 
 LOG = re.compile(r"\d\d:\d\d:\d\d ")  # of a training, before it stops
 
@@ -98,7 +98,7 @@ KINDS = ["today", "great", "fine", "high", "two"]
 def run():
     def run(*arguments):
         """Numbers of codes are a poly-encoder's."""
-        words = [*arguments]
+        words = with_files_once([*arguments])
         kind = words[words.index("--architecture") + 1] if "--architecture" in words else "--config" not in words
         if kind not in ("poly", True) and 4 in words:
             place = words.index("--n-codes")

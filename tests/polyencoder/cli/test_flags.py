@@ -151,12 +151,14 @@ def test_a_value_without_a_flag(word):
         ["index", "-m", "none", "-o", "out", "-c", "a.txt", "--candidates", "b.txt"],
         ["train", "--backbone", "none", "--out", "out", "--train", "a.jsonl", "--train=b.jsonl"],
         ["update", "-m", "none", "-i", "none", "--add", "a.txt", "--add", "b.txt"],
+        ["evaluate", "-m", "none", "-d", "a.jsonl", "-d", "b.jsonl"],
     ],
 )
-def test_files_of_a_repeated_flag_are_not_lost_without_a_word(words):
-    said = r"warning: of --\w+ only the last is read: files have commas between them\n"
-    assert re.match(said, invoke(*words).stderr)
-    assert not re.match(said, invoke(*[word.replace("b.", "a.") for word in words]).stderr)
+def test_a_flag_of_files_is_given_once(words):
+    """The last value would be read, and the other files left out."""
+    done = invoke(*words)
+    assert done.exit_code == 2
+    assert re.fullmatch(r"polyencoder: --?\w+ is given twice: give it once, with commas between files\n", done.stderr)
 
 
 def test_a_switch_with_a_value_that_it_cannot_have():

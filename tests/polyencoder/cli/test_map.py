@@ -11,6 +11,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.training.candidate_map import fit_map
 from tests.commands import run_command
+from tests.polyencoder.cli.commands import with_files_once
 from tests.polyencoder.intents.conftest import made
 
 QUICK = ["--learning-rates", "0.1", "--regularizers", "0", "--max-epochs", "5"]
@@ -30,7 +31,8 @@ def run(make_ranker, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> str:
-        return run_command("map", "--train", "train.jsonl", "-m", "model", "--no-progress", *QUICK, *arguments).output
+        given = ["map", "--train", "train.jsonl", "-m", "model", "--no-progress", *QUICK, *arguments]
+        return run_command(*with_files_once(given)).output
 
     return call
 

@@ -10,6 +10,7 @@ from polyencoder import ConfigError, InputError
 from polyencoder.index import Candidate
 from polyencoder.index.folder import FolderIndex
 from tests.commands import run_command
+from tests.polyencoder.cli.commands import with_files_once
 
 PAIRS = [
     {"context": ["hello !", "do you ski ?"], "response": "i like to ski .", "id": 7},
@@ -33,8 +34,8 @@ def run(ranker, tmp_path):
 
     def call(*arguments: object, pairs=PAIRS) -> list[dict]:
         (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-        given = ["mine", "-m", tmp_path / "model", "-p", tmp_path / "pairs.jsonl", "-o", tmp_path / "out.jsonl"]
-        run_command(*given, "--no-progress", *arguments)
+        given = ["mine", "-m", tmp_path / "model", "--pairs", tmp_path / "pairs.jsonl", "-o", tmp_path / "out.jsonl"]
+        run_command(*with_files_once([*given, "--no-progress", *arguments]))
         return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
 
     return call

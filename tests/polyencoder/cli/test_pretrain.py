@@ -12,6 +12,7 @@ import pytest
 
 from polyencoder.cli.main import main
 from tests.commands import invoke
+from tests.polyencoder.cli.commands import with_files_once
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ def arguments(out: str, *more: object) -> list[str]:
     flags = ["talks.jsonl", "--vocabulary", "pieces", "--out", out, "--valid", "talks.jsonl", "--device", "cpu"]
     flags += ["--n-layers", 1, "--embedding-size", 16, "--n-heads", 2, "--ffn-size", 32, "--n-positions", 40]
     flags += ["--tokens-per-batch", 320, "--max-steps", 4, *more]
-    return ["pretrain", *map(str, flags)]
+    return ["pretrain", *map(str, with_files_once(flags))]
 
 
 def test_an_encoder_that_a_ranker_is_made_of(folder):
