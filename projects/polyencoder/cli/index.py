@@ -17,7 +17,7 @@ from polyencoder.data.readers import BadExamples, expand, lines
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.build_options import IndexOptions
-from polyencoder.index.faiss.kinds import parse_faiss
+from polyencoder.index.faiss.kinds import check_parameters, parse_faiss
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings
 from polyencoder.settings.fields import Files, Needs, Without
@@ -196,6 +196,8 @@ def update(*, settings: UpdateSettings) -> None:
             raise ConfigError(
                 f"{without_password(where)}: --compact, --words, --faiss and --recall are for index folders"
             )
+        if isinstance(opened, FolderIndex) and kind:  # before anything is encoded
+            check_parameters(kind, parameters, dim=opened.meta.dim)
         with opened.changing():
             if settings.remove_id or removed:
                 done["removed"] = opened.remove(chain(settings.remove_id, _ids(removed)))

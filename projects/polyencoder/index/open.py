@@ -142,7 +142,7 @@ def make_index(
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
         on_server = _on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
         return _made_by(ranker, on_server)
-    kind, parameters = (None, {}) if options.faiss is None else parse_faiss(options.faiss)
+    faiss = None if options.faiss is None else parse_faiss(options.faiss)
     temporary = None
     if where is None:
         if share.processes > 1:
@@ -161,9 +161,11 @@ def make_index(
         shard_size=options.shard_size,
         model_name=model_name,
         progress=progress,
+        faiss=faiss,
     )
     index = FolderIndex.open(where, ranker)
-    if kind is not None and share.rank == 0:
+    if faiss is not None and share.rank == 0:
+        kind, parameters = faiss
         with _closed_by_an_error(index), index.changing():
             index.build_faiss(kind, **parameters)
             if options.recall is not None:

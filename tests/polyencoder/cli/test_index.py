@@ -270,7 +270,7 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
 @pytest.mark.parametrize(
     ("error", "message", "options"),
     [
-        (InputError, "no such file", ["--candidates", "nowhere*.txt"]),
+        (InputError, "no such file", ["nowhere*.txt"]),
         (CheckpointError, "nowhere: no such folder", ["--model", "nowhere"]),
         (ConfigError, "dtype is 'float8'", ["--dtype", "float8"]),
         (ConfigError, "the kind of FAISS index is 'best'; it must be auto or one of", ["--faiss", "best"]),
@@ -282,6 +282,8 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
         ),
         (ConfigError, "nprobe must be a whole number of at least 1, got 'all'", ["--faiss", "ivf-pq,nprobe=all"]),
         (ConfigError, "auto chooses m too; name the kind", ["--faiss", "auto,m=16"]),
+        (ConfigError, "nlist is 99, which takes 99 rows to train, and there are 8", ["--faiss", "ivf-flat,nlist=99"]),
+        (ConfigError, "pq_m must divide the vectors' dimension, 16; got 5", ["--faiss", "ivf-pq,pq_m=5"]),
         (ConfigError, "recall is 1.5; it must be above 0", ["--faiss", "flat", "--recall", "1.5"]),
         (ConfigError, "give its kind", ["--recall", "0.9"]),
         (ConfigError, "give a recall", ["--faiss", "flat", "--contexts", "-"]),
@@ -291,7 +293,8 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
     ],
 )
 def test_options_that_cannot_be_used(model, texts, tmp_path, error, message, options):
-    arguments = ["index", "--model", model, "--candidates", texts, "--out", tmp_path / "index", *options]
+    candidates = [] if options[0].endswith(".txt") else [texts]
+    arguments = ["index", "--model", model, "--out", tmp_path / "index", "--candidates", *candidates, *options]
     command_fails(error, message, *arguments)
     assert not (tmp_path / "index").exists()
 
@@ -336,6 +339,14 @@ def many(make_ranker, make_backbone_config, tmp_path):
 
 def test_an_update_of_nothing_is_an_error(model, tmp_path):
     command_fails(ConfigError, "nothing to do: give --add", "update", "--model", model, "--index", tmp_path)
+
+
+def test_what_faiss_cannot_build_is_refused_before_an_update_begins(model, call, texts, tmp_path):
+    pytest.importorskip("faiss")
+    call("index", "--candidates", texts, "--out", tmp_path / "index")
+    (tmp_path / "bad.jsonl").write_text("no json, which nobody has read\n")
+    arguments = ["update", "--model", model, "--index", tmp_path / "index", "--add", tmp_path / "bad.jsonl"]
+    command_fails(ConfigError, "pq_m must divide", *arguments, "--faiss", "ivf-pq,pq_m=5")
 
 
 @pytest.mark.parametrize("where", ["folder", "milvus:{}/index.db"])

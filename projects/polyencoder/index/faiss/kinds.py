@@ -62,16 +62,18 @@ def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torc
     Raises:
         ConfigError: an unknown kind or parameter, or one that does not fit the vectors.
     """
-    check_parameters(kind, overrides)
+    check_parameters(kind, overrides, dim=dim)
     if kind == "auto":
         kind = "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _PQ_FROM else "ivf-pq"
     parameters = _suitable(kind, rows=rows, dim=dim, dtype=dtype, nlist=overrides.get("nlist")) | overrides
-    if kind.startswith("ivf") and int(parameters["nlist"]) > min(rows, int(parameters["training_rows"])):
-        raise ConfigError(
-            f"nlist is {parameters['nlist']}, more than the rows to train it on: {parameters['training_rows']}"
-        )
-    if kind == "ivf-pq" and dim % int(parameters["pq_m"]):
-        raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {parameters['pq_m']}")
+    trained = min(rows, int(parameters.get("training_rows", rows)))
+    needed = {"nlist": int(parameters.get("nlist", 1)), "pq_bits": 1 << int(parameters.get("pq_bits", 0))}
+    for name, centroids in needed.items():
+        if centroids > trained:
+            raise ConfigError(
+                f"{name} is {parameters[name]}, which takes {centroids} rows to train, and there are {trained}",
+                argument="faiss",
+            )
     return kind, parameters
 
 
@@ -89,8 +91,8 @@ def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
     }[kind]
 
 
-def check_parameters(kind: str, parameters: Parameters) -> None:
-    """Raises ConfigError for an unknown kind or parameter, or an invalid value."""
+def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = None) -> None:
+    """Raises ConfigError for an unknown kind or parameter, or a value that is not valid, perhaps for this `dim`."""
     if kind == "auto":
         if parameters:
             raise ConfigError(
@@ -115,6 +117,8 @@ def check_parameters(kind: str, parameters: Parameters) -> None:
                 raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r:.60}")
             if value > most:
                 raise ConfigError(f"{name} must be a whole number of at most {most}, got {value!r:.60}")
+            if name == "pq_m" and dim is not None and dim % value:
+                raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {value}", argument="faiss")
 
 
 def _suitable(kind: str, *, rows: int, dim: int, dtype: torch.dtype, nlist: int | str | None) -> Parameters:

@@ -23,12 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
+import torch
 from tqdm import tqdm
 
 from polyencoder.checks import check_choice
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.entries import Candidate, Record, checked_records
+from polyencoder.index.faiss.kinds import Parameters, choose
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import recorded
 from polyencoder.index.folder.database import Database, connect, connect_to_fill
@@ -70,6 +72,7 @@ def build_index(
     share: Share | None = None,
     model_name: str = "",
     progress: bool = False,
+    faiss: tuple[str, Parameters] | None = None,
 ) -> None:
     """Encodes candidates into an index folder, or finishes one begun with the same candidates and model.
 
@@ -85,8 +88,11 @@ def build_index(
             share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.
         progress: show bars with rate and time left on stderr.
+        faiss: the FAISS index that will be built of the finished folder, whose parameters are checked before anything
+            is encoded.
 
     Raises:
+        ConfigError: a setting is out of range, or FAISS's parameters do not fit the candidates.
         InputError: there are no candidates, one is invalid, different candidates have the same id, a vector is not this
             model's (see `index.given.with_vectors`), or the folder holds something else or cannot be written.
         PolyencoderError: a process that shares the work has ended early.
@@ -128,7 +134,7 @@ def build_index(
             stack.enter_context(locked(folder))
         given = None if dim is None else GivenShards(folder, plan)
         if first:
-            plan = _entered(folder, records, plan, given, ranker=ranker, words=words, progress=progress)
+            plan = _entered(folder, records, plan, given, ranker=ranker, words=words, progress=progress, faiss=faiss)
         else:
             plan = _awaited(folder, plan, ranker=ranker)
         if (folder / DATABASE).exists():
@@ -174,9 +180,14 @@ def _entered(
     ranker: TextRanker | Fingerprints,
     words: bool,
     progress: bool,
+    faiss: tuple[str, Parameters] | None,
 ) -> IndexMeta:
     """The first pass, or a check that an earlier one had the same candidates."""
     digest = hashlib.blake2b(digest_size=16)
+
+    def check_faiss(rows: int) -> None:
+        if faiss is not None:
+            choose(*faiss, rows=rows, dim=plan.dim, dtype=torch.float32)
 
     def read() -> Iterator[Candidate]:
         with _bar("reading", None, unit=" candidates", show=progress) as bar:
@@ -198,6 +209,7 @@ def _entered(
             pass
         if begun.candidates != digest.hexdigest():
             raise InputError(f"{folder}: has an index of other candidates; give another folder, or remove it")
+        check_faiss(begun.rows)
         return begun
     with ExitStack() as stack:
         with explained(folder):
@@ -215,6 +227,7 @@ def _entered(
                     given.put(catalogue.row_of(candidate.text), candidate)
         if entries == 0:
             raise InputError(f"{folder}: not made, as there are no candidates: the input is empty")
+        check_faiss(catalogue.rows)
         with explained(folder):
             catalogue.create_indexes()
             if given is not None:

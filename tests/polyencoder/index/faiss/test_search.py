@@ -321,7 +321,9 @@ def test_bad_searches_are_refused(make_search):
         ({"kind": "ivf-flat", "nlist": 1 << 31}, "nlist must be a whole number of at most 2147483647, got 2147483648"),
         ({"kind": "hnsw", "ef_search": 0}, "ef_search must be a whole number of at least 1, got 0"),
         ({"kind": "hnsw", "storage": "int4"}, "storage must be one of float32, float16; got 'int4'"),
-        ({"kind": "ivf-flat", "nlist": 51}, "nlist is 51, more than the rows"),
+        ({"kind": "ivf-flat", "nlist": 51}, "nlist is 51, which takes 51 rows to train, and there are 50"),
+        ({"kind": "ivf-flat", "nlist": 9, "training_rows": 8}, "nlist is 9, .* there are 8"),
+        ({"kind": "ivf-pq", "nlist": 1, "pq_bits": 6}, "pq_bits is 6, which takes 64 rows to train, and there are 50"),
         ({"kind": "ivf-pq", "pq_m": 3}, "pq_m must divide the vectors' dimension, 8; got 3"),
     ],
 )

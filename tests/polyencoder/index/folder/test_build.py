@@ -196,6 +196,26 @@ def test_settings_that_make_no_sense(make_index, settings, message):
         make_index(**settings)
 
 
+@pytest.mark.parametrize(
+    ("faiss", "message"),
+    [
+        (("ivf-flat", {"nlist": N_TEXTS + 1}), f"nlist is {N_TEXTS + 1}"),
+        (("ivf-pq", {"pq_m": 5}), "pq_m must divide the vectors' dimension, 16; got 5"),
+        (("ivf-pq", {"pq_bits": 5}), "pq_bits is 5"),
+    ],
+)
+def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(monkeypatch, make_index, tmp_path, faiss, message):
+    with monkeypatch.context() as patched:
+        patched.setattr(encoding_module, "encode_candidates", None)
+        with pytest.raises(ConfigError, match=message):
+            make_index(faiss=faiss)
+    assert not (tmp_path / "index").exists()
+    make_index()
+    with pytest.raises(ConfigError, match=message):
+        make_index(faiss=faiss)
+    make_index()  # nothing was lost
+
+
 def test_a_cross_encoder(make_ranker, tmp_path, candidates):
     with pytest.raises(InputError, match="a cross-encoder has no vectors of candidates"):
         build_index(tmp_path / "index", candidates, make_ranker("cross"))
