@@ -140,6 +140,10 @@ def check_flags(opt: Opt, architecture: Architecture) -> None:
     part = given.get("type_optimization")
     if part and "learn_embeddings" in given and given["learn_embeddings"] != (part == "all"):
         raise ConfigError(f"--learn-embeddings {given['learn_embeddings']} contradicts --type-optimization {part}")
+    if opt.get("lora") and given.get("learn_embeddings"):
+        raise ConfigError(
+            "--learn-embeddings True contradicts --lora, which freezes the encoder: leave out one of them"
+        )
     if opt.get("data_parallel"):
         logging.warning(f"--data-parallel true: this process uses one device; for more, {_GROUP}")
         opt["data_parallel"] = False

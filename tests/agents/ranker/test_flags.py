@@ -212,6 +212,8 @@ def test_embeddings_of_a_backbone_learn_if_one_says_so(backbone_folder, make_age
         assert all(parameter.requires_grad == learns for parameter in embeddings.parameters())
     with pytest.raises(ConfigError, match="--learn-embeddings True contradicts --type-optimization top_layer"):
         make_agent("biencoder", **options, learn_embeddings=True, type_optimization="top_layer")
+    with pytest.raises(ConfigError, match="--learn-embeddings True contradicts --lora"):
+        make_agent("biencoder", **options, learn_embeddings=True, lora=2)
 
 
 # ---- where things come from
