@@ -19,7 +19,7 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, fixed_pool
-from polyencoder.data.readers import is_record
+from polyencoder.data.readers import HEAD, is_record
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build_options import SHARD_SIZE
@@ -42,7 +42,7 @@ def read_candidates(path: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{flag} {path}: cannot be read as UTF-8 text ({error})") from None
     texts = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
-    if texts and is_record(texts[0]):
+    if any(map(is_record, texts[:HEAD])):
         raise InputError(f"{flag} {path}: has JSON in it; give a text file with one candidate a line")
     if not texts:
         raise InputError(f"{flag} {path}: is empty; give a text file with one candidate a line")

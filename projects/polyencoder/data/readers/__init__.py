@@ -8,11 +8,12 @@ from __future__ import annotations
 from polyencoder.data.readers.bad import BadExamples, OnBad, raise_it
 from polyencoder.data.readers.json_array import json_array
 from polyencoder.data.readers.lines import lines
-from polyencoder.data.readers.records import FORMATS, format_of, is_record, records
+from polyencoder.data.readers.records import FORMATS, HEAD, format_of, is_record, records
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, expand, open_bytes
 
 __all__ = [
     "FORMATS",
+    "HEAD",
     "BadExamples",
     "DamagedFile",
     "DataFile",

@@ -20,6 +20,7 @@ from polyencoder.packages import require
 
 Record = dict[str, Any]
 ROWS_AT_ONCE = 1024  # of a Parquet file
+HEAD = 10  # lines of a text file: a title or empty lines may come before records
 _RECORD_KEYS = {"text", "context", "response", "messages", "turns", "sentences"}  # a record has one or more
 
 
@@ -28,7 +29,8 @@ def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it)
 
     Formats: `jsonl` (an object a line, or one array of objects; `.jsonl`, `.ndjson` and `.json`), `csv` and `tsv`
     (with a header row), `parquet`, and `txt` (every other name: `{"text": line}`), also with `.gz`, `.bz2`, `.xz` or
-    `.zst`. Empty lines are skipped, except in `txt`. A `txt` whose first line is a record in JSON is an error.
+    `.zst`. Empty lines are skipped, except in `txt`. A record in JSON among the first `HEAD` lines of a `txt` is an
+    error.
 
     Args:
         source: a path (`-` is standard input) or an open `DataFile`.
@@ -81,7 +83,7 @@ def _text(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
     with opened(source) as file:
         for number, line in lines(file, bad=bad):
             where = f"{file.path}, line {number}"
-            if number == 1 and is_record(line):
+            if number <= HEAD and is_record(line):
                 raise InputError(
                     f"{where}: is JSON with {', '.join(map(repr, json.loads(line)))}, but is read as a text: give JSON "
                     "lines in a file whose name ends in .jsonl"

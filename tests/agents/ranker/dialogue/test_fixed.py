@@ -278,6 +278,7 @@ def test_candidates_of_the_task_are_written_before_the_model_has_a_folder(make_a
         (b"\n \n", "is empty; give a text file with one candidate a line"),
         (b"\xff\xfe\x00a", "cannot be read as UTF-8 text"),
         (b'{"text": "a"}\n', "has JSON in it; give a text file with one candidate a line"),
+        (b'a title\n{"text": "a"}\n', "has JSON in it; give a text file with one candidate a line"),
     ],
 )
 def test_a_bad_file_is_named(content, problem, make_agent, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.data.readers import format_of, open_bytes, records
+from polyencoder.data.readers import HEAD, format_of, open_bytes, records
 from polyencoder.errors import ConfigError, InputError
 from tests.polyencoder.data.readers.conftest import read_all
 
@@ -45,10 +45,19 @@ def test_an_unknown_format_is_refused(write):
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a"])
-def test_records_are_not_read_as_texts(write, name):
-    path = write(name, '{"id": 1, "text": "a"}\n')
-    with pytest.raises(InputError, match=r"line 1: is JSON with 'id', 'text', but is read as a text: .* in \.jsonl"):
+@pytest.mark.parametrize("head", ["", "\n", "# a title\n\n", "\n" * (HEAD - 1)])
+def test_records_are_not_read_as_texts(write, name, head):
+    path, line = write(name, head + '{"id": 1, "text": "a"}\n'), head.count("\n") + 1
+    with pytest.raises(
+        InputError, match=rf"line {line}: is JSON with 'id', 'text', but is read as a text: .* in \.jsonl"
+    ):
         list(records(path))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a"])
+def test_texts_may_look_like_records(write, name):
+    later = '{"text": "after so many texts"}'
+    assert read_all(write(name, "a\n" * HEAD + later))[0][-1] == {"text": later}
     for text in ('{"name": "a tool"}', "{text}", '["text"]', "{1}"):
         assert read_all(write(name, text))[0] == [{"text": text}]
 
