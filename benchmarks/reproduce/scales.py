@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reproduce.runs import ReproductionRun, Step
-from benchmarks.reproduce.yaml_schema import parse_fields, read_yaml
+from benchmarks.reproduce.yaml_schema import parse_fields
 from polyencoder.errors import ConfigError, did_you_mean
+from polyencoder.settings.yaml_file import read_yaml
 
 SCALES = Path(__file__).parent / "scales"
 Flags = Mapping[str, Any]
@@ -78,7 +79,7 @@ def scale_names() -> list[str]:
 
 
 def read_scale(name: str) -> Scale:
-    """Read a scale; ConfigError if it does not exist or its file is invalid."""
+    """Read a scale; ConfigError or InputError if it does not exist or its file is invalid."""
     if name not in scale_names():
         raise ConfigError(f"there is no scale {name}{did_you_mean(name, scale_names())}", argument="scale")
     path = SCALES / f"{name}.yaml"

@@ -1,39 +1,16 @@
-"""Parses YAML files into dataclasses; a missing, unknown or mistyped field is an error that names file and place."""
+"""Parses values of YAML files into dataclasses; a missing, unknown or mistyped field is an error with its place."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import yaml
-
-try:
-    from yaml import CSafeLoader as SafeLoader
-except ImportError:  # PyYAML without libyaml
-    from yaml import SafeLoader
 
 from polyencoder.errors import ConfigError, did_you_mean
 
 T = TypeVar("T")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
-
-    Raises:
-        ConfigError: it cannot be read, is not a mapping, or has a duplicate key (YAML itself would keep the last).
-    """
-    try:
-        document = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: {' '.join(str(error).split())}") from None
-    if not isinstance(document, dict):
-        raise ConfigError(f"{path}: must be a mapping of names to values")
-    return document
 
 
 def parse_fields(kind: type[T], values: object, *, where: str, **known: Any) -> T:
@@ -78,15 +55,3 @@ def _fits(value: object, hint: Any) -> bool:
     if kind is float and isinstance(value, int):
         kind = int
     return kind is Any or (isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool))
-
-
-class _Loader(SafeLoader):
-    """SafeLoader that rejects duplicate keys of a mapping."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        merge = "tag:yaml.org,2002:merge"
-        names = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != merge]
-        for name in names:
-            if names.count(name) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {name}", node.start_mark)
-        return super().construct_mapping(node, deep)

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import pydantic
 import pydantic.dataclasses
-import yaml
 from cyclopts import Group, Parameter
 from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
 
-from polyencoder.errors import ConfigError, InputError, first_line
+from polyencoder.errors import ConfigError
 from polyencoder.settings.fields import Leaf, Needs, Without, leaves, set_help
 from polyencoder.settings.messages import config_error
+from polyencoder.settings.yaml_file import read_yaml
 
 PANELS = (
     "Data",
@@ -159,22 +159,6 @@ class _Truth(NamedTuple):
 
     def __repr__(self) -> str:
         return repr(self.value)
-
-
-def read_yaml(path: str) -> dict[str, Any]:
-    """Reads a mapping from a YAML file. Raises InputError for anything else."""
-    if not path:
-        raise InputError("--config is empty: give a YAML file, or leave it out")
-    try:
-        with open(path, encoding="utf-8") as file:
-            values = yaml.safe_load(file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--config {path}: cannot be read ({first_line(error)})") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"--config {path}: not YAML ({' '.join(str(error).split())})") from None
-    if not isinstance(values, dict):
-        raise InputError(f"--config {path}: must hold `name: value` lines")
-    return values
 
 
 def check_values(cls: type[Settings], /, **values: Any) -> None:

@@ -51,7 +51,7 @@ def line(monkeypatch, capsys, tmp_path):
         (MINE, "pairs.jsonl, line 1: has no 'context'; .* (flag --context)"),
         ([*MINE, "-o", "texts.txt"], "texts.txt: exists already; .* (flag --overwrite)"),
         (["vocab", "texts.txt", "--out", "v", "--size", "0", "--no-progress"], "size is 0; .* (flag --size)"),
-        ([*TRAIN, "--config="], "--config is empty: give a YAML file, or leave it out"),
+        ([*TRAIN, "--config="], "config is empty: give a YAML file, or leave it out (flag --config)"),
         (
             ["vocab", "pairs.jsonl", "--out", "v", "--column", "said", "--no-progress"],
             "has no 'said'; .* (flag --column)",
