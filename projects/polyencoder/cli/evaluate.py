@@ -103,7 +103,8 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
 
     check_measures(of.measures)
     if of.run_out is not None:
-        check_writable(of.run_out, argument="run_out", overwrite=of.overwrite)
+        read = (of.rerank_run, of.compare, of.qrels, of.queries, of.corpus)
+        check_writable(of.run_out, argument="run_out", overwrite=of.overwrite, read=read)
     qrels_file, queries_file, corpus = of.qrels, of.queries, of.corpus
     if of.beir is not None:
         qrels_file, queries_file = (

@@ -53,12 +53,13 @@ def inspect(*, settings: InspectSettings) -> None:
     from polyencoder.ranker.inspection import inspect_ranking
     from polyencoder.ranker.inspection_page import inspection_page
 
+    files = [] if settings.candidates is None else expand(settings.candidates)
     if settings.html is not None:
         check_place("html", settings.html)
-        check_writable(settings.html, argument="html", overwrite=settings.overwrite)
+        check_writable(settings.html, argument="html", overwrite=settings.overwrite, read=files)
     candidates = list(settings.candidate)
-    if settings.candidates is not None:
-        candidates = [one.text for one in candidates_from(expand(settings.candidates))]
+    if files:
+        candidates = [one.text for one in candidates_from(files)]
         if not candidates:
             raise InputError(f"{settings.candidates}: no candidate in it")
     if not candidates:

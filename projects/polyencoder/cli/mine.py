@@ -84,10 +84,10 @@ def mine(settings: MineSettings) -> None:
         relative_margin=settings.relative_margin,
         max_similarity=settings.max_positive_similarity,
     )
-    check_writable(out, argument="out", overwrite=settings.overwrite)
+    files = expand(settings.pairs)
+    check_writable(out, argument="out", overwrite=settings.overwrite, read=files)
     check_json_lines(out)
     _check_column(settings)
-    files = expand(settings.pairs)
     right = _responses(files, settings)
     ranker = load(settings.model)
     responses = list(dict.fromkeys(text for texts in right.values() for text in texts))

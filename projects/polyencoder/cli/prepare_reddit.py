@@ -43,9 +43,9 @@ def prepare_reddit(
         overwrite: Replace --out.
     """
     checked_count("history", history)
-    check_writable(out, argument="out", overwrite=overwrite)
-    check_json_lines(out.with_suffix("") if out.suffix == ".gz" else out)
     files, bad = expand(dump), BadExamples(skip=skip_bad_examples)
+    check_writable(out, argument="out", overwrite=overwrite, read=files)
+    check_json_lines(out.with_suffix("") if out.suffix == ".gz" else out)
     if "-" in files:
         raise ConfigError("a dump cannot be standard input: give files")
     shown = shows_bars(progress)

@@ -10,7 +10,7 @@ import secrets
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,13 +116,17 @@ def reporting_write_errors(
         raise error(f"{os.fspath(path)}: cannot be written ({reason}{at}); give another place, or make room") from cause
 
 
-def check_writable(path: str | os.PathLike[str], *, argument: str, overwrite: bool) -> None:
+def check_writable(
+    path: str | os.PathLike[str], *, argument: str, overwrite: bool, read: Iterable[str | os.PathLike[str] | None] = ()
+) -> None:
     """Raises ConfigError if a file cannot be written or exists already, before work that would be lost.
 
-    `argument` is named in errors.
+    `argument` is named in errors. `read`: files that are read, of which it may be none, `overwrite` or not.
     """
     check_place(argument, path)
     target = Path(path)
+    if any(file and os.path.exists(file) and target.exists() and target.samefile(file) for file in read):
+        raise ConfigError(f"{target}: is read, and would be replaced; give another name", argument=argument)
     if target.exists() and not target.is_file():
         raise ConfigError(f"{target}: is a folder or a device; give the name of a file", argument=argument)
     if target.exists() and not overwrite:

@@ -122,6 +122,20 @@ def test_a_file_that_is_there(refused, place, monkeypatch, capsys):
     assert "not to be lost" not in (place / "there.jsonl").read_text()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        instead(MINE, "out.jsonl", "pairs.jsonl"),
+        ["prepare-reddit", "pairs.jsonl", "-o", "pairs.jsonl"],
+        [*INSPECT, "--html", "texts.txt"],
+        ["evaluate", "-m", "MODEL", "-i", "index", "--qrels", "q", "--queries", "texts.txt", "--run-out", "texts.txt"],
+    ],
+)
+def test_a_file_that_is_read_is_not_replaced(command, refused):
+    """Even if one is told to."""
+    assert "is read, and would be replaced; give another name" in refused([*command, "--overwrite"])
+
+
 @pytest.mark.parametrize("name", ["export", "calibrate", "mine"])
 def test_a_full_disk(name, refused):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -106,6 +106,19 @@ def test_a_broken_link_is_no_folder(tmp_path):
     check_writable_folder(tmp_path / "link", argument="out")
 
 
+@pytest.mark.parametrize("overwrite", [True, False])
+def test_a_file_that_is_read_is_not_replaced(tmp_path, overwrite):
+    for name in ("one", "two"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to("one")
+    read = [None, "-", tmp_path / "none", tmp_path / "two", tmp_path / "one"]
+    for name in ("one", "link"):
+        with pytest.raises(ConfigError, match=f"{name}: is read, and would be replaced; give another name"):
+            check_writable(tmp_path / name, argument="out", overwrite=overwrite, read=read)
+    check_writable(tmp_path / "none", argument="out", overwrite=overwrite, read=read)
+    check_writable(tmp_path / "one", argument="out", overwrite=True, read=read[:-1])
+
+
 def test_nothing_is_seen_before_the_end(tmp_path):
     path = tmp_path / "file.txt"
     with atomic_write(path) as temporary:
