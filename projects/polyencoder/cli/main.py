@@ -189,9 +189,14 @@ def main() -> None:
 
 def _with_files_behind_the_options(arguments: Sequence[str]) -> list[str]:
     """The arguments; a file behind `--` whose name begins like an option gets its folder's name, too."""
-    end = arguments.index("--") + 1 if "--" in arguments else len(arguments)
-    files = (f"./{word}" if word.startswith("-") and word != "-" else word for word in arguments[end:])
-    return [*arguments[:end], *files]
+    options, end, files = _at_their_end(arguments)
+    return [*options, *end, *(f"./{word}" if word.startswith("-") and word != "-" else word for word in files)]
+
+
+def _at_their_end(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
+    """The options, the `--` that ends them, if there is one, and the files behind it."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:end], arguments[end : end + 1], arguments[end + 1 :]
 
 
 def _below(command: App) -> list[str]:
@@ -245,7 +250,8 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
     if not isinstance(error, MissingArgumentError):
         error.verbose = False
         return UsageError(" ".join(str(error).split()))
-    given = {word.partition("=")[0] for word in arguments}
+    options, end, _ = _at_their_end(arguments)
+    given = {word.partition("=")[0] for word in options}
     asked = error.argument
     if asked and given & {*asked.names}:
         missing = [f"a value for {asked.name}"]
@@ -258,7 +264,7 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
         missing = [one.name for one in needed if one.name.startswith("--") and not one.name.isupper()]
         if asked and asked.name.isupper():  # files
             missing.insert(0, asked.name.removeprefix("--"))
-    return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}")
+    return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}{'; what follows -- is no flag' if end else ''}")
 
 
 def _is_flag(word: str) -> bool:

@@ -31,6 +31,7 @@ from polyencoder.storage.files import (
     atomic_write,
     fsync,
     reporting_write_errors,
+    why_no_folder,
     written_meanwhile,
 )
 from polyencoder.storage.fingerprint import model_fingerprint
@@ -158,8 +159,8 @@ def _move(made: Path, target: Path, *, overwrite: bool) -> None:
 
 def _holds_model(target: Path) -> bool:
     """Whether a folder holds a model; CheckpointError if it holds other files."""
-    if target.exists() and not target.is_dir():
-        raise CheckpointError(f"{target}: is a file; give a folder to write the model in")
+    if reason := why_no_folder(target):
+        raise CheckpointError(f"{target}: {reason}; give a folder to write the model in")
     if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
         return False
     if not (target / CONFIG).is_file():

@@ -16,7 +16,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.checkpoint import check_shapes
-from polyencoder.storage.files import atomic_write, reporting_write_errors
+from polyencoder.storage.files import atomic_write, reporting_write_errors, why_no_folder
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def save_backbone(
         CheckpointError: `folder` is a file, or the weights are not those of such a model.
     """
     target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise CheckpointError(f"{target}: is a file; give a folder for the encoder")
+    if reason := why_no_folder(target):
+        raise CheckpointError(f"{target}: {reason}; give a folder for the encoder")
     config.architectures = [_check_fit(config, weights, origin=origin)]
     config.dtype = torch.float32
     with (

@@ -28,7 +28,7 @@ from polyencoder.modeling.build import build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.digests import file_digest, weights_fingerprint
-from polyencoder.storage.files import alone_in, atomic_write, fsync, leftovers, reporting_write_errors
+from polyencoder.storage.files import alone_in, atomic_write, fsync, leftovers, reporting_write_errors, why_no_folder
 from polyencoder.storage.names import CONFIG, DIGESTS, TOKENIZER, WEIGHTS
 from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
 from polyencoder.text import TextEncoder, read_tokenizer
@@ -45,8 +45,8 @@ def save_folder(
     `load_folder` reads the temporary ones that belong to the weights.
     """
     target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise CheckpointError(f"{target}: is a file; give a folder to save the model in")
+    if reason := why_no_folder(target):
+        raise CheckpointError(f"{target}: {reason}; give a folder to save the model in")
     weights = _weights(model.merged(), dtype)
     with reporting_write_errors(target, CheckpointError):
         target.mkdir(parents=True, exist_ok=True)

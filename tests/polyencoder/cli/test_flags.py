@@ -113,6 +113,14 @@ def test_what_follows_two_hyphens_is_a_file(tmp_path, monkeypatch):
     assert (done.exit_code, done.stderr) == (1, "polyencoder: ./-texts.txt: no text in it\n")
 
 
+def test_flags_behind_two_hyphens_are_not_read():
+    done = invoke("train", "--", "-", "-5", "--out", "x")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "polyencoder: train requires --train, --out; what follows -- is no flag\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("word", "hint"), [("bogus", "it must be one of train, predict"), ("pred", "did you mean predict?")]
 )

@@ -96,9 +96,14 @@ def test_an_export_that_fails_leaves_what_was_there(make_ranker, monkeypatch, tm
 def test_a_folder_with_other_things_is_left_alone(make_ranker, tmp_path):
     ranker = make_ranker("bi")
     (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("gone")
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / "README.md").write_text("mine")
-    for name, message in [("file", "file: is a file"), ("project", "project: has other files in it")]:
+    for name, message in [
+        ("file", "file: is a file"),
+        ("link", "link: is a link to gone, which does not exist"),
+        ("project", "project: has other files in it"),
+    ]:
         with pytest.raises(CheckpointError, match=message):
             export_folder(ranker, tmp_path / name)
     (tmp_path / "project" / "config.json").write_text('{"model_type": "bert"}')

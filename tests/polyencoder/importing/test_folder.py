@@ -111,3 +111,6 @@ def test_a_file_in_the_place_of_the_folder(save, tmp_path):
     with pytest.raises(CheckpointError, match="file: is a file; give a folder for the encoder"):
         save(folder="file")
     assert (tmp_path / "file").read_text() == "mine"
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(CheckpointError, match="link: is a link to gone, which does not exist; give a folder"):
+        save(folder="link")

@@ -174,6 +174,9 @@ def test_saving_where_a_file_is(make_ranker, tmp_path):
     with pytest.raises(CheckpointError, match=r"file: is a file; give a folder"):
         make_ranker("bi").save_pretrained(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "precious"
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(CheckpointError, match="link: is a link to gone, which does not exist; give a folder"):
+        make_ranker("bi").save_pretrained(tmp_path / "link")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -27,7 +27,7 @@ from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.checkpoint import read_folder_config
 from polyencoder.storage.digests import file_digest, weights_fingerprint
-from polyencoder.storage.files import atomic_write
+from polyencoder.storage.files import atomic_write, why_no_folder
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, surround
 
@@ -65,8 +65,8 @@ def export_onnx(
         InputError: the ranker is itself one of graphs or has rounded weights, or a check text is empty.
     """
     target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise CheckpointError(f"{target}: is a file; give a folder to export to")
+    if reason := why_no_folder(target):
+        raise CheckpointError(f"{target}: {reason}; give a folder to export to")
     require("onnxruntime", extra="onnx")
     model, text = _plain(ranker.model), ranker.text
     texts = list(CHECK_TEXTS) + list(check_texts or ())

@@ -208,6 +208,9 @@ def test_a_file_in_the_way(make_ranker, tmp_path):
     with pytest.raises(CheckpointError, match="file: is a file; give a folder to export to"):
         export_onnx(make_ranker("bi"), tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(CheckpointError, match="link: is a link to gone, which does not exist; give a folder"):
+        export_onnx(make_ranker("bi"), tmp_path / "link")
 
 
 def test_a_ranker_of_graphs_is_not_exported_again(exported, tmp_path):
