@@ -12,6 +12,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # else its threads may stop a test that forks
 
 import ctypes
+import functools
 import gc
 import importlib.util
 import json
@@ -26,7 +27,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.modeling.build import build_model
@@ -324,6 +325,69 @@ def backbone_folder(tmp_path_factory, make_hf_tokenizer):
             make_hf_tokenizer("roberta" if kind == "roberta" else "bert").save_pretrained(folder)
             made[kind] = folder
         return made[kind]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_reranker(tmp_path_factory):
+    """(family, max_tokens=None, **config) -> the folder of a tiny reranker with random weights, a classifier.
+
+    Its tokenizer makes the pairs of its family, and has the maximum `max_tokens`, if any. Equal arguments have one
+    folder.
+    """
+    import transformers
+
+    common = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    common |= {"intermediate_size": 32, "max_position_embeddings": 64, "initializer_range": 0.5}
+    like_roberta = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "max_position_embeddings": 66}
+    own = {
+        "albert": {"embedding_size": 8},
+        "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "type_vocab_size": 0},
+        "electra": {"embedding_size": 8},
+        "modernbert": {
+            "cls_token_id": 2,
+            "bos_token_id": 2,
+            "sep_token_id": 3,
+            "eos_token_id": 3,
+            "pad_token_id": 0,
+            "local_attention": 8,
+            "classifier_pooling": "mean",
+        },
+        **dict.fromkeys(("camembert", "mpnet", "roberta", "xlm-roberta"), like_roberta | {"type_vocab_size": 1}),
+    }
+
+    @functools.cache
+    def make(family: str, *, max_tokens: int | None = None, **config) -> Path:
+        folder, like_bert = tmp_path_factory.mktemp(family), own.get(family, {}).get("bos_token_id") != 0
+        settings = common | own.get(family, {}) | {"num_labels": 1} | config
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = transformers.AutoModelForSequenceClassification.from_config(
+                transformers.AutoConfig.for_model(family, **settings)
+            )
+            for parameter in model.parameters():  # biases are 0, and layer normalizations 1
+                parameter.data += 0.1 * torch.randn_like(parameter)
+        model.save_pretrained(folder)
+        start, pad, end, unknown = (
+            ("[CLS]", "[PAD]", "[SEP]", "[UNK]") if like_bert else ("<s>", "<pad>", "</s>", "<unk>")
+        )
+        words = _word_tokenizer([pad, unknown, start, end] if like_bert else [start, pad, end, unknown])
+        words.post_processor = processors.TemplateProcessing(
+            single=f"{start} $A {end}",
+            pair=f"{start} $A {end} $B:1 {end}:1" if like_bert else f"{start} $A {end} {end} $B {end}",
+            special_tokens=[(token, words.token_to_id(token)) for token in (start, end)],
+        )
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=words,
+            cls_token=start,
+            sep_token=end,
+            pad_token=pad,
+            unk_token=unknown,
+            **({"model_max_length": max_tokens} if max_tokens else {}),
+            model_input_names=["input_ids", "attention_mask", *(["token_type_ids"] if like_bert else [])],
+        ).save_pretrained(folder)
+        return folder
 
     return make
 

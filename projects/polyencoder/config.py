@@ -37,6 +37,8 @@ Attention = Literal["basic", "sqrt", "multihead"]
 Activation = Literal["gelu", "relu"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 Truncation = Literal["turns", "tokens", "recent_first"]
+PairStart = bool | Literal["end"]
+"""What a candidate begins with behind a context: nothing, its start token (true), or another end token."""
 
 
 PROMPTS = ("context_prompt", "candidate_prompt")
@@ -193,6 +195,8 @@ class DenseConfig:
     size: int
     activation: DenseActivation = "identity"
     bias: bool = True
+    norm_eps: float | None = field(default=None, repr=False)  # not in fingerprints of candidates, which have none
+    """The epsilon of a layer normalization behind the activation, as in the head of ModernBERT; None without one."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -224,7 +228,8 @@ class RankerConfig:
     """How many tokens at the start of contexts and of candidates, their prompts, pooling leaves out: for a sentence
     encoder with `include_prompt: false`. None to pool prompts, too."""
     dense: tuple[DenseConfig, ...] = ()
-    """A sentence encoder's linear layers behind the pooling."""
+    """A sentence encoder's linear layers behind the pooling; of a cross-encoder the hidden layer of a trained
+    reranker."""
     output_scaling: float = 1.0
     normalize: bool = False
     """Whether vectors have length 1 before `output_scaling`: logits are then its square times a cosine."""
@@ -252,8 +257,9 @@ class RankerConfig:
     """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
     turn_end: TurnEnd = None
     """Late-interaction encoder, context vectors `turns`: what ends a turn; None for one turn."""
-    pair_start: bool = False
-    """Cross-encoder: whether the candidate keeps its start token behind the context (ParlAI does, BERT does not)."""
+    pair_start: PairStart = False
+    """Cross-encoder: what the candidate begins with behind the context: nothing, as in BERT's pairs; its start token,
+    as in ParlAI's; or another end token, as in RoBERTa's."""
     base: RankerConfig | None = None
     """Residual cross-encoder: the ranker that it started from, whose score it adds to its own. Both read texts laid out
     as `text`, whatever the base's own is."""
@@ -292,8 +298,8 @@ class RankerConfig:
         return self.base is not None
 
     @property
-    def keeps_start(self) -> bool:
-        """Whether a cross-encoder's candidate keeps its first token behind the context: `pair_start`, or no start."""
+    def candidate_start(self) -> PairStart:
+        """`pair_start` for `join_pair`: true, too, where a candidate has no start token, so that it keeps its first."""
         return self.pair_start or not self.text.surround
 
     def to_json(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from parlai.tasks.selection.sample import sample_dialogues
 from tokenizers.implementations import BertWordPieceTokenizer
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizerFast
 
 from tests.task_files import make_datapath, write, write_csv
 
@@ -193,7 +193,7 @@ def _daily_dialogues(path: Path) -> None:
     )
 
 
-def _encoder(path: Path) -> None:
+def _encoder(path: Path, *, kind: Callable[[BertConfig], Any] = BertModel, **config: Any) -> None:
     """A BERT of two layers with a vocabulary of word pieces, random weights."""
     path.mkdir(parents=True)
     pieces = BertWordPieceTokenizer()
@@ -202,8 +202,8 @@ def _encoder(path: Path) -> None:
     pieces.save_model(str(path))
     BertTokenizerFast(vocab=str(path / "vocab.txt")).save_pretrained(path)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = BertConfig(vocab_size=pieces.get_vocab_size(), initializer_range=0.5, **sizes)  # large: texts differ
-    BertModel(config).save_pretrained(path)
+    sizes |= {"vocab_size": pieces.get_vocab_size(), "initializer_range": 0.5}  # large: texts differ
+    kind(BertConfig(**sizes, **config)).save_pretrained(path)
 
 
 def _sentence_encoder(path: Path) -> None:
@@ -240,6 +240,7 @@ def _settings(path: Path) -> None:
 # Name in the documents -> what makes it.
 FILES: dict[str, Callable[[Path], object]] = {
     "BACKBONE": _encoder,
+    "cross-encoder/ms-marco-MiniLM-L6-v2": partial(_encoder, kind=BertForSequenceClassification, num_labels=1),
     "DATA": make_datapath,
     "EXTRACTED": _dump,
     "sentence-transformers/all-MiniLM-L6-v2": _sentence_encoder,

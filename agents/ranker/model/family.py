@@ -178,7 +178,9 @@ class ModelFamily:
                 )
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
-            text.lay_out(fitting(text.config, backbone, architecture, given=given_lengths(opt)))
+            head_of = opt["backbone"] if pretrained is not None and own.get("dense") else None
+            lengths = given_lengths(opt)
+            text.lay_out(fitting(text.config, backbone, architecture, given=lengths, head_of=head_of))
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
             config = family(architecture).model.completed(config, text)
         check_layout(config)

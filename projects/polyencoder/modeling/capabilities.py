@@ -42,7 +42,7 @@ class Capabilities:
             raise ConfigError(
                 f"poly_attention is 'multihead', which a {cls.title} does not have", argument="poly_attention"
             )
-        if config.dense and (cls.reads_pairs or not cls.has_vectors):
+        if config.dense and cls.reads_pairs and cls.has_vectors:
             raise ConfigError(
                 f"the encoder has Dense layers behind its pooling, which a {cls.title} does not have: give an encoder "
                 "without them, or train a bi- or poly-encoder",

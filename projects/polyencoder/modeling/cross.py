@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,12 +13,14 @@ from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import CrossCapabilities
+from polyencoder.modeling.dense import build_dense
 from polyencoder.modeling.export_steps import ScorerStep, Step
 from polyencoder.modeling.pooling import reduce
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.names import SCORER
+from polyencoder.text import TextEncoder
 from polyencoder.text.batches import token_batches
 from polyencoder.text.context import join_pair
 from polyencoder.text.tokens import TokenBatch, pad
@@ -32,6 +35,8 @@ BASE_CONTEXTS = 16  # contexts that a residual cross-encoder's base scores at on
 class CrossEncoder(CrossCapabilities, RankerModel):
     """score = W h_1 of T([context, candidate]), segment 0 for the context's tokens and 1 for the candidate's.
 
+    One that starts from a trained reranker has that one's hidden layer between h_1 and W (`RankerConfig.dense`).
+
     A residual cross-encoder (`RankerConfig.base`) adds this to the score of the ranker that it started from, which is
     frozen: score = base(context, candidate) + W h_1. W is 0 at first, so that it ranks as its base before training. The
     base reads the same tokens as two texts, the pair joins them.
@@ -40,7 +45,8 @@ class CrossEncoder(CrossCapabilities, RankerModel):
     def __init__(self, config: RankerConfig, backbone: Backbone) -> None:
         super().__init__(config)
         self.tower = backbone
-        self.linear = nn.Linear(backbone.dim, 1)
+        self.dense = build_dense(backbone.dim, config.dense)
+        self.linear = nn.Linear(config.dense[-1].size if config.dense else backbone.dim, 1)
         if config.residual:
             nn.init.zeros_(self.linear.weight)
             nn.init.zeros_(self.linear.bias)
@@ -51,7 +57,12 @@ class CrossEncoder(CrossCapabilities, RankerModel):
 
     @property
     def next_utterance_head(self) -> nn.Linear | None:
-        return self.linear if self.config.reduction == "first" else None
+        return self.linear if self.config.reduction == "first" and self.dense is None else None
+
+    @classmethod
+    def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
+        config = super().completed(config, text)
+        return replace(config, pair_start=config.pair_start or text.pair_start) if config.dense else config
 
     @property
     def dim(self) -> int:
@@ -147,9 +158,9 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]
     ) -> list[tuple[list[int], list[int]]]:
         """Token ids and segments of each (context, candidate)."""
-        context_ids, candidate_ids, keep_start = contexts.sequences(), candidates.sequences(), self.config.keeps_start
+        context_ids, candidate_ids, start = contexts.sequences(), candidates.sequences(), self.config.candidate_start
         return [
-            join_pair(context_ids[row], candidate_ids[column], keep_start=keep_start)
+            join_pair(context_ids[row], candidate_ids[column], start=start)
             for row, column in zip(rows, columns, strict=True)
         ]
 
@@ -163,5 +174,10 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         outputs = self.tower(tokens, first_only=config.reduction == "first")
         vectors = reduce(outputs, tokens.mask, reduction=config.reduction, first_m=config.reduction_outputs)
         with torch.autocast(vectors.device.type, enabled=False):  # scores stay in float32
-            values: Tensor = self.linear(vectors.to(self.linear.weight.dtype) * config.output_scaling).squeeze(-1)
-        return values
+            return self.scored(vectors.to(self.linear.weight.dtype))
+
+    def scored(self, vectors: Tensor) -> Tensor:
+        """The scores [pairs] of the pairs' reduced outputs [pairs, dim]."""
+        vectors = vectors if self.dense is None else self.dense(vectors)
+        scores: Tensor = self.linear(vectors * self.config.output_scaling).squeeze(-1)
+        return scores

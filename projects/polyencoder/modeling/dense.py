@@ -1,4 +1,4 @@
-"""The `Dense` modules of a sentence encoder: linear layers with activations after pooling."""
+"""The `Dense` modules of a sentence encoder, or the hidden layer of a reranker: linear layers after pooling."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def build_dense(dim: int, layers: Sequence[DenseConfig]) -> nn.Sequential | None
     modules: list[nn.Module] = []
     for layer in layers:
         modules += [nn.Linear(dim, layer.size, bias=layer.bias), ACTIVATIONS[layer.activation]()]
+        modules += [] if layer.norm_eps is None else [nn.LayerNorm(layer.size, eps=layer.norm_eps)]
         dim = layer.size
     return nn.Sequential(*modules) if modules else None
 

@@ -90,4 +90,4 @@ class ScorerStep(Step):
         model, config = self.model, self.model.config
         outputs = model.tower(TokenBatch(ids, mask, segments))
         vectors = reduce(outputs, mask, reduction=config.reduction, first_m=config.reduction_outputs)
-        return (model.linear(vectors * config.output_scaling).squeeze(-1),)
+        return (model.scored(vectors),)

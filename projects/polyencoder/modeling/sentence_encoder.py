@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Collection, Mapping
@@ -13,10 +12,12 @@ from typing import Any
 from torch import nn
 
 from polyencoder.config import Architecture, DenseConfig, Reduction
-from polyencoder.errors import ConfigError, first_line
+from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.dense import ACTIVATIONS, set_dense_weights
+from polyencoder.modeling.encoder_files import file_of, json_of
 from polyencoder.modeling.families import family
+from polyencoder.modeling.reranker_head import classifier_of, reranker_head
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +31,7 @@ CONFIG = "config_sentence_transformers.json"
 
 # The names of prompts for contexts and candidates, as in `encode_query` and `encode_document`
 _PROMPT_NAMES = {"context_prompt": ("query",), "candidate_prompt": ("document", "passage", "corpus")}
+_OF_PAIRS: dict[str, tuple[str, ...]] = {"context_prompt": ()}  # of a CrossEncoder: the default alone
 
 # sentence-transformers' pooling modes -> reductions
 _REDUCTIONS: dict[str, Reduction] = {
@@ -83,7 +85,7 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
     Raises:
         ConfigError: a configuration file cannot be read.
     """
-    modules = _json(name, "modules.json", list)
+    modules = json_of(name, "modules.json", list)
     if modules is None:
         return None
     modules = [module for module in modules if isinstance(module, dict)]
@@ -92,17 +94,17 @@ def sentence_vectors(name: str | os.PathLike[str]) -> SentenceVectors | None:
     if pooled is None:
         return None
     folder = _folder(name, modules[pooled])
-    pooling = {"pooling_mode": "mean"} if kinds[pooled] == STATIC else _json(name, f"{folder}/config.json", dict)
+    pooling = {"pooling_mode": "mean"} if kinds[pooled] == STATIC else json_of(name, f"{folder}/config.json", dict)
     if pooling is None:
         raise ConfigError(f"{name}: modules.json names {folder}/config.json, which does not exist")
-    similarity = (_json(name, CONFIG, dict) or {}).get("similarity_fn_name")
+    similarity = (json_of(name, CONFIG, dict) or {}).get("similarity_fn_name")
     layers: list[DenseConfig] = []
     files: list[str] = []
     unknown = None
     for place, kind in enumerate(kinds):
         if kind == "Dense" and place > pooled and "Normalize" not in kinds[:place]:
             path = _folder(name, modules[place])
-            own, weights = _json(name, f"{path}/config.json", dict), _file(name, f"{path}/model.safetensors")
+            own, weights = json_of(name, f"{path}/config.json", dict), file_of(name, f"{path}/model.safetensors")
             layer = None if own is None or weights is None else _dense(own)
             if layer is not None:
                 layers.append(layer)
@@ -128,24 +130,33 @@ def static_file(name: str | os.PathLike[str], file: str) -> str | None:
     Raises:
         ConfigError: the encoder has no such file.
     """
-    modules = _json(name, "modules.json", list)
+    modules = json_of(name, "modules.json", list)
     if not modules or not isinstance(modules[0], dict) or _kind(modules[0]) != STATIC:
         return None
     place = (_folder(name, modules[0]) / file).as_posix()
-    path = _file(name, place)
+    path = file_of(name, place)
     if path is None:
         raise ConfigError(f"{name}: modules.json has a {STATIC}, but there is no {place}", argument="backbone")
     return path
 
 
+def own_architecture(name: str | os.PathLike[str]) -> Architecture:
+    """The architecture as which an encoder ranks without training: that of a reranker, if it is a classifier."""
+    return "cross" if sentence_vectors(name) is None and classifier_of(name) else "bi"
+
+
 def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, given: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `RankerConfig` that follow from a sentence encoder, except the `given` ones; logs them.
 
-    Empty for an unreachable hub id, and for other encoders: a warning names trained layers behind the transformer.
-    Raises as `sentence_vectors` does, and for what rankers do not have.
+    A cross-encoder gets those of a trained reranker's head. Empty for an unreachable hub id, and for other encoders: a
+    warning names trained layers behind the transformer. Raises as `sentence_vectors` and `reranker_head` do, and for
+    what rankers do not have.
     """
     vectors = sentence_vectors(name)
     if vectors is None:
+        if not family(architecture).can.has_vectors and (head := reranker_head(name)) is not None:
+            _log.info("%s is a trained reranker: the cross-encoder begins with its scores", name)
+            return {field: value for field, value in head.fields.items() if field not in given}
         if layers := _left_out(name):
             _log.warning("%s: only its transformer is taken, not its %s: train before you use it", name, layers)
         return {}
@@ -165,10 +176,12 @@ def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, give
 
 
 def start_from_dense(model: RankerModel, name: str | os.PathLike[str]) -> None:
-    """Gives the linear layers of a new model the weights of the sentence encoder's."""
+    """Gives the linear layers of a new model the weights of the sentence encoder's, or of the reranker's head."""
     if not model.config.dense:
         return
     vectors = sentence_vectors(name)
+    if vectors is None and not model.has_vectors and (head := reranker_head(name)) is not None:
+        return head.copy_to(model, origin=os.fspath(name))
     for key, module in model.named_children():
         if key in ("dense", "own_candidate_dense") and isinstance(module, nn.Sequential):
             set_dense_weights(module, vectors.dense_files if vectors else ())
@@ -181,10 +194,9 @@ def _kind(module: dict[str, Any]) -> str:
 
 def _left_out(name: str | os.PathLike[str]) -> str:
     """The trained layers behind the transformer of an encoder without a pooling: a reranker's, a ColBERT's."""
-    modules = [_kind(module) for module in _json(name, "modules.json", list) or [] if isinstance(module, dict)]
-    models = (_json(name, "config.json", dict) or {}).get("architectures") or []
-    heads = [str(model) for model in models if str(model).endswith("ForSequenceClassification")]
-    return ", ".join(modules[1:] or [f"classifier ({head})" for head in heads])
+    modules = [_kind(module) for module in json_of(name, "modules.json", list) or [] if isinstance(module, dict)]
+    classifier = classifier_of(name)
+    return ", ".join(modules[1:] or ([f"classifier ({classifier})"] if classifier else []))
 
 
 def _folder(name: str | os.PathLike[str], module: dict[str, Any]) -> PurePosixPath:
@@ -210,18 +222,20 @@ def own_prompts(name: str | os.PathLike[str], *, given: Collection[str] = ()) ->
     """The fields of a `TextConfig` that are prompts of a sentence encoder, except the `given` ones; logs them.
 
     A context's is the prompt `query`, a candidate's the first of `document`, `passage` and `corpus`; without one
-    of these names the default prompt. Empty for an encoder without prompts, or an unreachable hub id.
+    of these names the default prompt. A reranker's default prompt is for contexts, others are unused. Empty for an
+    encoder without prompts, or an unreachable hub id.
 
     Raises:
         ConfigError: the file cannot be read, or its prompts are not texts by name.
     """
-    config = _json(name, CONFIG, dict) or {}
+    config = json_of(name, CONFIG, dict) or {}
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     is_valid = isinstance(prompts, dict) and all(isinstance(one, str) for one in prompts.values())
     if not is_valid or (default is not None and default not in [*prompts]):
         raise ConfigError(f"{name}: {CONFIG} has no valid prompts: texts by their names, one of them the default")
     found: dict[str, str] = {}
-    for field, names in _PROMPT_NAMES.items():
+    fields = _OF_PAIRS if config.get("model_type") == "CrossEncoder" else _PROMPT_NAMES
+    for field, names in fields.items():
         own = next((one for one in (*names, default) if one in prompts), None)
         if own is not None and prompts[own] and field not in given:
             found[field] = prompts[own]
@@ -237,32 +251,3 @@ def _modes(pooling: dict[str, Any]) -> tuple[str, ...]:
         return (named,) if isinstance(named, str) else tuple(map(str, named))
     keys = (key for key, value in pooling.items() if key.startswith("pooling_mode_") and value is True)
     return tuple(key.removeprefix("pooling_mode_").removesuffix("_tokens").removesuffix("_token") for key in keys)
-
-
-def _file(name: str | os.PathLike[str], file: str) -> str | None:
-    """The path of a file of a folder or hub repository; None if missing or unreachable."""
-    from transformers.utils.hub import cached_file
-
-    path: str | None = cached_file(
-        name,
-        file,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return path
-
-
-def _json(name: str | os.PathLike[str], file: str, kind: type) -> Any:
-    """Reads a JSON file of a folder or hub repository; None if missing or unreachable."""
-    path = _file(name, file)
-    if path is None:
-        return None
-    try:
-        with open(path, encoding="utf-8") as opened:
-            value = json.load(opened)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{name}: {file} cannot be read ({first_line(error)})") from None
-    if not isinstance(value, kind):
-        raise ConfigError(f"{name}: {file} holds a {type(value).__name__}, not a {kind.__name__}")
-    return value

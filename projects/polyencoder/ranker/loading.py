@@ -16,6 +16,7 @@ from polyencoder.export.onnx.files import Precision
 from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.modeling.build import Parts, from_encoder
+from polyencoder.modeling.sentence_encoder import own_architecture
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.ranker.scorer import Scorer
 from polyencoder.storage.checkpoint import holds_encoder, load_folder, load_model_file
@@ -42,8 +43,10 @@ def load_parts(
     if device is not None:
         checked_device(device)
     if holds_encoder(name):
-        _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
-        return Path(name), from_encoder(name, "bi", text={}, separator=None, config={"share_encoders": True})
+        own = own_architecture(name)
+        if own == "bi":
+            _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
+        return Path(name), from_encoder(name, own, text={}, separator=None, config={"share_encoders": own == "bi"})
     path = Path(name) if exists(name) else downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
     if path.is_file():
         return path, (import_parlai if is_parlai_model(path) else load_model_file)(path)

@@ -98,8 +98,8 @@ class Ranker(Scorer):
         """Loads a ranker: a model folder, a model file written by `parlai train_model`, or a hub id.
 
         An encoder's folder or hub id is loaded as an untrained bi-encoder, with one encoder for both sides and
-        its own pooling and scale. A model file may also be one of ParlAI's own transformer/ranker, /biencoder,
-        /polyencoder or /crossencoder.
+        its own pooling and scale; a reranker's as a cross-encoder with its scores. A model file may also be one of
+        ParlAI's own transformer/ranker, /biencoder, /polyencoder or /crossencoder.
 
         `dtype` is the encoder's: "bfloat16" takes half the memory, and less time where the machine supports it.
         Pooling and scores stay in float32; scores differ in the third digit. Indexes and calibrations of the float32
@@ -131,9 +131,9 @@ class Ranker(Scorer):
         `config` are fields of `RankerConfig` (`reduction="mean"`, `n_codes=16`), `text` fields of `TextConfig`.
         `turn_separator` separates turns of a context: the tokenizer's separator ("sep"), a new token as in the
         papers ("newline"), or "none"; None for that of the encoder's pre-training, if its vocabulary shows it. The
-        codes of a poly-encoder and the last layer of a cross-encoder start at random, the latter with the
-        next-utterance head of `polyencoder pretrain` if there is one. A cross-encoder from a ranker with vectors adds
-        its score, at first 0, to that ranker's, unless `residual=False`.
+        codes of a poly-encoder and the last layer of a cross-encoder start at random, the latter with the head of a
+        trained reranker, or the next-utterance head of `polyencoder pretrain`, if there is one. A cross-encoder from a
+        ranker with vectors adds its score, at first 0, to that ranker's, unless `residual=False`.
         A sentence encoder's own pooling and normalization, if its files have them, are the default.
 
         A ranker of any architecture but ConveRT gives its encoders (a cross-encoder may start from a bi-encoder), and

@@ -115,7 +115,7 @@ class Ranker:
 
     def score_ids(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Array:
         """Scores pairs of a context's and a candidate's token ids with a cross-encoder: float32 [pairs]."""
-        joined = [join_pair(*both, keep_start=self.config.keeps_start) for both in pairs]
+        joined = [join_pair(*both, start=self.config.candidate_start) for both in pairs]
         return self.model.graphs[SCORER](*zip(*joined, strict=True))["scores"]
 
     def score_vectors(self, contexts: Contexts, candidates: Array) -> Array:

@@ -77,8 +77,8 @@ class ModelSettings(Settings):
     """
 
     backbone: str | None = None
-    """A pre-trained encoder (BERT, RoBERTa, MiniLM, ModernBERT, ...), or a ranker whose encoder a new one starts from:
-    folder or hub id."""
+    """A pre-trained encoder (BERT, RoBERTa, MiniLM, ModernBERT, ...), a trained reranker for a cross-encoder, or a
+    ranker whose encoder a new one starts from: folder or hub id."""
     init: Annotated[str | None, Parlai("init_model", theirs=True)] = None
     """A trained ranker to train further instead: folder, model file or hub id."""
     architecture: Annotated[Architecture, Parlai("model", theirs=True)] = "poly"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from polyencoder.config import PairStart
+
 PERSON_TOKENS = ("__p1__", "__p2__")
 """ParlAI's speaker tokens: the partner, the model."""
 
@@ -155,12 +157,12 @@ def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> li
     return [start, *ids[: max_tokens - 2], end]
 
 
-def join_pair(context: Sequence[int], candidate: Sequence[int], *, keep_start: bool) -> tuple[list[int], list[int]]:
+def join_pair(context: Sequence[int], candidate: Sequence[int], *, start: PairStart) -> tuple[list[int], list[int]]:
     """Joins a context and a candidate for a cross-encoder: token ids, and their segments, 0 or 1.
 
-    `keep_start` is `RankerConfig.keeps_start`.
+    `start` is `RankerConfig.candidate_start`.
     """
-    rest = candidate if keep_start else candidate[1:]
+    rest = candidate if start is True else [*(context[-1:] if start else ()), *candidate[1:]]
     return [*context, *rest], [0] * len(context) + [1] * len(rest)
 
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, cast
 from tokenizers import Tokenizer
 
 from polyencoder.checks import checked_text, checked_texts
-from polyencoder.config import OF_CONTEXTS, PROMPTS, TextConfig
+from polyencoder.config import OF_CONTEXTS, PROMPTS, PairStart, TextConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.storage.digests import fingerprint
 from polyencoder.text.context import (
     apart_from_persona,
     immediate_and_extra,
+    join_pair,
     join_tokens,
     join_turns,
     kept_turns,
@@ -203,6 +204,17 @@ class TextEncoder:
         prompts = [getattr(self.config, name) for name in PROMPTS]
         context, candidate = (1 + len(self._encode([prompt])[0]) if prompt else 0 for prompt in prompts)
         return context, candidate
+
+    @property
+    def pair_start(self) -> PairStart:
+        """What the second text of a pair begins with in the tokenizer's own pairs, as a `RankerConfig.pair_start`."""
+        texts = ("a", "b")
+        first, second = ([self.start_id, *ids, self.end_id] for ids in self._encode(texts))
+        pair = cast("Tokenizer", self.tokenizer).encode(*texts)
+        starts: tuple[PairStart, ...] = (False, "end", True)
+        if (own := next((one for one in starts if join_pair(first, second, start=one)[0] == pair.ids), None)) is None:
+            raise ConfigError(f"the tokenizer joins two texts as {' '.join(pair.tokens)}, which rankers do not")
+        return own
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> TokenBatch:
         from polyencoder.text.tokens import pad  # here: token ids alone need no torch

@@ -52,8 +52,8 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
     """The ranker to evaluate before training.
 
     A new poly- or cross-encoder is partly random, so a bi-encoder of the backbone replaces it. Not for one with all of
-    its weights from another of its architecture, nor for a cross-encoder that is residual or has a pre-trained
-    next-utterance head. A late-interaction encoder starts as a bi-encoder. A new ConveRT is random.
+    its weights from another of its architecture, nor for a cross-encoder that is residual or has the head of a
+    trained reranker or of pre-training. A late-interaction encoder starts as a bi-encoder. A new ConveRT is random.
     """
     own = family(settings.model.architecture)
     if settings.model.init or not own.has_backbone:
@@ -67,7 +67,8 @@ def untrained_ranker(settings: TrainSettings) -> Ranker:
             return ranker
     if not own.can.has_vectors:
         ranker = _around_backbone(settings, settings.model.architecture)
-        if ranker.model.config.residual or begins_with_head(ranker.model, settings.model.backbone):
+        config = ranker.model.config
+        if config.residual or config.dense or begins_with_head(ranker.model, settings.model.backbone):
             return ranker
     # a bi-encoder refuses multihead
     return _around_backbone(settings.changed(poly_attention=None, residual=None), "bi")

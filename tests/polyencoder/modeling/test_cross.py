@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import polyencoder.modeling.cross as cross
-from polyencoder.config import TextConfig
+from polyencoder.config import DenseConfig, TextConfig
 from polyencoder.text import TokenBatch
 
 CONTEXT_LENGTHS = [9, 2, 1, 6]
@@ -152,13 +152,13 @@ def test_the_second_time_is_like_the_first(make_model, make_backbone_config, seq
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pair_start", [False, True])
+@pytest.mark.parametrize("pair_start", [False, True, "end"])
 def test_a_pair_is_the_context_then_the_candidate_in_segments_0_and_1(make_model, padded, seen, pair_start):
     model = make_model("cross", pair_start=pair_start)
     batches = seen(model)
     model(padded([[2, 10, 3, 11, 3], [2, 12, 3]]), padded([[2, 20, 21, 3]]))
     ((batch),) = batches
-    start = [2] if pair_start else []
+    start = {False: [], True: [2], "end": [3]}[pair_start]
     pairs = {(*ids,): segments for ids, segments in zip(batch.sequences(), batch.segments.tolist(), strict=True)}
     for context in ([2, 10, 3, 11, 3], [2, 12, 3]):
         candidate = [*start, 20, 21, 3]
@@ -193,6 +193,18 @@ def test_the_segments_and_the_order_matter(make_model, make_tokens, padded):
     before = model(a, b)
     model.tower.model.embeddings.token_type_embeddings.weight[1] += torch.randn(16)
     assert not torch.allclose(model(a, b), before, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm_eps", [None, 1e-5])
+def test_a_hidden_layer_before_the_last(make_model, make_tokens, padded, norm_eps):
+    """That of a trained reranker: activation(V h_1), normalized where ModernBERT does."""
+    model, vectors = make_model("cross", dense=(DenseConfig(8, "tanh", norm_eps=norm_eps),), output_scaling=0.5), []
+    model.dense.register_forward_pre_hook(lambda module, inputs: vectors.append(inputs[0]))
+    score = model(padded(make_tokens([6], seed=1)), padded(make_tokens([4], seed=2)))[0, 0]
+    hidden = torch.tanh(model.dense[0](vectors[0]))
+    hidden = hidden if norm_eps is None else torch.nn.functional.layer_norm(hidden, (8,))
+    torch.testing.assert_close(score, 0.5 * model.linear.weight[0] @ hidden[0] + model.linear.bias[0])
+    assert model.next_utterance_head is None  # of another size
 
 
 @pytest.mark.parametrize("reduction", ["first", "mean"])

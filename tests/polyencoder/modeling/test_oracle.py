@@ -157,3 +157,21 @@ def test_a_pooling_of_two_is_refused(saved):
     _, folder = saved("bert", ("cls", "mean"))
     with pytest.raises(ConfigError, match="its pooling, cls and mean, is not supported"):
         Ranker.from_backbone(folder, device="cpu")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prompt", [None, "query"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
+def test_a_reranker(make_reranker, tmp_path, family, prompt):
+    """As sentence-transformers writes and scores it, without its activation; prompts that are no default are unused."""
+    oracle = sentence_transformers.CrossEncoder(
+        str(make_reranker(family)), prompts={"query": "do you have "}, default_prompt_name=prompt, device="cpu"
+    )
+    oracle.save_pretrained(str(tmp_path))
+    contexts, candidates = ["any pets ?", "how are you ?"], ["i have two dogs .", "i am fine ."]
+    pairs = [(context, candidate) for context in contexts for candidate in candidates]
+    expected = oracle.predict(pairs, activation_fn=nn.Identity(), convert_to_tensor=True).view(2, 2)
+    ranker = Ranker.load(tmp_path, device="cpu")
+    torch.testing.assert_close(ranker.score(contexts, candidates), expected, atol=1e-5, rtol=0)
+    ranked = oracle.rank(contexts[0], candidates)
+    assert [one["corpus_id"] for one in ranked] == [one.index for one in ranker.rank(contexts[0], candidates)]

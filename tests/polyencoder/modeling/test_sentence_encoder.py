@@ -133,6 +133,8 @@ E5 = {"query": "query: ", "passage": "passage: "}
         ({"prompts": {"sts": "sts: "} | E5, "default_prompt_name": "sts"}, "query: ", "passage: "),
         ({"prompts": {"sts": "sts: ", "query": ""}, "default_prompt_name": "sts"}, None, "sts: "),
         ({"prompts": {"sts": "sts: "}}, None, None),
+        ({"prompts": E5, "model_type": "CrossEncoder"}, None, None),  # a reranker has the default alone
+        ({"prompts": E5, "default_prompt_name": "passage", "model_type": "CrossEncoder"}, "passage: ", None),
         ({}, None, None),
     ],
 )
@@ -183,7 +185,7 @@ def test_trained_layers_that_are_left_out_are_named(
     (folder / "config.json").write_text(json.dumps({**config, "architectures": [model]}))
     if modules:
         shutil.copy(sentence_encoder(None, modules) / "modules.json", folder)
-    Ranker.from_backbone(folder, architecture="cross")
+    Ranker.from_backbone(folder, "bi")
     said = [record.getMessage() for record in caplog.records if "only its transformer is taken" in record.getMessage()]
     assert bool(said) == bool(left_out)
     assert not left_out or re.search(f"not its {left_out}: train", said[0])

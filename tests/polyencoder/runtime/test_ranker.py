@@ -46,7 +46,7 @@ def test_a_convert(make_convert_ranker, sentences, tmp_path, extra_contexts):
     check_the_same(ranker, Ranker.from_pretrained(tmp_path), CONVERT_CONTEXTS, sentences)
 
 
-@pytest.mark.parametrize("kind", ["poly-first_n_last", "cross-mean"])
+@pytest.mark.parametrize("kind", ["poly-first_n_last", "cross-mean", "cross-head"])
 def test_int8_graphs(kind, exported, sentences, tmp_path):
     """As with torch around them, in equal batches: activations are quantized by the range that they have in one."""
     folder = shutil.copytree(exported(kind)[1], tmp_path / "model")

@@ -8,6 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from polyencoder.config import DenseConfig
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.storage import checkpoint
@@ -54,6 +55,7 @@ def change_weights():
         ("poly", {"codes_attention": "sqrt", "n_codes": 3}),
         ("poly", {"context_vectors": "first_n_last", "n_codes": 2, "poly_attention": "sqrt"}),
         ("cross", {"pair_start": True, "reduction": "mean_first", "reduction_outputs": 2}),
+        ("cross", {"pair_start": "end", "dense": (DenseConfig(8, "tanh", norm_eps=0.1),)}),
     ],
 )
 def test_saved_and_loaded_is_the_same(make_ranker, no_network, tmp_path, sentences, architecture, fields):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 import polyencoder.text.encoder as encoder
 from polyencoder.config import TextConfig
@@ -209,6 +209,27 @@ def test_the_fingerprint_survives_use_and_the_disk(tmp_path, text, text_config, 
     (tmp_path / "tokenizer.json").write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
     again = TextEncoder(read_tokenizer(tmp_path / "tokenizer.json"), text_config)
     assert text.fingerprint() == again.fingerprint() == before
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("[CLS] $A [SEP] $B [SEP]", False),
+        ("[CLS] $A [SEP] [SEP] $B [SEP]", "end"),
+        ("[CLS] $A [SEP] [CLS] $B [SEP]", True),
+    ],
+)
+def test_the_start_of_the_second_text_in_the_tokenizers_pairs(tokenizer, text_config, pair, expected):
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    special = [("[CLS]", 2), ("[SEP]", 3)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A", pair=pair, special_tokens=special)
+    tokenizer.enable_truncation(2)
+    assert TextEncoder(tokenizer, text_config).pair_start == expected
+
+
+def test_pairs_of_another_form(text):
+    with pytest.raises(ConfigError, match="the tokenizer joins two texts as Ġa Ġ b, which rankers do not"):
+        _ = text.pair_start
 
 
 def test_length_is_the_size_of_the_vocabulary(text, tokenizer):

@@ -198,6 +198,12 @@ def test_default_lengths_shrink_to_what_the_backbone_takes(backbone_folder, mode
     assert config.longest_context + (config.label_truncate if model == "crossencoder" else 0) <= 40
 
 
+def test_a_trained_reranker_reads_passages(make_reranker):
+    options = {"model": "crossencoder", "backbone": str(make_reranker("bert")), "task": "selection:sample"}
+    agent = create_agent(TrainModel.setup_args().parse_kwargs(loglevel="error", no_cuda=True, **options))
+    assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == (16, 48)
+
+
 SHORT = {"text_truncate": 20, "label_truncate": 10, "dict_file": None}
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.ranker.encoding import candidate_fingerprint
 
@@ -141,6 +143,24 @@ def test_a_pretrained_encoder(model, backbone_folder, make_agent, learn, tmp_pat
     assert again.ranker.config == agent.ranker.config
     for name, tensor in again.model.state_dict().items():
         assert torch.equal(tensor, agent.model.state_dict()[name])
+
+
+def test_a_trained_reranker(make_reranker, make_agent, learn, tmp_path):
+    """Begins with its scores, learns its hidden layer too, and is saved with it."""
+    folder = make_reranker("xlm-roberta")
+    options = {"learningrate": 1e-2, "warmup_updates": -1, "text_truncate": 16, "label_truncate": 48}
+    options |= {"backbone": str(folder), "dict_file": str(tmp_path / "xlm.dict"), "history_size": 20}
+    agent = make_agent("crossencoder", **options)
+    expected, texts = Ranker.load(folder, device="cpu"), (["how are you ?"], ["i am fine .", "two dogs"])
+    own = {"backbone": agent.ranker.config.backbone}  # with the dropout of the tests
+    assert agent.ranker.config == replace(expected.model.config, **own)
+    ours = Ranker(agent.ranker, agent.dict.text, device="cpu")
+    torch.testing.assert_close(ours.score(*texts), expected.score(*texts))
+    assert {"dense.0.weight", "linear.weight"} <= {name.removeprefix("module.") for name in learn(agent)}
+    agent.save(str(tmp_path / "saved"))
+    again = make_agent("crossencoder", model_file=tmp_path / "saved")
+    assert again.ranker.config == agent.ranker.config
+    assert torch.equal(again.ranker.dense[0].weight, agent.ranker.dense[0].weight)
 
 
 @pytest.mark.parametrize("name", ["no/such-model", "/no/such/folder"])

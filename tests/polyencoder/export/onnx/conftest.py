@@ -8,6 +8,7 @@ import pytest
 from filelock import FileLock
 
 from polyencoder import Ranker
+from polyencoder.config import DenseConfig
 from polyencoder.export.onnx import export_onnx, exporters
 from polyencoder.modeling.export_steps import CandidatesStep
 from polyencoder.text import TextEncoder
@@ -31,6 +32,7 @@ KINDS = {
     "poly-many_codes": ("poly", {"context_vectors": "first_n_last", "n_codes": 60}),
     "cross": ("cross", {}),
     "cross-mean": ("cross", {"reduction": "mean", "pair_start": True, "output_scaling": 2.0}),
+    "cross-head": ("cross", {"dense": (DenseConfig(8, "gelu", norm_eps=1e-5),), "pair_start": "end"}),
 }
 # By torch's current exporter, which takes seconds for a graph: each operator once. The others are traced, as are
 # candidates, but for those of one bi-encoder.

@@ -76,7 +76,7 @@ def test_graphs_give_what_torch_gives_for_any_batch(exported, make_tokens, padde
 
 
 @pytest.mark.parametrize("lengths", [[2], [60], [3, 2, 17, 55]])
-@pytest.mark.parametrize("kind", ["cross", "cross-mean"])
+@pytest.mark.parametrize("kind", ["cross", "cross-mean", "cross-head"])
 def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind, lengths):
     ranker, folder = exported(kind)
     sequences = make_tokens(lengths)

@@ -1,0 +1,150 @@
+"""Reads the head of a trained reranker: a classifier of transformers with one label, which a cross-encoder takes over.
+
+transformers names its tensors differently in each family; all are a hidden layer on the pooled outputs, and a linear
+layer that gives the score.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from polyencoder.config import DenseConfig, Reduction, TextConfig
+from polyencoder.errors import ConfigError, first_line
+from polyencoder.modeling.dense import ACTIVATIONS
+from polyencoder.modeling.encoder_config import max_length
+from polyencoder.modeling.encoder_files import file_of, json_of
+from polyencoder.modeling.finite import check_finite
+
+WEIGHTS = "model.safetensors"
+
+LONGEST = 512
+"""Tokens of a pair where neither the tokenizer nor the encoder has a maximum."""
+
+_TWO_LAYERS = ("classifier.dense", "tanh", "classifier.out_proj")
+# `model_type` -> the hidden layer, its activation, the layer that scores
+_LAYERS = {
+    "albert": ("pooler", "tanh", "classifier"),
+    "bert": ("pooler.dense", "tanh", "classifier"),
+    "camembert": _TWO_LAYERS,
+    "deberta-v2": ("pooler.dense", "gelu", "classifier"),
+    "distilbert": ("pre_classifier", "relu", "classifier"),
+    "electra": ("classifier.dense", "gelu", "classifier.out_proj"),
+    "modernbert": ("head.dense", "gelu", "classifier"),
+    "mpnet": _TWO_LAYERS,
+    "roberta": _TWO_LAYERS,
+    "xlm-roberta": _TWO_LAYERS,
+}
+_NORM = "head.norm"  # ModernBERT's, behind its hidden layer
+
+
+@dataclass(frozen=True)
+class RerankerHead:
+    """The pooling and the hidden layer of a reranker; its weights, by their names in a `CrossEncoder`."""
+
+    reduction: Reduction
+    dense: DenseConfig
+    weights: Mapping[str, Tensor]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of a `RankerConfig` that follow from it."""
+        return {"reduction": self.reduction, "dense": (self.dense,)}
+
+    def copy_to(self, model: nn.Module, *, origin: str) -> None:
+        """Gives a cross-encoder these weights."""
+        try:
+            model.load_state_dict(dict(self.weights), strict=False)
+        except RuntimeError as error:
+            raise ConfigError(f"{origin}: its classifier does not fit its encoder ({first_line(error)})") from None
+
+
+def classifier_of(name: str | os.PathLike[str]) -> str | None:
+    """The class of a sequence classifier in a folder or hub repository, by its `config.json`; None for others."""
+    models = (json_of(name, "config.json", dict) or {}).get("architectures") or []
+    return next((str(model) for model in models if str(model).endswith("ForSequenceClassification")), None)
+
+
+def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
+    """Reads the head of a reranker from its folder or hub id; None for a model that is no classifier.
+
+    Raises:
+        ConfigError: the classifier has several labels, a head of another kind, or no weights that can be read.
+        CheckpointError: its weights are not finite.
+    """
+    classifier, config = classifier_of(name), json_of(name, "config.json", dict)
+    if classifier is None:
+        return None
+
+    def refused(why: str) -> ConfigError:
+        return ConfigError(
+            f"{name}: {classifier} cannot be a cross-encoder: {why}; to train one from its encoder alone, save that "
+            "with transformers' AutoModel",
+            argument="backbone",
+        )
+
+    family = config.get("model_type")
+    if family not in _LAYERS:
+        raise refused(f"its family is {family}, not one of {', '.join(_LAYERS)}")
+    hidden, activation, last = _LAYERS[family]
+    activation = config.get("pooler_hidden_act", config.get("classifier_activation", activation))
+    if activation not in ACTIVATIONS:
+        raise refused(f"its activation is {activation}, not one of {', '.join(ACTIVATIONS)}")
+    weights = _tensors(name, {hidden: "dense.0", _NORM: "dense.2", last: "linear"})
+    for ours, theirs in (("dense.0", hidden), ("linear", last)):
+        if f"{ours}.weight" not in weights:
+            raise refused(f"there is no {WEIGHTS} with a {theirs}.weight")
+    if (labels := len(weights["linear.weight"])) != 1:
+        raise refused(f"it has {labels} labels, and a score is one number")
+    check_finite(weights.items(), origin=os.fspath(name))
+    dense = DenseConfig(
+        len(weights["dense.0.weight"]),
+        activation,
+        bias="dense.0.bias" in weights,
+        norm_eps=config.get("norm_eps", 1e-5) if "dense.2.weight" in weights else None,
+    )
+    for layer in ("dense.2", "linear"):
+        if f"{layer}.weight" in weights:
+            weights.setdefault(f"{layer}.bias", torch.zeros(len(weights[f"{layer}.weight"])))
+    reduction: Reduction = "mean" if config.get("classifier_pooling") == "mean" else "first"
+    return RerankerHead(reduction, dense, weights)
+
+
+def with_own_lengths(
+    text: TextConfig, name: str | os.PathLike[str], backbone: Mapping[str, Any], *, given: Collection[str]
+) -> TextConfig:
+    """The layout with which pairs are as long as a reranker reads; lengths that are `given` stay.
+
+    A quarter is the context's, a question, and the rest the candidate's, a passage.
+    """
+    tokenizer = json_of(name, "tokenizer_config.json", dict) or {}
+    limits = (max_length({**backbone}), tokenizer.get("model_max_length"))
+    longest = int(min((limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=LONGEST))
+    label = text.label_truncate if "label_truncate" in given else longest * 3 // 4
+    context = text.text_truncate if "text_truncate" in given else longest - label
+    return replace(
+        text, text_truncate=context, label_truncate=label if "label_truncate" in given else longest - context
+    )
+
+
+def _tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[str, Tensor]:
+    """The weights and biases of `layers`, by the names that these are given; without those that are missing."""
+    found: dict[str, Tensor] = {}
+    if (path := file_of(name, WEIGHTS)) is None:
+        return found
+    try:
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 (no dict)
+                layer, _, kind = key.rpartition(".")
+                for theirs, ours in layers.items():
+                    if f".{layer}".endswith(f".{theirs}"):
+                        found[f"{ours}.{kind}"] = file.get_tensor(key).float()
+    except SafetensorError as error:
+        raise ConfigError(f"{path}: damaged or not a safetensors file ({first_line(error)})") from None
+    return found

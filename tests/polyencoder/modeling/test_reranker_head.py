@@ -1,0 +1,202 @@
+"""A cross-encoder with the head of a trained reranker has the scores that transformers gives for the same pairs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
+
+from polyencoder import CheckpointError, ConfigError, Ranker
+from polyencoder.config import TextConfig
+from polyencoder.modeling.reranker_head import classifier_of, reranker_head, with_own_lengths
+from polyencoder.settings.train import TrainSettings
+from polyencoder.training.start import starting_ranker, untrained_ranker
+from tests.conftest import SENTENCES
+
+FAMILIES = ["albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet"]
+FAMILIES += ["roberta", "xlm-roberta"]
+WORDS = sorted({word for sentence in SENTENCES for word in sentence.split()})
+
+CONTEXTS = ["how are you ?", "i am fine , thank you .", "pets"]
+CANDIDATES = ["i like to ski in the mountains .", "dogs", " ".join(SENTENCES[:4])]
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@functools.cache
+def oracle(folder):
+    return AutoModelForSequenceClassification.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+
+@functools.cache
+def loaded(folder) -> Ranker:
+    return Ranker.load(folder, device="cpu")
+
+
+def by_transformers(folder, contexts, candidates) -> torch.Tensor:
+    """The logits [contexts, candidates] of each pair by itself."""
+    model, tokenizer = oracle(folder)
+    segments = int(getattr(model.config, "type_vocab_size", 0) or 0) > 1  # where the model has them
+    rows = []
+    for context in contexts:
+        pairs = (tokenizer(context, one, return_tensors="pt", return_token_type_ids=segments) for one in candidates)
+        with torch.no_grad():
+            rows.append(torch.cat([model(**pair).logits[0] for pair in pairs]))
+    return torch.stack(rows)
+
+
+@pytest.fixture
+def copy(make_reranker, tmp_path):
+    """A reranker's folder that a test may change."""
+    return shutil.copytree(make_reranker("electra"), tmp_path / "copy")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_of_each_family(make_reranker, tmp_path, family):
+    """Loaded without saying what it is, saved in our format, started from, and as the start of another."""
+    folder = make_reranker(family)
+    expected = by_transformers(folder, CONTEXTS, CANDIDATES)
+    assert expected.std() > 0.1
+    ranker = loaded(folder)
+    assert ranker.model.config.architecture == "cross"
+    torch.testing.assert_close(ranker.score(CONTEXTS, CANDIDATES), expected, **CLOSE)
+    assert [one.index for one in ranker.rank(CONTEXTS[1], CANDIDATES)] == expected[1].argsort(descending=True).tolist()
+    ranker.save_pretrained(tmp_path)
+    for again in (
+        Ranker.load(tmp_path, device="cpu"),
+        Ranker.from_backbone(folder, "cross", device="cpu"),
+        Ranker.from_backbone(tmp_path, "cross", device="cpu"),
+    ):
+        torch.testing.assert_close(again.score(CONTEXTS, CANDIDATES), expected, **CLOSE)
+        assert again.model.config == ranker.model.config
+    bi = Ranker.from_backbone(tmp_path, "bi", device="cpu").model
+    assert (bi.config.dense, bi.dim) == ((), 16)  # a reranker's layer maps no vectors
+
+
+@pytest.mark.slow
+@settings(max_examples=30)
+@given(
+    contexts=st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=14).map(" ".join), min_size=1, max_size=3),
+    candidates=st.lists(
+        st.lists(st.sampled_from(WORDS), min_size=1, max_size=44).map(" ".join), min_size=1, max_size=4
+    ),
+)
+@pytest.mark.parametrize("family", ["bert", "xlm-roberta"])
+def test_any_texts_up_to_the_maximum(make_reranker, family, contexts, candidates):
+    folder = make_reranker(family)
+    expected = by_transformers(folder, contexts, candidates)
+    torch.testing.assert_close(loaded(folder).score(contexts, candidates), expected, **CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("family", "made", "lengths", "expected"),
+    [
+        ("bert", {}, {}, (16, 48)),
+        ("roberta", {}, {}, (16, 48)),  # its two positions more are none
+        ("bert", {"max_tokens": 40}, {}, (10, 30)),
+        ("bert", {"max_tokens": 10**30}, {}, (16, 48)),
+        ("bert", {}, {"text_truncate": 40}, (40, 24)),
+        ("bert", {}, {"label_truncate": 40}, (24, 40)),
+        ("bert", {}, {"text_truncate": 8, "label_truncate": 8}, (8, 8)),
+    ],
+)
+def test_lengths_are_those_that_it_reads(make_reranker, family, made, lengths, expected):
+    text = Ranker.from_backbone(make_reranker(family, **made), "cross", device="cpu", text=lengths).text.config
+    assert (text.text_truncate, text.label_truncate) == expected
+
+
+@pytest.mark.parametrize("longest", [..., None, "512"])
+def test_lengths_where_nothing_limits_them(copy, edit_json, longest):
+    edit_json(copy / "tokenizer_config.json", model_max_length=longest)
+    found = with_own_lengths(TextConfig(), copy, {"model_type": "deberta-v2"}, given=())
+    assert (found.text_truncate, found.label_truncate) == (128, 384)
+
+
+def test_training_begins_with_its_scores(make_reranker):
+    """And is compared with them; a new cross-encoder is random, so that a bi-encoder takes its place there."""
+    folder = make_reranker("electra")
+    given = TrainSettings(backbone=str(folder), architecture="cross", train="any.jsonl", out="any", device="cpu")
+    for ranker in (starting_ranker(given), untrained_ranker(given)):
+        torch.testing.assert_close(
+            ranker.score(CONTEXTS, CANDIDATES), by_transformers(folder, CONTEXTS, CANDIDATES), **CLOSE
+        )
+    ranker.model.train()
+    tokens = ranker.text.contexts(CONTEXTS), ranker.text.candidates(CANDIDATES)
+    ranker.model(*tokens).sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in ranker.model.dense.parameters())
+
+
+def test_other_architectures_take_its_encoder_alone(make_reranker, caplog):
+    for architecture in ("bi", "poly", "late"):
+        caplog.clear()
+        model = Ranker.from_backbone(make_reranker("bert"), architecture, device="cpu").model
+        assert not model.config.dense
+        assert "not its classifier (BertForSequenceClassification): train before you use it" in caplog.text
+
+
+def test_a_sentence_encoder_is_none_whatever_its_configuration_says(make_reranker, tmp_path):
+    folder = shutil.copytree(make_reranker("bert"), tmp_path / "encoder")
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    assert Ranker.load(folder, device="cpu").model.config.architecture == "bi"
+    assert Ranker.from_backbone(folder, "cross", device="cpu").model.config.dense == ()
+
+
+# ---- what cannot be one
+
+
+@pytest.mark.parametrize("load", [Ranker.load, lambda folder: Ranker.from_backbone(folder, "cross")])
+def test_classifiers_of_several_labels(make_reranker, tmp_path, load):
+    folder = shutil.copytree(make_reranker("bert", num_labels=3), tmp_path / "copy")
+    message = f"{folder}: BertForSequenceClassification cannot be a cross-encoder: it has 3 labels, and a score is one "
+    with pytest.raises(ConfigError, match=re.escape(message)) as error:
+        load(folder)
+    assert error.value.argument == "backbone"
+    assert len(str(error.value).splitlines()) == 1
+    AutoModel.from_pretrained(folder).save_pretrained(folder)  # as the message advises
+    assert load(folder).model.config.dense == ()
+
+
+def test_families_and_activations_that_are_not_known(copy, edit_json):
+    edit_json(copy / "config.json", classifier_activation="gelu_new")
+    with pytest.raises(ConfigError, match="its activation is gelu_new, not one of identity, tanh, "):
+        reranker_head(copy)
+    edit_json(copy / "config.json", model_type="squeezebert")
+    with pytest.raises(ConfigError, match="its family is squeezebert, not one of albert, bert, "):
+        reranker_head(copy)
+
+
+def test_files_that_do_not_hold_it(copy):
+    path = copy / "model.safetensors"
+    weights = load_file(path)
+    save_file({name: tensor for name, tensor in weights.items() if "out_proj" not in name}, path)
+    with pytest.raises(ConfigError, match="there is no model.safetensors with a classifier.out_proj.weight"):
+        reranker_head(copy)
+    save_file({**weights, "classifier.out_proj.bias": torch.tensor([torch.inf])}, path)
+    with pytest.raises(CheckpointError, match="linear.bias are nan or infinite"):
+        reranker_head(copy)
+    save_file({**weights, "classifier.dense.weight": torch.zeros(16, 8)}, path)
+    with pytest.raises(ConfigError, match=r"its classifier does not fit its encoder \("):
+        Ranker.load(copy)
+    path.write_bytes(b"no")
+    with pytest.raises(ConfigError, match="damaged or not a safetensors file"):
+        reranker_head(copy)
+    path.unlink()
+    with pytest.raises(ConfigError, match="there is no model.safetensors with a classifier.dense.weight"):
+        reranker_head(copy)
+
+
+def test_what_is_no_classifier(backbone_folder):
+    for name in (backbone_folder("bert"), "nobody/has-this"):
+        assert classifier_of(name) is reranker_head(name) is None
