@@ -52,6 +52,7 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
     from polyencoder.export.card import read_run, trained_dims
     from polyencoder.export.folder import EXPORTED, README, export_folder
     from polyencoder.ranker.ranker import Ranker
+    from polyencoder.storage.checkpoint import holds_encoder
     from polyencoder.training.folder import RECORD
 
     if (folder / RECORD).exists():
@@ -66,7 +67,8 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
             raise ConfigError(f"--quantize is for convert models; {model} is {kind}") from None
     whole, run = settings.vector_dim is None, read_run(model)
     card = Path(model) / README  # of a folder that was exported already: it knows of the training
-    earlier_card = card.read_text(encoding="utf-8") if card.is_file() else None
+    is_ours = card.is_file() and not holds_encoder(model)
+    earlier_card = card.read_text(encoding="utf-8") if is_ours else None
     untrained = False
     if settings.vector_dim is not None:
         shorter = ranker.shortened(settings.vector_dim)

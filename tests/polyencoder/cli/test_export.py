@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,21 @@ def examples(tmp_path, sentences) -> Path:
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+def test_a_reranker_of_the_hub(run, make_reranker, tmp_path):
+    """As a model of ours, with a card of its own: the reranker's says how another library loads it."""
+    source = shutil.copytree(make_reranker("roberta"), tmp_path / "theirs")
+    (source / "README.md").write_text("CrossEncoder")
+    run(source, tmp_path / "ours", "--onnx")
+    card = (tmp_path / "ours" / "README.md").read_text()
+    assert 'from_pretrained("ours")' in card
+    assert "CrossEncoder" not in card
+    contexts, candidates = ["how are you ?"], ["i am fine .", "two dogs"]
+    expected = Ranker.load(source, device="cpu").score(contexts, candidates)
+    for backend in ("torch", "onnx"):
+        scores = Ranker.from_pretrained(tmp_path / "ours", backend=backend, device="cpu").score(contexts, candidates)
+        torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
