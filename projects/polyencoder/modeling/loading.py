@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.static import load_static, static_tokenizer
 from polyencoder.text.vocabulary import special_tokens
 
+_log = logging.getLogger(__name__)
 _MOST_LAYERS = 1_000
 
 
@@ -61,9 +63,11 @@ def load_pretrained(
         for key, rate in dropout_keys(dropout, attention_dropout).items():
             if hasattr(config, key):
                 setattr(config, key, rate)
-        model = static or AutoModel.from_pretrained(
-            name, config=config, dtype=torch.float32, trust_remote_code=False, **where
-        )
+        model, found = (static, {}) if static else _loaded(name, config=config, **where)
+    # the pooler is never used, and what the files have beyond an encoder are heads
+    if missing := sorted(key for key in found.get("missing_keys", ()) if "pooler" not in key):
+        what = f"{len(missing)} of its weights are not in its files and random, such as {missing[0]}"
+        _log.warning("backbone %s: %s", name, what)
     is_decoder = getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False)
     # not all decoders' configurations say so
     if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
@@ -73,6 +77,19 @@ def load_pretrained(
         )
     check_finite(model.named_parameters(), origin=f"backbone {name}")
     return Backbone(model)
+
+
+def _loaded(name: str | os.PathLike[str], **options: Any) -> tuple[Any, dict[str, Any]]:
+    """Loads an encoder's model, with the names of its `missing_keys`, which transformers does not report itself."""
+    level = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()
+    try:
+        found: tuple[Any, dict[str, Any]] = AutoModel.from_pretrained(
+            name, dtype=torch.float32, trust_remote_code=False, output_loading_info=True, **options
+        )
+        return found
+    finally:
+        hf_logging.set_verbosity(level)
 
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, Any]]:

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers.utils import logging as hf_logging
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
@@ -63,6 +64,24 @@ def test_damaged_weights(copied, content):
     with pytest.raises(ConfigError, match="^backbone") as caught:
         load_pretrained(weights.parent)
     assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_missing_are_named(copied, caplog):
+    path = copied("bert") / "model.safetensors"
+    missing = "encoder.layer.1.output.dense.weight"
+    save_file({name: tensor for name, tensor in load_file(path).items() if name != missing}, path)
+    load_pretrained(path.parent)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == f"backbone {path.parent}: 1 of its weights are not in its files and random, such as {missing}"
+
+
+def test_heads_and_poolers_are_no_matter_for_a_report(make_reranker, caplog, capfd):
+    """Of a reranker transformers says that it does not know its head, and that its pooler is to be trained."""
+    folder, level = make_reranker("roberta"), hf_logging.get_verbosity()
+    capfd.readouterr()
+    load_pretrained(folder)
+    assert caplog.text == capfd.readouterr().err == ""
+    assert hf_logging.get_verbosity() == level
 
 
 @pytest.mark.parametrize("model_type", ["bert", "something-of-theirs"])
