@@ -2,7 +2,8 @@
 
 Only the encoder's first layer runs, so that a million texts take minutes instead of hours. Embeddings, activations and
 buffers are those of the full model; the size of the missing layers' weights is reported (`layers_left_out_mb`). The
-texts are real ones, repeated with a number appended.
+texts are real ones, repeated with a number appended. `texts_mb` is the size of their file, `database_mb` that of the
+index's database of them, without and with words (MB = 10**6 bytes).
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import copy
 import json
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, two_towers, use_threads
 from benchmarks.search.texts import numbered
 from polyencoder.index import candidates_from, open_index
+from polyencoder.index.folder import FolderIndex
+from polyencoder.index.folder.files import DATABASE
 from polyencoder.ranker.protocol import Context
 from polyencoder.ranker.ranker import Ranker
 
@@ -33,11 +37,12 @@ def measure(
         file.writelines(f"{text}\n" for text in numbered(texts, rows))
     (folder / "contexts.json").write_text(json.dumps(list(contexts)), encoding="utf-8")
     flags = ["--folder", str(folder), "--threads", str(threads)]
-    return [
+    indexed, searched = (
         {"case": "memory", "rows": rows, "layers_left_out_mb": left_out_mb}
         | measured_alone(__name__, *flags, "--work", work, what=f"memory, {work}")
         for work in ("index", "search")
-    ]
+    )
+    return [indexed | _sizes(folder), searched]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -64,6 +69,14 @@ def _search(folder: Path) -> dict[str, Any]:
     ranker.search_many(contexts, open_index(folder / "index", ranker))
     done = {"work": "search", "seconds": time.perf_counter() - start, "before_mb": loaded, "peak_mb": peak_mb()}
     return done | {"contexts": len(contexts), "mapped_mb": mapped_mb()}
+
+
+def _sizes(folder: Path) -> dict[str, float]:
+    database = folder / "index" / DATABASE
+    sizes = {"texts_mb": (folder / "candidates.txt").stat().st_size / 1e6, "database_mb": database.stat().st_size / 1e6}
+    with closing(FolderIndex.open(folder / "index")) as index:
+        index.add_words()
+    return sizes | {"database_with_words_mb": database.stat().st_size / 1e6}
 
 
 def _first_layer(ranker: Ranker) -> tuple[Ranker, float]:

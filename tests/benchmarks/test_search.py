@@ -215,6 +215,7 @@ def test_memory(tmp_path, datapath, ranker):
     assert all(row["peak_mb"] >= row["before_mb"] > 50 and row["rows"] == 23 for row in rows)
     assert len((tmp_path / "candidates.txt").read_text().splitlines()) == 23
     assert summary(rows)["index_1m_peak_mb"] == rows[0]["peak_mb"]
+    assert 0 < rows[0]["texts_mb"] < rows[0]["database_mb"] < rows[0]["database_with_words_mb"]
     assert ranker.model.config == before
 
 
