@@ -12,7 +12,8 @@ export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# A fifth of pip's processor time. It reads no settings of pip's: those of where packages come from are handed on.
+# A fifth of pip's processor time. It reads no pip.conf, so where it finds no packages pip goes on; of pip's variables, those
+# of where packages come from are handed on.
 UV := $(BIN)/uv pip install --python $(BIN)/python
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export UV_INDEX_URL ?= $(PIP_INDEX_URL)
@@ -82,8 +83,8 @@ clean:  ## remove build outputs and caches (.venv stays)
 $(VENV)/.dependencies: requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet uv==0.13.9
-	$(UV) -r requirements.txt  # not compiled: what is imported is, then
-	$(UV) --no-deps $(NO_DEPS) '$(FAIRSEQ)'
+	$(UV) -r requirements.txt || $(PIP) install --no-compile -r requirements.txt  # what is imported is compiled then
+	$(UV) --no-deps $(NO_DEPS) '$(FAIRSEQ)' || $(PIP) install --no-compile --no-deps $(NO_DEPS) '$(FAIRSEQ)'
 	touch $@
 
 # The folders are here because setup.py maps each package in them: a new one needs a new installation.
