@@ -359,8 +359,8 @@ def make_reranker(tmp_path_factory):
 
     @functools.cache
     def make(family: str, *, max_tokens: int | None = None, **config) -> Path:
-        folder, like_bert = tmp_path_factory.mktemp(family), own.get(family, {}).get("bos_token_id") != 0
         settings = common | own.get(family, {}) | {"num_labels": 1} | config
+        folder, like_bert = tmp_path_factory.mktemp(family), settings.get("bos_token_id") != 0
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             model = transformers.AutoModelForSequenceClassification.from_config(

@@ -160,10 +160,11 @@ def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> li
 def join_pair(context: Sequence[int], candidate: Sequence[int], *, start: PairStart) -> tuple[list[int], list[int]]:
     """Joins a context and a candidate for a cross-encoder: token ids, and their segments, 0 or 1.
 
-    `start` is `RankerConfig.candidate_start`.
+    `start` is `RankerConfig.candidate_start`. With "end" all is segment 0, for tokenizers that make such pairs give no
+    others, even beside a BERT, which has two.
     """
     rest = candidate if start is True else [*(context[-1:] if start else ()), *candidate[1:]]
-    return [*context, *rest], [0] * len(context) + [1] * len(rest)
+    return [*context, *rest], [0] * len(context) + [0 if start == "end" else 1] * len(rest)
 
 
 def same(text: str) -> str:
