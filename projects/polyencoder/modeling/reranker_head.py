@@ -42,6 +42,7 @@ _LAYERS = {
     "xlm-roberta": _TWO_LAYERS,
 }
 _NORM = "head.norm"  # ModernBERT's, behind its hidden layer
+_ACTIVATION = {"deberta-v2": "pooler_hidden_act", "modernbert": "classifier_activation"}  # the others' is fixed
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
     if family not in _LAYERS:
         raise refused(f"its family is {family}, not one of {', '.join(_LAYERS)}")
     hidden, activation, last = _LAYERS[family]
-    activation = config.get("pooler_hidden_act", config.get("classifier_activation", activation))
+    activation = config.get(_ACTIVATION.get(family), activation)
     if activation not in ACTIVATIONS:
         raise refused(f"its activation is {activation}, not one of {', '.join(ACTIVATIONS)}")
     weights = _tensors(name, {hidden: "dense.0", _NORM: "dense.2", last: "linear"})

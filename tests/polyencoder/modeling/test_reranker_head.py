@@ -83,6 +83,24 @@ def test_scores_of_each_family(make_reranker, tmp_path, family):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "made"),
+    [
+        ("bert", {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}),  # Multilingual-MiniLM: XLM-R's pairs
+        ("bert", {"pooler_hidden_act": "gelu", "classifier_activation": "gelu"}),  # other families' keys
+        ("electra", {"pooler_hidden_act": "tanh", "classifier_activation": "tanh"}),
+        ("deberta-v2", {"pooler_hidden_act": "tanh"}),
+        ("modernbert", {"classifier_activation": "relu", "classifier_pooling": "cls", "classifier_bias": True}),
+        ("modernbert", {"norm_bias": True, "norm_eps": 0.1}),
+    ],
+)
+def test_scores_of_what_configurations_say(make_reranker, family, made):
+    folder = make_reranker(family, **made)
+    expected = by_transformers(folder, CONTEXTS, CANDIDATES)
+    torch.testing.assert_close(loaded(folder).score(CONTEXTS, CANDIDATES), expected, **CLOSE)
+
+
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(
     contexts=st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=14).map(" ".join), min_size=1, max_size=3),
@@ -169,7 +187,7 @@ def test_classifiers_of_several_labels(make_reranker, tmp_path, load):
 
 
 def test_families_and_activations_that_are_not_known(copy, edit_json):
-    edit_json(copy / "config.json", classifier_activation="gelu_new")
+    edit_json(copy / "config.json", model_type="modernbert", classifier_activation="gelu_new")
     with pytest.raises(ConfigError, match="its activation is gelu_new, not one of identity, tanh, "):
         reranker_head(copy)
     edit_json(copy / "config.json", model_type="squeezebert")
