@@ -168,7 +168,7 @@ def to_write(
         row = Row(entry, vector)
         if (old := there.get(entry.id)) is None:
             if how == "update":
-                raise missing(entry.id, where=where)
+                raise missing(entry.id, where=f"{record.where}: {where}" if record.where else where)
         else:
             known = stored.get(key_of(entry.id)) if old.is_stored else old.vector
             if old.entry.text != entry.text:

@@ -68,7 +68,7 @@ def test_what_differs_replaces_or_is_an_error(other):
 
 
 def test_an_update_is_of_what_is_there():
-    with pytest.raises(InputError, match="here: no candidate has the id 'b'"):
+    with pytest.raises(InputError, match="^line 0: here: no candidate has the id 'b'"):
         written(Entry("b", "two", {}), how="update")
 
 

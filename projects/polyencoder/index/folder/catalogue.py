@@ -228,8 +228,9 @@ class Catalogue:
             if how == "add":
                 other = "text" if old_text != text else "metadata"
                 raise InputError(taken(candidate, id_, old_text, whose=f"candidate {number + 1}", other=other))
-        if entry is not None or how == "update":
             removed = self.remove(id_)
+        elif how == "update":
+            raise InputError(f"{where}{self._folder}: no candidate has the id {id_!r}")
         if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
             row, lacks_words = self.rows, True
             ask("INSERT INTO texts VALUES (?, ?, ?)", (row, digest, text))

@@ -121,6 +121,8 @@ def test_removing_the_last_entry_of_a_row_makes_it_dead(catalogue):
 def test_removing_what_is_not_there(catalogue):
     with pytest.raises(InputError, match="no candidate has the id 'zz'"):
         catalogue.remove("zz")
+    with pytest.raises(InputError, match="^a file, line 3: .*: no candidate has the id 'zz'"):
+        catalogue.put(Candidate("zz", "text", where="a file, line 3"), how="update")
     assert len(catalogue) == 5
 
 
