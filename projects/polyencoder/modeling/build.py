@@ -95,9 +95,9 @@ def from_encoder(
     """Builds a ranker around a pre-trained encoder; see `Ranker.from_backbone`."""
     from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 
+    backbone = load_pretrained(name)
     if config.pop("residual", None):
         raise no_base(f"{name} is an encoder")
-    backbone = load_pretrained(name)
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
     backbone.resize(tokenizer.get_vocab_size())

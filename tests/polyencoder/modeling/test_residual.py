@@ -193,6 +193,8 @@ def test_what_it_cannot_do_is_an_error(start, make_ranker, tmp_path):
     make_ranker("cross").save_pretrained(tmp_path / "cross")
     with pytest.raises(ConfigError, match="residual adds .* from a cross-encoder"):
         Ranker.from_backbone(tmp_path / "cross", "cross", residual=True)
+    with pytest.raises(ConfigError, match="none: no such folder or file; give the folder of an encoder"):
+        Ranker.from_backbone(tmp_path / "none", "cross", residual=True)
     assert Ranker.from_backbone(tmp_path / "cross", "cross").model.base is None
     wrong = replace(ranker.model.config, base=ranker.model.config)
     with pytest.raises(ConfigError, match="does not add its score"):
