@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from polyencoder.config import DenseConfig, Reduction, TextConfig
-from polyencoder.errors import ConfigError, first_line
+from polyencoder.errors import ConfigError, first_line, one_line
 from polyencoder.modeling.dense import ACTIVATIONS
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.encoder_files import file_of, json_of
@@ -63,7 +63,7 @@ class RerankerHead:
         try:
             model.load_state_dict(dict(self.weights), strict=False)
         except RuntimeError as error:
-            raise ConfigError(f"{origin}: its classifier does not fit its encoder ({first_line(error)})") from None
+            raise ConfigError(f"{origin}: its classifier does not fit its encoder ({one_line(error)})") from None
 
 
 def classifier_of(name: str | os.PathLike[str]) -> str | None:
@@ -100,7 +100,7 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
     weights = _tensors(name, {hidden: "dense.0", _NORM: "dense.2", last: "linear"})
     for ours, theirs in (("dense.0", hidden), ("linear", last)):
         if f"{ours}.weight" not in weights:
-            raise refused(f"there is no {WEIGHTS} with a {theirs}.weight")
+            raise refused(f"its {WEIGHTS} has no {theirs}.weight")
     if (labels := len(weights["linear.weight"])) != 1:
         raise refused(f"it has {labels} labels, and a score is one number")
     check_finite(weights.items(), origin=os.fspath(name))
@@ -138,7 +138,11 @@ def _tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[st
     """The weights and biases of `layers`, by the names that these are given; without those that are missing."""
     found: dict[str, Tensor] = {}
     if (path := file_of(name, WEIGHTS)) is None:
-        return found
+        raise ConfigError(
+            f"{name}: a reranker's weights are read from one {WEIGHTS}, which is missing: save it with transformers' "
+            "AutoModelForSequenceClassification, which writes that file",
+            argument="backbone",
+        )
     try:
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 (no dict)

@@ -199,19 +199,19 @@ def test_files_that_do_not_hold_it(copy):
     path = copy / "model.safetensors"
     weights = load_file(path)
     save_file({name: tensor for name, tensor in weights.items() if "out_proj" not in name}, path)
-    with pytest.raises(ConfigError, match="there is no model.safetensors with a classifier.out_proj.weight"):
+    with pytest.raises(ConfigError, match="its model.safetensors has no classifier.out_proj.weight"):
         reranker_head(copy)
     save_file({**weights, "classifier.out_proj.bias": torch.tensor([torch.inf])}, path)
     with pytest.raises(CheckpointError, match="linear.bias are nan or infinite"):
         reranker_head(copy)
     save_file({**weights, "classifier.dense.weight": torch.zeros(16, 8)}, path)
-    with pytest.raises(ConfigError, match=r"its classifier does not fit its encoder \("):
+    with pytest.raises(ConfigError, match=r"its classifier does not fit its encoder \(.*dense.0.weight"):
         Ranker.load(copy)
     path.write_bytes(b"no")
     with pytest.raises(ConfigError, match="damaged or not a safetensors file"):
         reranker_head(copy)
     path.unlink()
-    with pytest.raises(ConfigError, match="there is no model.safetensors with a classifier.dense.weight"):
+    with pytest.raises(ConfigError, match=r"read from one model.safetensors, .* AutoModelForSequenceClassification"):
         reranker_head(copy)
 
 
