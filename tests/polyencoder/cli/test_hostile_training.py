@@ -36,7 +36,7 @@ TRAINING = {
     ),
     "another architecture": ([*TRAIN, "--architecture", "bi"], "is of the architecture poly, not bi"),
     "no architecture": ([*TRAIN, "--architecture", "tri"], "architecture is 'tri'; it must be one of bi, poly"),
-    "no file of settings": ([*TRAIN, "--config", "no.yaml"], "--config no.yaml: cannot be read"),
+    "no file of settings": ([*TRAIN, "--config", "no.yaml"], "no.yaml: cannot be read"),
     "no settings": ([*TRAIN, "--config", "notes.txt"], "must hold `name: value` lines"),
     "an unknown setting": ([*TRAIN, "--config", "run.yaml"], "run.yaml: unknown setting 'epoch'; did you mean"),
     "a teacher": ([*TRAIN, "--teacher", "./nothing"], "nothing"),
