@@ -11,7 +11,7 @@ import pytest
 
 from polyencoder import ConfigError
 from polyencoder.cli.main import COMMANDS, OTHER_NAMES, flag_of, flags_of, main, parse
-from tests.commands import invoke
+from tests.commands import command_fails, invoke
 
 TRAIN = ["train", "--train", "pairs.jsonl", "--out", "out", "--backbone", "none"]
 MINE = ["mine", "-m", "none", "-p", "pairs.jsonl", "-o", "out.jsonl"]
@@ -304,3 +304,7 @@ run("train", "--train", "a", "--out", "b", "--backbone", "c", "--architecture", 
     assert sum(line.startswith("polyencoder: unknown option: --bogus") for line in errors) >= len(COMMANDS)
     assert errors[-1].startswith("polyencoder: n_codes is read only where architecture is poly, not cross: leave it")
     assert [line for line in errors if not line.startswith("polyencoder: ")] == []
+
+
+def test_an_update_of_nothing_is_an_error(tmp_path):
+    command_fails(ConfigError, "nothing to do: give --add", "update", "--model", tmp_path, "--index", tmp_path)

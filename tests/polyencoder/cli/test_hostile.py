@@ -67,6 +67,11 @@ def test_cuda_that_is_not_there(refused):
     assert "device 'cuda' cannot be used (torch finds no CUDA here); give cpu" in refused([*SEARCH, "--device", "cuda"])
 
 
+def test_what_faiss_cannot_build_is_refused_before_an_update_begins(refused):
+    pytest.importorskip("faiss")
+    assert "pq_m must divide" in refused([*UPDATE, "--faiss", "ivf-pq,pq_m=5"])
+
+
 def test_a_folder_in_place_of_a_model_file(refused):
     assert "model: is a folder; give the model's file in it" in refused(IMPORT)
 
@@ -132,7 +137,7 @@ def test_a_file_that_is_there(refused, place, monkeypatch, capsys):
     ],
 )
 def test_a_file_that_is_read_is_not_replaced(command, refused):
-    """Even if one is told to."""
+    """Not even with --overwrite."""
     assert "is read, and would be replaced; give another name" in refused([*command, "--overwrite"])
 
 

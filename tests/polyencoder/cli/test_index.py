@@ -337,18 +337,6 @@ def many(make_ranker, make_backbone_config, tmp_path):
     return write
 
 
-def test_an_update_of_nothing_is_an_error(model, tmp_path):
-    command_fails(ConfigError, "nothing to do: give --add", "update", "--model", model, "--index", tmp_path)
-
-
-def test_what_faiss_cannot_build_is_refused_before_an_update_begins(model, call, texts, tmp_path):
-    pytest.importorskip("faiss")
-    call("index", "--candidates", texts, "--out", tmp_path / "index")
-    (tmp_path / "bad.jsonl").write_text("no json, which nobody has read\n")
-    arguments = ["update", "--model", model, "--index", tmp_path / "index", "--add", tmp_path / "bad.jsonl"]
-    command_fails(ConfigError, "pq_m must divide", *arguments, "--faiss", "ivf-pq,pq_m=5")
-
-
 @pytest.mark.parametrize("where", ["folder", "milvus:{}/index.db"])
 def test_an_update_is_whole_or_not_at_all(model, call, tmp_path, where):
     if where.startswith("milvus"):

@@ -19,7 +19,7 @@ from polyencoder.config import TextConfig
 from polyencoder.modeling.reranker_head import classifier_of, reranker_head, with_own_lengths
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
-from tests.conftest import SENTENCES
+from tests.encoders import SENTENCES
 
 FAMILIES = ["albert", "bert", "camembert", "deberta-v2", "distilbert", "electra", "modernbert", "mpnet"]
 FAMILIES += ["roberta", "xlm-roberta"]

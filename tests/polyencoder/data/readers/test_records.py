@@ -56,7 +56,7 @@ def test_records_are_not_read_as_texts(write, name, head):
 
 @pytest.mark.parametrize("name", ["a.txt", "a"])
 def test_texts_may_look_like_records(write, name):
-    later = '{"text": "after so many texts"}'
+    later = '{"text": "after ten texts"}'
     assert read_all(write(name, "a\n" * HEAD + later))[0][-1] == {"text": later}
     for text in ('{"name": "a tool"}', "{text}", '["text"]', "{1}"):
         assert read_all(write(name, text))[0] == [{"text": text}]
