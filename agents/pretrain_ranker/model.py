@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from parlai.agents.pretrain_ranker.flags import OF_THE_ENCODER, add_args, check_flags, check_start, encoder_settings
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.agents.ranker.flags import check_encoder, check_origin, given_flags
-from parlai.agents.ranker.model.family import Fields, ModelFamily, check_family, length
+from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, check_family, length
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
@@ -68,7 +68,7 @@ class PretrainingFamily(ModelFamily):
         add_mask(tokenizer)  # an --init-model's tokenizer may lack it
         longest = opt.get("n_positions") or POSITIONS
         return TextConfig(
-            **{name: value for name, value in fields.items() if name not in PROMPTS},
+            **{name: value for name, value in fields.items() if name not in (*PROMPTS, *LENGTHS)},
             text_truncate=min(length(opt, "text_truncate", longest), longest),
             label_truncate=longest,
             history_size=opt.get("history_size", -1),

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
-from parlai.agents.ranker.flags import check_existing_vocabulary, check_init_model, given_flags
+from parlai.agents.ranker.flags import check_existing_vocabulary, check_init_model, given_flags, stored_options
 from parlai.agents.ranker.model.family import LENGTHS, Fields, ModelFamily, given_lengths
+from parlai.agents.ranker.model.source import CheckpointSource
 from parlai.core.build_data import modelzoo_path
 from parlai.core.dict import DictionaryAgent, escape
 from parlai.core.opt import Opt
@@ -235,7 +236,7 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
             return tokenizer, merge_fields(tokenizer) or family.trained_fields
         config = read_ranker_config(weights).text
         fields = dict(family.kept_fields(config))
-        if weights == opt.get("model_file") and os.path.isdir(weights):  # without an option file
+        if _keeps_lengths(weights, opt):
             fields |= {name: getattr(config, name) for name in {*LENGTHS} - given_lengths(opt)}
         return read_tokenizer(path), fields
     if not weights and _has_merges(dict_file, opt):
@@ -250,6 +251,16 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
             "another agent; give a new --model-file (or --dict-file)"
         )
     return None
+
+
+def _keeps_lengths(weights: str, opt: Opt) -> bool:
+    """Whether lengths that no flag gives are those of the loaded model, not the defaults.
+
+    Those of a model folder, which has no option file, and of a ranker to start from, but not those of pre-training.
+    """
+    if weights == opt.get("model_file"):
+        return os.path.isdir(weights)
+    return (stored_options(CheckpointSource(weights, is_finetune=True)) or {}).get("model") != "pretrain_ranker"
 
 
 def _has_merges(dict_file: str, opt: Opt) -> bool:

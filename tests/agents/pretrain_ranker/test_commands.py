@@ -139,11 +139,11 @@ def test_rankers_begin_with_the_folder(fitted, train, tmp_path):
     assert cross.model.linear.weight.equal(load_file(f"{folder}/heads.safetensors")["next_utterance.weight"])
 
 
-def test_rankers_begin_with_the_model_file_too(fitted, make_agent, task):
+def test_rankers_begin_with_the_model_file_too(fitted, make, task):
+    """But not with the lengths of pre-training, in which context and response share the positions."""
     path = str(fitted[0])
-    ranker = make_agent(
-        "biencoder", init_model=path, text_truncate=30, label_truncate=16, dict_file=None, **task
-    ).ranker
+    ranker = make(model="biencoder", init_model=path).ranker
+    assert (ranker.config.text.text_truncate, ranker.config.text.label_truncate) == (48, 48)
     weights = read_states(path)["model"]
     name = "embeddings.word_embeddings.weight"
     assert ranker.state_dict()[f"context_tower.model.{name}"].equal(weights[f"tower.model.{name}"])

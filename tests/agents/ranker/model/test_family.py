@@ -12,6 +12,7 @@ from parlai.core.agents import create_agent
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
+from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.storage.checkpoint import read_model_file
 
@@ -188,10 +189,15 @@ def sentence_encoder(backbone_folder, tmp_path) -> Path:
     return folder
 
 
+def as_given(**options):
+    """An agent of the options alone, without the short lengths of these tests."""
+    words = {"task": "selection:sample", "loglevel": "error", "no_cuda": True, **options}
+    return create_agent(TrainModel.setup_args().parse_kwargs(**words))
+
+
 @pytest.mark.parametrize("model", ["biencoder", "crossencoder"])
 def test_default_lengths_shrink_to_what_the_backbone_takes(backbone_folder, model):
-    options = {"model": model, "backbone": str(backbone_folder("bert")), "task": "selection:sample"}
-    agent = create_agent(TrainModel.setup_args().parse_kwargs(loglevel="error", no_cuda=True, **options))
+    agent = as_given(model=model, backbone=str(backbone_folder("bert")))
     config = agent.ranker.config.text
     assert config == agent.dict.text.config
     assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == (config.text_truncate, config.label_truncate)
@@ -199,9 +205,26 @@ def test_default_lengths_shrink_to_what_the_backbone_takes(backbone_folder, mode
 
 
 def test_a_trained_reranker_reads_passages(make_reranker):
-    options = {"model": "crossencoder", "backbone": str(make_reranker("bert")), "task": "selection:sample"}
-    agent = create_agent(TrainModel.setup_args().parse_kwargs(loglevel="error", no_cuda=True, **options))
+    agent = as_given(model="crossencoder", backbone=str(make_reranker("bert")))
     assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == (16, 48)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_a_start_keeps_its_lengths_unless_flags_give_others(kind, make_reranker, tmp_path):
+    path = tmp_path / "start"
+    if kind == "file":
+        as_given(model="crossencoder", backbone=str(make_reranker("bert"))).save(str(path))
+    else:
+        Ranker.from_backbone(make_reranker("bert"), "cross", device="cpu").save_pretrained(path)
+    for model, given, lengths in (
+        ("crossencoder", {}, (16, 48)),
+        ("biencoder", {"text_truncate": 20}, (20, 48)),
+        ("crossencoder", {"truncate": 24}, (24, 24)),
+    ):
+        agent = as_given(model=model, init_model=str(path), **given)
+        text = agent.ranker.config.text
+        assert (text.text_truncate, text.label_truncate) == lengths
+        assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == lengths
 
 
 SHORT = {"text_truncate": 20, "label_truncate": 10, "dict_file": None}
