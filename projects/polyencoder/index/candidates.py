@@ -70,8 +70,12 @@ def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
         id_ = str(id_)
     if id_ is not None and (not isinstance(id_, str) or not id_):
         raise InputError(f"{where}: the id {id_!r:.40} is neither text nor a whole number")
-    if isinstance(record.get("metadata"), dict):
-        record |= record.pop("metadata")
+    metadata = record.get("metadata")
+    if metadata is None or isinstance(metadata, dict):
+        fields = record.pop("metadata", None) or {}
+        if twice := next((key for key in fields if key in record and record[key] != fields[key]), None):
+            raise InputError(f"{where}: has {twice!r:.60} twice, in `metadata` and beside it: leave one of them out")
+        record |= fields
     try:
         canonical(record)
     except ValueError as error:

@@ -169,14 +169,14 @@ def _matrix(column: Any, *, path: str) -> Iterable[Any]:
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """A row whose metadata, JSON or a map, is a dict; without metadata if it is null."""
+    """A row whose metadata, JSON or a map, is a dict."""
     metadata = record.pop("metadata", None)
     if isinstance(metadata, str):
         with suppress(ValueError):  # a plain text is metadata, too
             metadata = json.loads(metadata)
     elif isinstance(metadata, list) and all(isinstance(one, tuple) and len(one) == 2 for one in metadata):
         metadata = dict(metadata)
-    return record if metadata is None else record | {"metadata": metadata}
+    return record | {"metadata": metadata}
 
 
 def _stated(path: str) -> Fingerprints | None:

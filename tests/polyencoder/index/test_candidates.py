@@ -67,6 +67,14 @@ def test_an_object_of_metadata_is_the_metadata(tmp_path):
         '{"text": "hi", "id": "a", "topic": "x", "metadata": {"lang": "en"}}\n{"text": "ho", "metadata": "y"}\n'
     )
     assert [one.metadata for one in candidates_from(path)] == [{"topic": "x", "lang": "en"}, {"metadata": "y"}]
+    path.write_text(
+        '{"text": "hi", "metadata": null}\n{"text": "ho", "lang": "en", "metadata": {"lang": "en"}}\n'
+        '{"text": "hu", "lang": "de", "metadata": {"lang": "en"}}\n'
+    )
+    found = candidates_from(path)
+    assert [next(found).metadata, next(found).metadata] == [None, {"lang": "en"}], "null is none, as in a request"
+    with pytest.raises(InputError, match=r"line 3: has 'lang' twice, in `metadata` and beside it"):
+        next(found)
 
 
 def test_parquet(tmp_path):
