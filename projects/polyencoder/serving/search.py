@@ -44,7 +44,7 @@ class SearchParameters(KnownFields, Body):
     hybrid: bool = Field(False, description="Also search by words, in an index that has them.")
     fusion: Fusion | None = Field(None, description="How a hybrid search orders its results (rrf).")
     vector_weight: Share | None = Field(None, description="Of the vectors in the fusion weight (the fitted one).")
-    words_only: bool = Field(False, description="Search by words alone.")
+    words_only: bool = Field(False, description="Search by words alone, whatever probability the server asks for.")
     min_probability: Share | Literal["auto"] | None = Field(
         None, description="Leave out less probable results (the server's); the model must be calibrated."
     )
@@ -121,7 +121,7 @@ async def find_hits(
     Args:
         service: with the index.
         turns: the context.
-        min_probability: None for the server's.
+        min_probability: None for the server's, which a search by words alone does not read.
         keep_turns: also return candidates that are turns of the context.
         name: the request's field, for errors.
 
@@ -133,7 +133,9 @@ async def find_hits(
     if options.top_k is not None and options.top_k > engine.limits.top_k:
         raise InputError(f"top_k is {options.top_k}; it must be at most {engine.limits.top_k}", argument="top_k")
     turns = engine.turns(turns, name=name)
-    least = service.config.min_probability if min_probability is None else min_probability
+    least = min_probability
+    if least is None and not options.words_only:  # results by words have no probabilities
+        least = service.config.min_probability
     if least is not None and index is not None and (service.reranker or engine.ranker).calibration is None:
         raise not_calibrated()
     settings = (options, least, keep_turns)

@@ -78,6 +78,19 @@ def test_probabilities_leave_out_what_is_not_likely(serve, make_ranker):
     ]
 
 
+def test_words_alone_are_found_whatever_probability_the_server_asks_of_other_searches(serve, make_ranker):
+    ranker = make_ranker("bi")
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    ranker.calibration = Calibration(temperature=5.0, none=9.0, fingerprint=fingerprint)
+    client = serve(ranker, min_probability=0.9)
+    client.service.index.add_words()
+    asked = {"query": "guten morgen ?"}
+    assert ids(client.post("/v1/search", json=asked)) == []
+    assert ids(client.post("/v1/search", json=asked | {"words_only": True})) == ["tag"]
+    refused = client.post("/v1/search", json=asked | {"words_only": True, "min_probability": 0.9})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (422, "min_probability")
+
+
 def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
     ranker, cross = make_ranker("bi"), make_ranker("cross")
     client = serve(ranker, reranker=cross, rerank="cross", rerank_k=3)
