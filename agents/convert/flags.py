@@ -23,9 +23,6 @@ from polyencoder.settings.train import TrainSettings
 
 OF_TRAINING = ("batchsize", "max_train_steps")  # only in ParlAI's training scripts
 
-OF_THE_MODEL = CONVERT_SIZES
-"""Fields that must match a loaded model, also with `--init-model`."""
-
 LEARNING = ("dict_maxtokens", "dict_minfreq")
 """Flags for training a new vocabulary on the task."""
 
@@ -94,7 +91,7 @@ def sizes_of(config: RankerConfig, *, origin: str) -> ConvertConfig:
 def check_start(opt: Opt, start: LoadedModel) -> None:
     """Raises CheckpointError for flags that contradict the loaded model."""
     given, own = flags.given_flags(opt), sizes_of(start.config, origin=str(start.origin))
-    kept = shown_sizes(own, OF_THE_MODEL)
+    kept = shown_sizes(own, CONVERT_SIZES)  # also with --init-model
     if not start.origin.is_finetune:  # fine-tuning may change these
         kept["number_turns"] = start.config.text.number_turns
         kept |= {"quantization_aware": own.quantized, "quantization_update": own.quantization_update}

@@ -63,10 +63,6 @@ class PretrainRankerAgent(RankerModelAgent):
     def dictionary_class() -> type[PretrainingDictionary]:
         return PretrainingDictionary
 
-    @classmethod
-    def history_class(cls) -> type[RankerHistory]:
-        return RankerHistory
-
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         self._said, self._examined = ResponseBuffer(), ResponseBuffer()
         self._episode: int | None = None

@@ -33,10 +33,6 @@ class RankerAgent(RankerModelAgent):
     sources: dict[str, Source]
     """The sources of training and of answers (`candidates`, `eval_candidates`), by name."""
 
-    @classmethod
-    def history_class(cls) -> type[RankerHistory]:
-        return RankerHistory
-
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         if shared:
             self.sources = shared["sources"]

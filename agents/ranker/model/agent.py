@@ -12,7 +12,7 @@ import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.args import fill_in_defaults, flag_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
-from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES
+from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, RankerHistory
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.flags import check_special_tokens, given_flags
@@ -85,6 +85,10 @@ class RankerModelAgent(TorchRankerAgent):
     @staticmethod
     def dictionary_class() -> type[RankerDictionary]:
         return RankerDictionary
+
+    @classmethod
+    def history_class(cls) -> type[RankerHistory]:
+        return RankerHistory
 
     def __new__(cls, opt: Opt, shared: dict[str, Any] | None = None) -> RankerModelAgent:
         """Sets missing options to their defaults, for agents made in Python, before any `__init__` reads them."""

@@ -6,6 +6,7 @@ import pytest
 from parlai.agents.convert import flags
 
 from polyencoder.errors import CheckpointError
+from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.settings.base import flat_values
 from polyencoder.training import TrainSettings
 from polyencoder.training.optimizer import build_optimizer
@@ -13,7 +14,7 @@ from tests.agents.flag_tables import assert_in_one_part, assert_not_supported, f
 
 
 def test_every_flag_is_in_the_table_once():
-    parts = [flags.OF_THE_MODEL, flags.LEARNING, flags.UNSUPPORTED]
+    parts = [CONVERT_SIZES, flags.LEARNING, flags.UNSUPPORTED]
     assert_in_one_part("convert", parts)
     assert set().union(*parts) <= set(flags_of(model="convert")), "is no flag"
 
