@@ -154,11 +154,14 @@ def new_encoder_config(settings: EncoderSettings, *, vocabulary: int, pad_id: in
     """The configuration of a new encoder over a vocabulary of this size."""
     return scratch_config(
         vocabulary_size=vocabulary,
+        dim=settings.embedding_size,
+        n_layers=settings.n_layers,
+        n_heads=settings.n_heads,
+        ffn_dim=settings.ffn_size,
         n_positions=settings.n_positions or POSITIONS,
         dropout=settings.dropout,
         attention_dropout=settings.attention_dropout,
         pad_id=pad_id,
-        **settings.sizes,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from pydantic import Field
@@ -78,16 +78,6 @@ class EncoderSettings(Settings):
     """Dropout of embeddings and layers."""
     attention_dropout: Share = 0.1
     """Dropout of attention weights."""
-
-    @property
-    def sizes(self) -> dict[str, Any]:
-        """The sizes of a new encoder, as arguments of `scratch_config`."""
-        return {
-            "n_layers": self.n_layers,
-            "dim": self.embedding_size,
-            "n_heads": self.n_heads,
-            "ffn_dim": self.ffn_size,
-        }
 
 
 @settings(panel="Training", in_parlai=True)

@@ -338,7 +338,8 @@ def test_a_length_of_nothing_is_an_error(make_settings):
 def test_the_papers_numbers_are_the_defaults():
     settings = PretrainingSettings(corpus=("c",), out="o", vocabulary="v", max_steps=1_000)
     config = settings.objective.training
-    assert settings.encoder.sizes == {"n_layers": 12, "dim": 768, "n_heads": 12, "ffn_dim": 3072}
+    sizes = settings.encoder
+    assert (sizes.n_layers, sizes.embedding_size, sizes.n_heads, sizes.ffn_size) == (12, 768, 12, 3072)
     assert (config.optimizer.name, config.optimizer.learning_rate, config.optimizer.betas) == (
         "adam",
         2e-4,
