@@ -73,12 +73,11 @@ class FiniteUpdates:
         self._overflows = 0  # updates in a row with a float16 overflow
         self._bad_loss: float | None = None  # of a batch since the last update
 
-    def check_losses(self, losses: Tensor) -> bool:
-        """Notes a batch's losses [batch] before its update; whether they are finite."""
+    def check_losses(self, losses: Tensor) -> None:
+        """Notes a batch's losses [batch] before its update, if they are not finite."""
         total = float(losses.sum())
         if not math.isfinite(total):
             self._bad_loss = total
-        return math.isfinite(total)
 
     def check_scaled(self, norm: float, *, number: int) -> bool:
         """Whether the scaler of a float16 loss has made an update: it skips gradients whose norm is not finite.

@@ -112,11 +112,11 @@ def test_what_loss_scaling_leaves_out_is_no_error():
     model = torch.nn.Linear(2, 1)
     model.weight.grad = torch.full((1, 2), INF)
     updates = FiniteUpdates(limit=1)
-    assert updates.check_losses(torch.ones(3))
+    updates.check_losses(torch.ones(3))
     assert not updates.leaves_out(model, number=1, scaled=True)
     with pytest.raises(TrainingError, match="gradients are not finite"):
         updates.leaves_out(model, number=1, scaled=False)
-    assert not updates.check_losses(torch.tensor([1.0, NAN]))
+    updates.check_losses(torch.tensor([1.0, NAN]))
     with pytest.raises(TrainingError, match="loss is nan"):
         updates.leaves_out(model, number=2, scaled=True)
 
