@@ -140,7 +140,8 @@ def test_the_goal_counts_all_tasks(options, tmp_path, monkeypatch):
     goals = []
     monkeypatch.setattr(ProgressLine, "is_wanted", lambda: True)
     monkeypatch.setattr(ProgressLine, "after_step", lambda self, run, outcome: goals.append(run.goal.examples))
-    both = options | {"task": "selection:jsonl,selection:sample", "label_truncate": 16, "max_train_steps": 40}
+    both = options | {"task": "selection:jsonl,selection:sample", "label_truncate": 16, "max_train_steps": 8}
+    both |= {"validation_every_n_epochs": -1, "validation_max_exs": 8, "short_final_eval": True}
     TrainModel.main(**both, num_epochs=2.0)
     assert goals[-1] == 2 * (16 + sum(len(dialogue.turns) for dialogue in sample_dialogues("train")))
 
