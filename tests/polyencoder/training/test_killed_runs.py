@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 
 THINGS = ["dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother", "pets", "living"]
 KINDS = ["today", "great", "fine"]
-KILLS = 2
 
 MINED = {"hard_negatives": 2, "hard_negatives_every": 4}
 QUANTIZED = {"quantization_aware": True, "quantization_update": 3, "dropout": 0.1}
@@ -25,7 +24,6 @@ RUNS = {
     "sampled negatives": {"candidates": "inline", "num_negatives": 3},
     "cross-encoder": {"architecture": "cross", "num_negatives": 3, "pair_tokens": 128},
     "adapters": {"lora": 2, "lora_dropout": 0.1, "fine_tuned": "all_encoder_layers", **MINED},
-    "hard negatives of a bi-encoder in a stream": {"architecture": "bi", "streaming": True, **MINED},
     "hard negatives, gradient cache and gradients of two batches, in a stream": {
         "streaming": True,
         "grad_cache": 2,
@@ -34,7 +32,6 @@ RUNS = {
         "hard_negatives": 2,
         "hard_negatives_every": 2,
     },
-    "hard negatives below the label": {"hard_negative_margin": 0.0, "hard_negative_ranks": "2-20", **MINED},
     "measured scaling": {"output_scaling": "auto", "candidates": "batch-all-cands", "num_negatives": 2},
     "quantized ConveRT": {"architecture": "convert", "extra_contexts": 2, **QUANTIZED},
     "ConveRT with hard negatives": {"architecture": "convert", **MINED},
@@ -117,19 +114,20 @@ def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, 
     whole, killed = make_settings("whole", **RUNS[kind]), make_settings("killed", **RUNS[kind])
     train_ranker(whole)
     draws = random.Random(kind)
-    kill(killed, [draws.randrange(4, 7), *(draws.randrange(1, 4) for _ in range(KILLS - 1))])
+    again = [draws.randrange(1, 4)] if "accumulate" in RUNS[kind] else []  # these have a checkpoint of every update
+    kill(killed, [draws.randrange(4, 7), *again])
     assert_same_end(whole, killed)
 
 
-@pytest.mark.parametrize("teachers", [["bi"], ["cross", "bi"]], ids="-".join)
 @pytest.mark.parametrize("candidates", [{}, {"candidates": "inline", "num_negatives": 3}])
-def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill, candidates, teachers):
+def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill, candidates):
     """The scores that its teachers gave before the kill are there, also those of batches that are repeated."""
+    teachers = ["cross", "bi"]
     for architecture in teachers:
         train_ranker(make_settings(architecture, architecture=architecture, epochs=1.0))
     names = [make_settings(architecture).data.out for architecture in teachers]
     taught = {"teacher": names, "distillation_candidates": 3, "batch_size": 6, **candidates}
     whole, killed = make_settings("whole", **taught), make_settings("killed", **taught)
     train_ranker(whole)
-    kill(killed, [4, 3])
+    kill(killed, [4])
     assert_same_end(whole, killed)

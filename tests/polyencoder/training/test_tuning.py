@@ -131,14 +131,6 @@ def killed_at(suggest, name):
     return suggested
 
 
-def test_all_combinations_once(settings):
-    asked = settings(search=("reduction=mean,first", "n_codes=2:3"), architecture="poly", trials=9)
-    report = tune(asked)
-    assert [tuple(one.values.values()) for one in report.trials] == [*product(("mean", "first"), (2, 3))]
-    best = TrainSettings.of(yaml.safe_load(report.settings.read_text()) | {"out": "other"})
-    assert best == asked.trial(report.best.values, out="other")
-
-
 def test_equal_values_are_tried_once(settings, steps, monkeypatch):
     """Of combinations that are more than the trials, some of which Optuna draws again."""
     monkeypatch.setattr("optuna.samplers.RandomSampler.sample_independent", lambda *_: "mean")

@@ -61,9 +61,7 @@ def equal(one, other):
     return one[0] == other[0] and all(map(torch.equal, one[1], other[1])) and one[2] == other[2]
 
 
-@pytest.mark.parametrize(
-    ("architecture", "contexts", "accumulate"), [("bi", 1, 1), ("poly", 2, 1), ("bi", 2, 3), ("late", 2, 1)]
-)
+@pytest.mark.parametrize(("architecture", "contexts", "accumulate"), [("bi", 1, 1), ("poly", 2, 1), ("bi", 2, 3)])
 def test_the_run_is_that_of_the_setting_that_was_found(make_ranker, room, caplog, architecture, contexts, accumulate):
     """Bit by bit: the search leaves no trace in weights, optimizer and random numbers."""
     length = make_ranker(architecture).text.config.longest_context
