@@ -69,23 +69,22 @@ def assert_like_one(results: list[dict[str, Any]], one: dict[str, Any]) -> None:
             assert (result["weights"][name] == weight).all(), "the processes' weights are the same to the last bit"
 
 
-@pytest.mark.parametrize("candidates", ["batch", "inline", "batch-all-cands"])
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("biencoder", {"share_encoders": True}),
-        ("polyencoder", {"grad_cache": 1, "type_optimization": "all_encoder_layers"}),
-        ("crossencoder", {"pair_tokens": 60}),
+        ("biencoder", {"share_encoders": True, "candidates": "batch-all-cands"}),
+        ("polyencoder", {"grad_cache": 1, "type_optimization": "all_encoder_layers", "candidates": "batch"}),
+        ("polyencoder", {"candidates": "inline"}),
+        ("crossencoder", {"pair_tokens": 60, "candidates": "batch"}),
+        ("crossencoder", {"candidates": "inline"}),
     ],
 )
-def test_two_processes_learn_what_one_does(model, options, candidates, fitted, in_processes):
-    options = {**options, "candidates": candidates}
+def test_two_processes_learn_what_one_does(model, options, fitted, in_processes):
     results = in_processes(lambda rank: fitted(model, [[FIRST, SECOND][rank]], **options))
     assert_like_one(results, fitted(model, [FIRST + SECOND], **options))
 
 
-@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
-@pytest.mark.parametrize("candidates", ["batch", "inline"])
+@pytest.mark.parametrize(("model", "candidates"), [("polyencoder", "batch"), ("crossencoder", "inline")])
 def test_steps_before_an_update_and_batches_of_which_nothing_can_be_used(model, candidates, fitted, in_processes):
     """The first process has nothing in the second step, nobody has anything in the third."""
     bad = UNUSABLE if candidates == "inline" else [{"text": "", "labels": [""]}]
