@@ -33,8 +33,7 @@ from tests.polyencoder.importing.parlai_rankers import (
 SCALINGS = pytest.mark.parametrize("output_scaling", [0.06, 1.0])
 
 
-@SCALINGS
-@pytest.mark.parametrize("n_codes", [1, 5, 20])
+@pytest.mark.parametrize(("n_codes", "output_scaling"), [(1, 1.0), (5, 0.06), (20, 1.0)])
 @pytest.mark.parametrize("poly_attention", ["basic", "sqrt", "multihead"])
 @pytest.mark.parametrize(
     ("kind", "codes_attention"), [("codes", "basic"), ("codes", "sqrt"), ("codes", "multihead"), ("n_first", "basic")]
