@@ -51,14 +51,11 @@ def plan(table: Table, scale: Scale, rows: Iterable[Row], *, seeds: int | None) 
     Raises:
         ConfigError: a row does not fit the scale, or a run depends on one that is in no table.
     """
-    known: Mapping[str, ReproductionRun] = {}
     planned: dict[str, Planned] = {}
 
     def add(run: ReproductionRun, wanted: int, asked_by: Sequence[str]) -> None:
-        nonlocal known
         needs = {} if run.missing else run.needs  # a run that cannot be executed has no dependencies
-        if needs:
-            known = known or all_runs(scale)
+        known = all_runs(scale) if needs else {}
         if run.name in asked_by:
             raise ConfigError(f"{' needs '.join([*asked_by, run.name])}: the dependencies form a circle")
         for need, each in needs.items():
@@ -80,6 +77,7 @@ def _tables() -> tuple[Table, ...]:
     return tuple(read_table(name) for name in table_names())
 
 
+@cache
 def all_runs(scale: Scale) -> Mapping[str, ReproductionRun]:
     """The runs of all tables at a scale, and those written out in its file.
 

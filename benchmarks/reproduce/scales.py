@@ -53,7 +53,7 @@ class InitialWeights:
     missing: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # each is its own: what follows from it is remembered
 class Scale:
     """One of `scales/`."""
 
