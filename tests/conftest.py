@@ -37,6 +37,7 @@ from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwor
 from tests.encoders import SENTENCES, backbone_folder, make_hf_tokenizer, make_reranker  # noqa: F401 - fixtures
 from tests.faster import (  # noqa: F401 - fixtures
     by_current_exporter,
+    certificates_read_once,
     cheap_seeds,
     drawn_curves,
     known_groups,
@@ -180,7 +181,7 @@ def vocabulary(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_convert_ranker(vocabulary):
     """(seed=0, **fields) -> a `Ranker` around a tiny ConveRT, whose scale has risen already."""
     tiny = {
@@ -202,7 +203,7 @@ def make_convert_ranker(vocabulary):
     return make
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_ranker(make_model, tokenizer, make_convert_ranker):
     """(architecture, seed=0, **fields) -> a `Ranker` around a tiny model."""
 

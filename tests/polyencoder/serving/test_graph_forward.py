@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 
 import httpx
@@ -56,27 +57,29 @@ def check_alike(found, expected) -> None:
         assert found == (pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected)
 
 
-@pytest.fixture
-def folder(make_ranker, tmp_path):
-    """(architecture) -> a calibrated model's folder, with graphs; its index is beside it."""
+@pytest.fixture(scope="module")
+def folder(make_ranker, tmp_path_factory):
+    """(architecture) -> a calibrated model's folder, with graphs; its index is beside it. Each is made once."""
 
+    @functools.cache
     def make(architecture, **fields):
+        place = tmp_path_factory.mktemp(architecture)
         ranker = make_ranker(architecture, **fields)
-        ranker.save_pretrained(tmp_path / "model")
-        export_onnx(ranker, tmp_path / "model")
+        ranker.save_pretrained(place / "model")
+        export_onnx(ranker, place / "model")
         calibration = Calibration(0.5, -3.0, model_fingerprint(ranker.model, ranker.text))
-        calibration.save(tmp_path / "model")
+        calibration.save(place / "model")
         if ranker.model.has_vectors:
-            ranker.index(REPLIES, tmp_path / "replies")
-        return tmp_path / "model"
+            ranker.index(REPLIES, place / "replies").close()
+        return place / "model"
 
     return make
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "convert"])
-def test_the_answers_of_torch(folder, architecture, tmp_path):
+def test_the_answers_of_torch(folder, architecture):
     model = folder(architecture)
-    index = () if architecture == "cross" else (str(tmp_path / "replies"),)
+    index = () if architecture == "cross" else (str(model.with_name("replies")),)
     with contextlib.ExitStack() as stack:
         clients = []
         for backend, module in (("torch", batch_forward), ("onnx", graph_forward)):
@@ -147,8 +150,9 @@ def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
     assert found == {"exact", "certified", "approximate"}
 
 
-def test_requests_that_need_torch(folder, tmp_path):
-    config = ServerConfig(model=str(folder("bi")), index=(str(tmp_path / "replies"),), backend="onnx", port=0)
+def test_requests_that_need_torch(folder):
+    model = folder("bi")
+    config = ServerConfig(model=str(model), index=(str(model.with_name("replies")),), backend="onnx", port=0)
     forward, index, _ = graph_forward.load(config)
     with running(Service.of(config, forward, index=index)) as url:
         for name, value in {"hybrid": True, "diversity": 0.5, "group_by": "lang"}.items():

@@ -8,11 +8,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
 
 from polyencoder.errors import ConfigError
-from polyencoder.serving.config import Limits
-from tests.polyencoder.serving.conftest import SECONDS
+from polyencoder.serving.batch_forward import BatchForward
+from polyencoder.serving.config import Limits, ServerConfig
+from polyencoder.serving.service import Service
+from tests.polyencoder.serving.conftest import SECONDS, running
 
 pytestmark = pytest.mark.slow
 
@@ -200,6 +203,15 @@ def test_clients_that_send_no_headers_or_take_no_answer_hold_no_place(serve):
         assert b" 200 " in silent.recv(1 << 16).partition(b"\r\n")[0]
 
 
+@pytest.fixture(scope="module")
+def impatient(make_ranker):
+    """A client of a server that waits 0.4 s for a request's head and body."""
+    config = ServerConfig(model="tiny", port=0, limits=Limits(read_seconds=0.4))
+    service = Service.of(config, BatchForward(make_ranker("bi")), index=None)
+    with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
+        yield client
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -212,13 +224,12 @@ def test_clients_that_send_no_headers_or_take_no_answer_hold_no_place(serve):
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
     ],
 )
-def test_garbage_on_a_connection(serve, sent):
-    client = serve("bi", records=None, limits=Limits(read_seconds=0.4))
-    with connected(client) as connection:
+def test_garbage_on_a_connection(impatient, sent):
+    with connected(impatient) as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(sent)
         assert closed(connection)
-    fine(client)
+    fine(impatient)
 
 
 @pytest.mark.parametrize(
