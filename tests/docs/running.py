@@ -32,8 +32,9 @@ SHOWN = 2000  # characters of a failed command's output, its last
 
 # Behind the command's own flags, of which the last counts.
 LIMITS = {
-    "train_model": "--max-train-steps 4 --log-every-n-steps 2 --validation-max-exs 40 --validation-every-n-epochs -1",
-    "eval_model": "--num-examples 40",
+    "train_model": "--max-train-steps 2 --log-every-n-steps 1 --validation-max-exs 20 --validation-every-n-epochs -1 "
+    "--short-final-eval true",
+    "eval_model": "--num-examples 20",
     "display_model": "--num-examples 5",
     "display_data": "--num-examples 5",
     "polyencoder train": "--max-updates 2",

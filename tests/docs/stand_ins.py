@@ -88,7 +88,7 @@ def _easy_folder(path: Path) -> None:
 def _pairs(path: Path, split: str, *, with_candidates: bool) -> None:
     """JSON lines of contexts and responses."""
     records = []
-    for context, label, candidates in islice(_turns(split), 60):
+    for context, label, candidates in islice(_turns(split), 60 if split == "train" else 30):
         more = {"candidates": candidates} if with_candidates else {}
         records.append({"context": context, "response": label, **more})
     write(path, records)
@@ -108,7 +108,7 @@ def _folder_of_graded(path: Path) -> None:
     """JSON lines of candidates with labels: the reply, another one half as good, and wrong ones."""
     for split in ("train", "valid", "test"):
         records = []
-        for context, label, candidates in islice(_turns(split), 40):
+        for context, label, candidates in islice(_turns(split), 40 if split == "train" else 20):
             others = [text for text in candidates if text != label]
             labels = [1, *(0.5 if n == 0 else 0 for n in range(len(others)))]
             records.append({"context": context, "candidates": [label, *others], "labels": labels})
