@@ -13,6 +13,7 @@ import torch
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.fixtures import Unavailable, check
 from benchmarks.rate import Shape, encoder_flops, product_rate, products
+from tests.forked import forgetting
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ CPU = ["--device", "cpu", "--quick", "--here"]
 
 
 @pytest.mark.parametrize("part", command.PARTS)
-def test_a_part(part, tmp_path):
+def test_a_part(part, tmp_path, forked):
     out = tmp_path / "gpu.json"
     assert command.main(["--out", str(out), "--only", part, *CPU]) == 0
     result = json.loads(out.read_text())["parts"][part]
@@ -94,17 +95,12 @@ def test_operations_are_those_of_the_layers():
     assert product_rate([Shape(8, 8, 8)], dtype=torch.float32) > 0
 
 
-def test_torch_and_transformers_are_enough():
+def test_torch_and_transformers_are_enough(forked_commands):
     """Nothing else is imported, ParlAI least of all, but what settings are declared with: pydantic and cyclopts."""
     others = ["parlai", "sklearn", "scipy", "pandas", "datasets", "faiss", "pymilvus", "matplotlib", "pyarrow"]
     others += ["sentence_transformers", "onnx", "onnxruntime", "ijson", "nltk"]
-    code = f"""
-import sys
-import transformers.modeling_utils
-missing = [name for name in {others!r} if name not in sys.modules]
-sys.modules.update(dict.fromkeys(missing))
-import benchmarks.gpu.__main__
-"""
+    code = forgetting("benchmarks", "polyencoder", *others)
+    code += f"sys.modules.update(dict.fromkeys({others!r}))\nimport benchmarks.gpu.__main__"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -28,9 +28,9 @@ def test_a_corpus_has_the_size_that_was_asked_for_and_no_turn_twice(tmp_path, mo
 
 @pytest.mark.slow
 def test_an_epoch_is_read_to_its_end(tmp_path, forked):
-    write_corpus(tmp_path, size=600_000)
+    write_corpus(tmp_path, size=300_000)
     found = read(tmp_path)
-    assert [mark["read_gb"] for mark in found["marks"]] == pytest.approx([0.0, 0.0001, 0.0003, 0.0006], abs=1e-4)
+    assert [mark["read_gb"] for mark in found["marks"]] == pytest.approx([0.0, 0.0001, 0.0001, 0.0003], abs=1e-4)
     peaks = [mark["peak_mb"] for mark in found["marks"]]
     assert peaks == sorted(peaks)
     assert found["mb_per_second"] > 0
