@@ -161,7 +161,7 @@ def test_the_command_needs_no_parlai(model_file, tmp_path):
     assert sorted(os.listdir(tmp_path / "out")) == NAMES
 
 
-def test_graphs(run, model_file, examples, tmp_path, sentences, by_current_exporter):
+def test_graphs(run, model_file, examples, tmp_path, sentences):
     pytest.importorskip("onnxruntime")
     graphs = {f"{name}{kind}.onnx" for name in ("context", "candidates") for kind in ("", ".int8")} | {"onnx.json"}
     shown = run(model_file, tmp_path / "out", "--int8", "--check", examples)

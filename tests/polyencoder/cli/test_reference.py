@@ -63,12 +63,7 @@ def test_an_argument_without_a_flag_and_its_docstring(written):
     assert "Args:" not in written("settings.md")
 
 
-def test_every_setting_is_explained():
-    unexplained = [
-        (command, row["Setting"])
-        for command in COMMANDS
-        if app[command].default_command is not None
-        for row in rows(app[command])
-        if not row["Meaning"]
-    ]
-    assert unexplained == []
+def test_every_setting_is_explained(written):
+    lines = written("settings.md").splitlines()
+    assert [line for line in lines if line.startswith("| Setting |") and not line.endswith("| Meaning |")] == []
+    assert [line for line in lines if line.startswith("| `") and line.endswith("|  |")] == []

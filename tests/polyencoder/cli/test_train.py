@@ -25,7 +25,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
     # A late-interaction encoder's loss is 0 in float32 after 30.
-    length = ["--epochs", {"cross": 2, "late": 8}.get(architecture, 30), "--patience", 100]
+    epochs = {"cross": 2, "late": 8}.get(architecture, 30)
+    length = ["--epochs", epochs, "--evaluations", 4 / epochs, "--patience", 100]
     output = run(*arguments, "--architecture", architecture, *length)
     assert "before training" in output
     assert ("of a bi-encoder of the backbone" in output) == (architecture in ("poly", "cross"))
@@ -128,12 +129,12 @@ def test_hard_negatives_distillation_and_held_out_data(run, arguments, pairs, ba
     assert (pairs / "student" / "training" / "teacher.sqlite").is_file()
 
 
-def test_two_teachers(run, arguments, pairs, losses):
+def test_two_teachers(run, arguments, pairs, losses, make_ranker):
     """Of flags or a YAML file; the card, the record and the checkpoint have both."""
     for seed in (1, 2):
-        run(*arguments, "--architecture", "bi", "--epochs", 1, "--seed", seed, "--out", pairs / f"teacher{seed}")
+        make_ranker("bi", seed=seed).save_pretrained(pairs / f"teacher{seed}")
     first, second = str(pairs / "teacher1"), str(pairs / "teacher2")
-    rest = ["--architecture", "poly", "--epochs", 1, "--distillation-loss", "margin-mse"]
+    rest = ["--architecture", "poly", "--max-updates", 2, "--distillation-loss", "margin-mse"]
     flags = ["--teacher", first, "--teacher", second]
     found = losses(lambda: run(*arguments, *rest, *flags, "--out", pairs / "student"))
     record = json.loads((pairs / "student/training/run.json").read_text())

@@ -10,7 +10,7 @@ import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
 from polyencoder.config import TextConfig
-from polyencoder.export.onnx import export, export_onnx
+from polyencoder.export.onnx import export, export_onnx, quantize_int8
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.text import pad
 
@@ -88,8 +88,9 @@ def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind, lengths):
 
 
 def test_there_are_no_warnings_and_the_ranker_and_the_generator_are_left_alone(
-    make_ranker, make_backbone_config, tmp_path, by_current_exporter
+    make_ranker, make_backbone_config, sentences, tmp_path, by_current_exporter
 ):
+    """Nor is there more to the graphs of the current exporter than int8 can take."""
     ranker = make_ranker("poly", backbone=make_backbone_config(n_layers=1))
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
     state = torch.get_rng_state()
@@ -99,6 +100,10 @@ def test_there_are_no_warnings_and_the_ranker_and_the_generator_are_left_alone(
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(module.training for module in ranker.model.modules())
     assert all(torch.equal(tensor, before[name]) for name, tensor in ranker.model.state_dict().items())
+    quantize_int8(tmp_path)
+    found = Ranker.from_pretrained(tmp_path, backend="onnx-int8", device="cpu").score(["hello"], sentences)
+    expected = ranker.score(["hello"], sentences)
+    assert (found - expected).abs().max() < 0.5 * expected.abs().max()
 
 
 @pytest.mark.parametrize("there_before", [True, False])
