@@ -37,8 +37,9 @@ Attention = Literal["basic", "sqrt", "multihead"]
 Activation = Literal["gelu", "relu"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 Truncation = Literal["turns", "tokens", "recent_first"]
-PairStart = bool | Literal["end"]
-"""What a candidate begins with behind a context: nothing, its start token (true), or another end token."""
+PairStart = bool | Literal["end", "same_segment"]
+"""What a candidate begins with behind a context: nothing, its start token (true), or another end token. With "end" it
+is in the segment of the context; with "same_segment", too, and begins with nothing."""
 
 
 PROMPTS = ("context_prompt", "candidate_prompt")
@@ -259,7 +260,8 @@ class RankerConfig:
     """Late-interaction encoder, context vectors `turns`: what ends a turn; None for one turn."""
     pair_start: PairStart = False
     """Cross-encoder: what the candidate begins with behind the context: nothing, as in BERT's pairs; its start token,
-    as in ParlAI's; or another end token, as in RoBERTa's."""
+    as in ParlAI's; another end token, as in RoBERTa's; or nothing, in the context's segment, as by tokenizers that give
+    no token types."""
     base: RankerConfig | None = None
     """Residual cross-encoder: the ranker that it started from, whose score it adds to its own. Both read texts laid out
     as `text`, whatever the base's own is."""

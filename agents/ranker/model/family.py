@@ -32,6 +32,7 @@ from polyencoder.modeling.build import fitting
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
+from polyencoder.modeling.reranker_head import own_pair_start
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base
 from polyencoder.storage.checkpoint import holds_ranker
@@ -178,9 +179,12 @@ class ModelFamily:
                 )
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
-            head_of = opt["backbone"] if pretrained is not None and own.get("dense") else None
+            reranker = pretrained is not None and own.get("dense") and not family(architecture).can.has_vectors
+            head_of = opt["backbone"] if reranker else None
             lengths = given_lengths(opt)
             text.lay_out(fitting(text.config, backbone, architecture, given=lengths, head_of=head_of))
+            if reranker:
+                own["pair_start"] = own_pair_start(opt["backbone"], text)
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
             config = family(architecture).model.completed(config, text)
         check_layout(config)

@@ -15,7 +15,7 @@ from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import backbone_config, max_length
 from polyencoder.modeling.families import family
 from polyencoder.modeling.pretrained_heads import start_from_heads
-from polyencoder.modeling.reranker_head import with_own_lengths
+from polyencoder.modeling.reranker_head import own_pair_start, with_own_lengths
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start_from_dense
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base, transfer_weights
 from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
@@ -63,7 +63,7 @@ def fitting(
     A cross-encoder with the head of the reranker `head_of` reads texts as long as that one does.
     """
     limit, together = max_length({**backbone}), not family(architecture).can.has_vectors
-    if together and head_of is not None:
+    if head_of is not None:
         text = with_own_lengths(text, head_of, backbone, given=given)
     if limit is None:
         return text
@@ -104,8 +104,11 @@ def from_encoder(
     layout = TextConfig(**(special | own_prompts(name, given=text) | text))
     config = own_fields(name, architecture, given=config) | config
     encoder = backbone_config(backbone.model)
-    layout = fitting(layout, encoder, architecture, given=text, head_of=name if config.get("dense") else None)
+    reranker = config.get("dense") and not family(architecture).can.has_vectors
+    layout = fitting(layout, encoder, architecture, given=text, head_of=name if reranker else None)
     words = TextEncoder(tokenizer, layout)
+    if reranker and "pair_start" not in config:
+        config["pair_start"] = own_pair_start(name, words)
     new = RankerConfig(architecture=architecture, backbone=encoder, text=layout, **config)
     model = build_model(family(architecture).model.completed(new, words), backbone)
     start_from_heads(model, name)

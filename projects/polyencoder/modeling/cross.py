@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +19,6 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.names import SCORER
-from polyencoder.text import TextEncoder
 from polyencoder.text.batches import token_batches
 from polyencoder.text.context import join_pair
 from polyencoder.text.tokens import TokenBatch, pad
@@ -58,11 +56,6 @@ class CrossEncoder(CrossCapabilities, RankerModel):
     @property
     def next_utterance_head(self) -> nn.Linear | None:
         return self.linear if self.config.reduction == "first" and self.dense is None else None
-
-    @classmethod
-    def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
-        config = super().completed(config, text)
-        return replace(config, pair_start=config.pair_start or text.pair_start) if config.dense else config
 
     @property
     def dim(self) -> int:

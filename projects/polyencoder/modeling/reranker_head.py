@@ -15,14 +15,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from polyencoder.config import DenseConfig, Reduction, TextConfig
+from polyencoder.config import DenseConfig, PairStart, Reduction, TextConfig
 from polyencoder.errors import ConfigError, first_line, one_line
 from polyencoder.modeling.dense import ACTIVATIONS
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.encoder_files import file_of, json_of
 from polyencoder.modeling.finite import check_finite
+from polyencoder.text import TextEncoder
 
 WEIGHTS = "model.safetensors"
+_SEGMENTS = "token_type_ids"  # an input of models, which some tokenizers do not give
 
 LONGEST = 512
 """Tokens of a pair where neither the tokenizer nor the encoder has a maximum."""
@@ -132,6 +134,16 @@ def with_own_lengths(
     return replace(
         text, text_truncate=context, label_truncate=label if "label_truncate" in given else longest - context
     )
+
+
+def own_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStart:
+    """How the tokenizer of a reranker joins its pairs. ConfigError if rankers do not join them so."""
+    try:
+        own = text.pair_start
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}", argument="backbone") from None
+    inputs = (json_of(name, "tokenizer_config.json", dict) or {}).get("model_input_names") or [_SEGMENTS]
+    return "same_segment" if own is False and _SEGMENTS not in inputs else own
 
 
 def _tensors(name: str | os.PathLike[str], layers: Mapping[str, str]) -> dict[str, Tensor]:

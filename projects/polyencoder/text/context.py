@@ -161,10 +161,10 @@ def join_pair(context: Sequence[int], candidate: Sequence[int], *, start: PairSt
     """Joins a context and a candidate for a cross-encoder: token ids, and their segments, 0 or 1.
 
     `start` is `RankerConfig.candidate_start`. With "end" all is segment 0, for tokenizers that make such pairs give no
-    others, even beside a BERT, which has two.
+    others, even beside a BERT, which has two; with "same_segment", too.
     """
-    rest = candidate if start is True else [*(context[-1:] if start else ()), *candidate[1:]]
-    return [*context, *rest], [0] * len(context) + [0 if start == "end" else 1] * len(rest)
+    rest = candidate if start is True else [*(context[-1:] if start == "end" else ()), *candidate[1:]]
+    return [*context, *rest], [0] * len(context) + [1 if isinstance(start, bool) else 0] * len(rest)
 
 
 def same(text: str) -> str:

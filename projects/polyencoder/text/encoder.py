@@ -213,8 +213,8 @@ class TextEncoder:
         pair = cast("Tokenizer", self.tokenizer).encode(*texts)
         starts: tuple[PairStart, ...] = (False, "end", True)
         if (own := next((one for one in starts if join_pair(first, second, start=one)[0] == pair.ids), None)) is None:
-            raise ConfigError(f"the tokenizer joins two texts as {' '.join(pair.tokens)}, which rankers do not")
-        return own
+            raise ConfigError(f"its tokenizer joins two texts as {' '.join(pair.tokens)}, which rankers do not")
+        return "same_segment" if own is False and not any(pair.type_ids) else own
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> TokenBatch:
         from polyencoder.text.tokens import pad  # here: token ids alone need no torch

@@ -152,18 +152,18 @@ def test_the_second_time_is_like_the_first(make_model, make_backbone_config, seq
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("pair_start", [False, True, "end"])
+@pytest.mark.parametrize("pair_start", [False, True, "end", "same_segment"])
 def test_a_pair_is_the_context_then_the_candidate_in_segments_0_and_1(make_model, padded, seen, pair_start):
     model = make_model("cross", pair_start=pair_start)
     batches = seen(model)
     model(padded([[2, 10, 3, 11, 3], [2, 12, 3]]), padded([[2, 20, 21, 3]]))
     ((batch),) = batches
-    start = {False: [], True: [2], "end": [3]}[pair_start]
+    start = {True: [2], "end": [3]}.get(pair_start, [])
     pairs = {(*ids,): segments for ids, segments in zip(batch.sequences(), batch.segments.tolist(), strict=True)}
     for context in ([2, 10, 3, 11, 3], [2, 12, 3]):
         candidate = [*start, 20, 21, 3]
         segments = pairs[(*context, *candidate)]
-        second = 0 if pair_start == "end" else 1  # such pairs have one segment
+        second = int(pair_start in (False, True))  # such pairs have one segment
         assert segments[: len(context) + len(candidate)] == [0] * len(context) + [second] * len(candidate)
 
 

@@ -100,6 +100,25 @@ def test_scores_of_what_configurations_say(make_reranker, family, made):
     torch.testing.assert_close(loaded(folder).score(CONTEXTS, CANDIDATES), expected, **CLOSE)
 
 
+@pytest.mark.parametrize("said_by", ["tokenizer_config.json", "tokenizer.json"])
+def test_a_tokenizer_that_gives_no_segments(make_reranker, tmp_path, edit_json, said_by):
+    """A BERT, which has two, then reads all as the first."""
+    folder = shutil.copytree(make_reranker("bert"), tmp_path / "copy")
+    if said_by == "tokenizer.json":
+        written = (folder / said_by).read_text()
+        (folder / said_by).write_text(re.sub(r'"type_id": *1', '"type_id":0', written))
+    else:
+        edit_json(folder / said_by, model_input_names=["input_ids", "attention_mask"])
+    model, tokenizer = oracle(folder)
+    pairs = tokenizer(CONTEXTS, CANDIDATES, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = model(**pairs).logits[:, 0]
+    assert not torch.allclose(
+        expected, by_transformers(make_reranker("bert"), CONTEXTS, CANDIDATES).diagonal(), **CLOSE
+    )
+    torch.testing.assert_close(loaded(folder).score(CONTEXTS, CANDIDATES).diagonal(), expected, **CLOSE)
+
+
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(
@@ -213,6 +232,13 @@ def test_files_that_do_not_hold_it(copy):
     path.unlink()
     with pytest.raises(ConfigError, match=r"read from one model.safetensors, .* AutoModelForSequenceClassification"):
         reranker_head(copy)
+
+
+def test_pairs_that_rankers_do_not_have(copy, edit_json):
+    edit_json(copy / "tokenizer.json", post_processor=None)
+    with pytest.raises(ConfigError, match=f"^{copy}: its tokenizer joins two texts as a .*, which ranke") as error:
+        Ranker.load(copy)
+    assert error.value.argument == "backbone"
 
 
 def test_what_is_no_classifier(backbone_folder):

@@ -214,7 +214,8 @@ def test_the_fingerprint_survives_use_and_the_disk(tmp_path, text, text_config, 
 @pytest.mark.parametrize(
     ("pair", "expected"),
     [
-        ("[CLS] $A [SEP] $B [SEP]", False),
+        ("[CLS] $A [SEP] $B:1 [SEP]:1", False),
+        ("[CLS] $A [SEP] $B [SEP]", "same_segment"),
         ("[CLS] $A [SEP] [SEP] $B [SEP]", "end"),
         ("[CLS] $A [SEP] [CLS] $B [SEP]", True),
     ],
@@ -228,7 +229,7 @@ def test_the_start_of_the_second_text_in_the_tokenizers_pairs(tokenizer, text_co
 
 
 def test_pairs_of_another_form(text):
-    with pytest.raises(ConfigError, match="the tokenizer joins two texts as Ġa Ġ b, which rankers do not"):
+    with pytest.raises(ConfigError, match="its tokenizer joins two texts as Ġa Ġ b, which rankers do not"):
         _ = text.pair_start
 
 
