@@ -89,7 +89,7 @@ class Settings:
         known = leaves(cls)
         flat = _flat(known, values)
         file = flat.get("config") if "config" in known else None
-        held = {} if file is None else _flat(known, read_yaml(file))
+        held = {} if file is None else _flat(known, read_yaml(file), of_file=file)
         whole = {name: value for name, value in flat.items() if isinstance(value, Settings)}
         flat = {name: value for name, value in flat.items() if name not in whole}  # `optimizer` is also a flag's name
         below = {name: _value(whole, leaf.path) for name, leaf in known.items() if leaf.path[0] in whole}
@@ -188,19 +188,28 @@ def _value(groups: Mapping[str, Any], path: Sequence[str]) -> Any:
     return functools.reduce(getattr, path[1:], groups[path[0]])
 
 
-def _flat(known: Mapping[str, Leaf], given: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Flattens values, including mappings of nested settings."""
+def _flat(
+    known: Mapping[str, Leaf], given: Mapping[str, Any], path: tuple[str, ...] = (), *, of_file: str | None = None
+) -> dict[str, Any]:
+    """Flattens values, including mappings of nested settings.
+
+    ConfigError if a file has a setting by its flat and by its nested name.
+    """
     names = {leaf.path: name for name, leaf in known.items()}
     flat: dict[str, Any] = {}
     for key, value in given.items():
         place = (*path, str(key).replace("-", "_"))
         name = names.get(place, ".".join(place))
         if isinstance(value, Mapping):
-            flat |= _flat(known, value, place)
+            new = _flat(known, value, place, of_file=of_file)
         elif isinstance(value, bool) and name in known and bool not in known[name].kinds:
-            flat[name] = _Truth(value)
+            new = {name: _Truth(value)}
         else:
-            flat[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
+            new = {name: os.fspath(value) if isinstance(value, os.PathLike) else value}
+        if of_file is not None and (twice := sorted(flat.keys() & new.keys() & known.keys())):
+            other = ".".join(known[twice[0]].path)
+            raise ConfigError(f"{of_file}: {twice[0]} is given twice, also as {other}: give one of them")
+        flat |= new
     return flat
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.settings.train import TrainSettings
 from polyencoder.settings.yaml_file import read_yaml
 
@@ -43,6 +43,13 @@ def test_a_name_that_is_given_twice(write, text, message):
     with pytest.raises(InputError, match=rf"^{path}, {message}$"):
         read_yaml(path)
     with pytest.raises(InputError, match=message):
+        TrainSettings(config=path)
+
+
+@pytest.mark.parametrize("text", ["seed: 1\ntraining:\n  seed: 2\n", "training: {seed: 2}\nseed: 1\n"])
+def test_a_setting_that_is_given_by_both_of_its_names(write, text):
+    path = write(text)
+    with pytest.raises(ConfigError, match=rf"^{path}: seed is given twice, also as training.seed: give one of"):
         TrainSettings(config=path)
 
 
