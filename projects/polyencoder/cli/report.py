@@ -15,7 +15,7 @@ from polyencoder.cli.shared.loading import check_reads_candidates, load_named
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import check_samples, examples_to_rank, read_all_pairs, responses_of
+from polyencoder.data.pairs import check_samples, data_files, examples_to_rank, read_all_pairs, responses_of
 from polyencoder.errors import InputError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RunningSettings
@@ -69,7 +69,8 @@ def report(run: Path, /, *, settings: ReportSettings = _DEFAULTS) -> None:
     record = read_run_record(run)
     check_place("html", html)
     overwrite = settings.overwrite or settings.html is None
-    check_writable(html, argument="html", overwrite=overwrite)
+    read = [file for files in (settings.data, settings.negatives) if files for file in data_files(files)]
+    check_writable(html, argument="html", overwrite=overwrite, read=read)
     examples = _examples(settings, settings.data, record) if settings.data else []
     ranker = None
     if examples or calibration_file(run).is_file():

@@ -194,6 +194,8 @@ def test_where_it_is_written_and_what_it_refuses(made):
     first = (made / "run" / "training" / "report.html").read_bytes()
     (made / "page.html").write_text("not to be lost")
     command_fails(ConfigError, "exists already", "report", "run", "--html", "page.html")
+    for read in (["--data", "page.html"], ["--data", "valid.jsonl", "--negatives", "page.html"]):
+        command_fails(ConfigError, "is read, and", "report", "run", "--html", "page.html", "--overwrite", *read)
     command_fails(ConfigError, "seed is read only with data", "report", "run", "--seed", 4)
     command_fails(CheckpointError, "no training run: it has no training/run.json", "report", ".")
     (made / "run" / "training" / "checkpoint.pt").write_bytes(b"torn")
