@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field, replace
-from itertools import chain
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -200,7 +199,7 @@ def update(*, settings: UpdateSettings) -> None:
             check_parameters(kind, parameters, dim=opened.meta.dim)
         with opened.changing():
             if settings.remove_id or removed:
-                done["removed"] = opened.remove(chain(settings.remove_id, _ids(removed)))
+                done["removed"] = _remove(opened, settings.remove_id, removed)
             if updated:
                 done |= _counted(opened.update, candidates_from(updated, bad=bad), "changed", "unchanged")
             if added:
@@ -241,8 +240,17 @@ def _counted(
     return found | ({unchanged: given - found[changed]} if given > found[changed] else {})
 
 
-def _ids(paths: list[str]) -> Iterator[str]:
-    return (line.strip() for path in paths for _, line in lines(path) if line.strip())
+def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
+    """Removes these ids, and those in files, of which an unknown one is named with its line."""
+    places = {line.strip(): f"{path}, line {n}" for path in paths for n, line in lines(path) if line.strip()}
+    try:
+        return index.remove([*ids, *places])
+    except InputError:
+        known = index.texts_of(places)
+        for id_, place in places.items():
+            if id_ not in known:
+                raise InputError(f"{place}: no candidate of the index has the id {id_!r}") from None
+        raise
 
 
 def _report(where: str, index: Index, *, bad: BadExamples, built: bool) -> None:

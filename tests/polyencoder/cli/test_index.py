@@ -191,7 +191,7 @@ def test_standard_input(call, ranker, tmp_path):
     assert found(tmp_path / "index", ranker) == {"one", "two"}
 
 
-def test_updates(call, ranker, tmp_path):
+def test_updates(call, model, ranker, tmp_path):
     def write(name: str, *records: dict) -> Path:
         path = tmp_path / name
         path.write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -230,6 +230,9 @@ def test_updates(call, ranker, tmp_path):
     said = call("update", "--index", folder, "--remove", write("empty.txt"), "--update", changed, "--add", new)
     counts = "0 removed, 0 changed, 1 unchanged, 0 added, 1 there already"
     assert said == f"{folder}: {counts}\n{folder}: 4 candidates\n"
+    (tmp_path / "ids.txt").write_text("3\n0\n")
+    gone = ["update", "--model", model, "--index", folder, "--remove", tmp_path / "ids.txt"]
+    command_fails(InputError, "ids.txt, line 2: no candidate of the index has the id '0'", *gone)
     said = call("update", "--index", folder, "--remove-id", 3, "--compact")
     assert said == f"{folder}: 1 removed, 1 removed vectors freed, FAISS index dropped\n{folder}: 3 candidates\n"
 

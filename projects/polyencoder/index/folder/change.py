@@ -22,6 +22,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss.description import FaissFile, Tuned
 from polyencoder.index.faiss.file import build_faiss
+from polyencoder.index.faiss.kinds import choose
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import sample, tune
 from polyencoder.index.folder.catalogue import Catalogue, File
@@ -132,6 +133,8 @@ class Change:
 
     def build_faiss(self, kind: str, **overrides: int | str) -> None:
         """See `polyencoder.index.faiss.file.build_faiss`."""
+        # before added texts are encoded; the type of vectors decides nothing that could be refused
+        choose(kind, overrides, rows=self.catalogue.rows, dim=self.meta.dim, dtype=torch.float32)
         faiss = build_faiss(self._vectors(), kind=kind, **overrides)
         self._forget_faiss()
         self._add_files(self.folder / faiss.file)

@@ -10,7 +10,7 @@ import torch
 
 import polyencoder.index.folder.change as change_module
 import polyencoder.index.folder.encoding as encoding_module
-from polyencoder.errors import CheckpointError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.folder import FolderIndex
@@ -196,6 +196,20 @@ class TestOneChange:
             index.remove(["twin 0"])
         assert index.state.faiss.meta.kind == "hnsw"
         assert len(index.search(contexts, top_k=8)[0]) == 8
+
+    def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(self, monkeypatch, index, candidates):
+        pytest.importorskip("faiss")
+        monkeypatch.setattr(encoding_module, "encode_candidates", None)
+        message = "nlist is 99, which takes 99 rows to train, and there are 9"
+
+        def change():
+            with index.changing():
+                index.add([Candidate("new", "new")])
+                index.build_faiss("ivf-flat", nlist=99)
+
+        with pytest.raises(ConfigError, match=message):
+            change()
+        assert len(index) == len(candidates)
 
     def test_what_nobody_could_read_again_is_not_committed(self, monkeypatch, index, folder, ranker, candidates):
         pytest.importorskip("faiss")
