@@ -84,7 +84,7 @@ def test_the_same_scores_and_metrics(model, options, theirs, both, respond, eval
         episode("Hello THERE\nmy friend", "where\n\nis the dog ?", "tell me", "and __newln__ ?", candidates=candidates),
         episode("word " * 20 + "where is the unknowable animal, cat?", candidates=candidates),
     ]
-    batches = [episodes, examples(200, labels)]  # ParlAI wants equally many candidates in each example of a batch
+    batches = [episodes, examples(60, labels)]  # ParlAI wants equally many candidates in each example of a batch
     agents = both(model, options)
     expected, found = ([one for batch in batches for one in scores(respond(agent, *batch))] for agent in agents)
     size = max(abs(score) for reply in expected for score in reply.values())
