@@ -227,7 +227,7 @@ def test_it_learns_as_other_agents_do(options, learn, small, trained, tmp_path):
     if "teacher_model" in options:
         options = {**options, "teacher_model": str(trained(options["teacher_model"])[0])}
     path = tmp_path / "model"
-    learn(path, init_model=str(small(extra_contexts=3)), **{"num_epochs": 4.1, "log_every_n_steps": 1, **options})
+    learn(path, init_model=str(small(extra_contexts=3)), **{"num_epochs": 2.1, "log_every_n_steps": 1, **options})
     stats = json.loads(path.with_name("model.trainstats").read_text())
     losses = [report["mean_loss"] for report in stats["train_reports"]]
     assert all(0 < loss < 100 for loss in losses)

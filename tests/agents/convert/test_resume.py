@@ -27,7 +27,7 @@ def test_a_killed_run_goes_on(small, tmp_path):
     options += "--quantization-aware true --quantization-update 7 --final-learning-rate 0.001"
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     finish(start(unbroken, tmp_path, options), unbroken)
-    kill_once_trained(killed, tmp_path, options, 12, 41)
+    kill_once_trained(killed, tmp_path, options, 41)
 
     count = EPISODES * TURNS * 2 // 4
     fitted = batches(killed)

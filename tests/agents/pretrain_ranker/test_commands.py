@@ -206,7 +206,7 @@ def test_another_model_does_not_go_on(make_agent, make, tmp_path):
     ids=lambda options: next(iter(options)),
 )
 def test_it_learns_as_other_agents_do(options, learn, tmp_path):
-    report, _ = learn(tmp_path / "model", **{"num_epochs": 6.1, "validation_every_n_epochs": 3.0, **options})
+    report, _ = learn(tmp_path / "model", **{"num_epochs": 3.1, "validation_every_n_epochs": 1.5, **options})
     assert 0 < report["masked_loss"] < 5.3  # the logarithm of the vocabulary's size
     stats = json.loads((tmp_path / "model.trainstats").read_text())
     assert len({round(one["masked_loss"], 3) for one in stats["valid_reports"]}) > 1
