@@ -68,7 +68,7 @@ class Searcher:
         index.check(options)
         index.check_group(options)
         check_fields(options.filter, has_field=index.has_field)
-        if reranker is None and ranker.model.reads_pairs:
+        if reranker is None and ranker.model.reads_pairs and not options.words_only:
             reranker = ranker  # a late-interaction encoder searches by vectors, then re-ranks by tokens
         if rerank_k is not None and reranker is None:
             raise ConfigError("rerank_k is read only with rerank: give that too, or leave it out", argument="rerank_k")

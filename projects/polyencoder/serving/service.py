@@ -102,11 +102,12 @@ class Service:
         """
         if self.index is None:
             raise no_index("search")
+        reranks = self.reranker is not None or not options.words_only  # by words alone no model reranks its own
         return self.engine.forward.searcher(
             self.index,
             options,
             reranker=self.reranker,
-            rerank_k=self.config.rerank_k,
+            rerank_k=self.config.rerank_k if reranks else None,
             min_probability=min_probability,
             keep_turns=keep_turns,
         )

@@ -128,6 +128,16 @@ def test_what_words_propose_is_reranked(ranker, index, make_ranker, architecture
     assert [one.rerank_score for one in hits] == sorted((one.rerank_score for one in hits), reverse=True)
 
 
+def test_words_alone_order_what_a_late_interaction_encoder_would_rerank(make_ranker):
+    ranker = make_ranker("late")
+    index = ranker.index(TEXTS, words=True)
+    hits = ranker.search("4711 cat number 7", index, words_only=True, top_k=5)
+    assert [one.word_score for one in hits] == sorted((one.word_score for one in hits), reverse=True)
+    assert [one.rerank_score for one in hits] == [None] * 5
+    with pytest.raises(ConfigError, match="rerank_k is read only with rerank"):
+        ranker.search("4711 cat number 7", index, words_only=True, rerank_k=4)
+
+
 def test_probabilities_are_those_of_a_search_by_vectors(ranker, index):
     fingerprint = model_fingerprint(ranker.model, ranker.text)
     ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)

@@ -91,6 +91,14 @@ def test_words_alone_are_found_whatever_probability_the_server_asks_of_other_sea
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "min_probability")
 
 
+def test_words_alone_are_found_though_the_server_says_how_many_a_late_interaction_encoder_reranks(serve):
+    client = serve("late", rerank_k=2)
+    client.service.index.add_words()
+    found = client.post("/v1/search", json={"query": "guten morgen ?", "words_only": True})
+    assert ids(found) == ["tag"]
+    assert found.json()["results"][0].get("rerank_score") is None
+
+
 def test_a_cross_encoder_orders_the_first_results(serve, make_ranker):
     ranker, cross = make_ranker("bi"), make_ranker("cross")
     client = serve(ranker, reranker=cross, rerank="cross", rerank_k=3)
