@@ -281,6 +281,7 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
         ({"index": "INDEX", "index_fusion": "rrf"}, "fusion is the order of a hybrid search: give hybrid"),
         ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
+        ({"index": "INDEX", "index_words_only": True, "min_probability": "0.3"}, "--min-probability is for searches"),
         ({"index": "INDEX", "add_label_to_fixed_cands": True}, "--add-label-to-fixed-cands cannot be used with"),
         ({"index": "INDEX", "eval_candidates": "inline"}, "--index replaces fixed candidates, not --eval-candidates"),
     ],

@@ -48,6 +48,8 @@ def check_index_options(opt: Opt) -> None:
         )
     if opt.get("index_top_k", 1) < 1:
         raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")
+    if opt.get("index_words_only") and opt.get("min_probability") is not None:
+        raise ConfigError("--min-probability is for searches by vectors: leave it or --index-words-only out")
     if opt.get("add_label_to_fixed_cands"):
         raise ConfigError("--add-label-to-fixed-cands cannot be used with --index: add the labels to the index")
 
