@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from polyencoder.data.layouts import with_earlier
 from polyencoder.data.readers import format_of, lines
 from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
@@ -25,8 +26,9 @@ class Question(NamedTuple):
 def read_questions(paths: Iterable[str]) -> Iterator[Question]:
     """Yields the contexts of files; `-` is standard input.
 
-    Records have `context` (or `messages` or `text`): a text, a list of turns or the messages of a chat. In a file of
-    lines each is a context of one turn, but one that begins with `{` is such a record; empty lines are left out.
+    Records have `context` (or `messages` or `text`): a text, a list of turns or the messages of a chat. Before a text
+    may be `context/0`, the turn before it, `context/1`, ..., as in PolyAI's datasets. In a file of lines each is a
+    context of one turn, but one that begins with `{` is such a record; empty lines are left out.
 
     Raises InputError for a file that cannot be read and a record without a context, with its line.
     """
@@ -77,4 +79,8 @@ def _turns(record: dict[str, Any], *, where: str) -> list[str]:
         raise InputError(
             f"{where}: has none of {', '.join(map(repr, COLUMNS))}; it has {', '.join(map(repr, record)) or 'nothing'}"
         )
-    return checked_context(f"{where}: {name!r}", record[name])
+    try:
+        value = with_earlier(record, name)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+    return checked_context(f"{where}: {name!r}", value)

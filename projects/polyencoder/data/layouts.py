@@ -192,13 +192,23 @@ def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[
     return list(found)[::-1]
 
 
-def _turns(record: dict[str, Any], column: str) -> list[str]:
+def with_earlier(record: Mapping[str, Any], column: str = "context") -> Any:
+    """The context of a record: the turns of all of its columns, oldest first, or what its one column has.
+
+    InputError for an earlier turn that is no text.
+    """
     value, earlier = record[column], [record[name] for name in earlier_columns(record, column)]
-    if earlier and isinstance(value, str | None):
-        if others := [turn for turn in earlier if not isinstance(turn, str | None)]:
-            raise TypeError(f"a turn before the last one of the context is {type(others[0]).__name__}, not a text")
-        turns = [" ".join((turn or "").split()) for turn in (*earlier, value)]  # each in one line, as the tasks have it
-    elif isinstance(value, str):
+    if not earlier or not isinstance(value, str | None):
+        return value
+    if others := [turn for turn in earlier if not isinstance(turn, str | None)]:
+        raise InputError(f"a turn before the last one of the context is {type(others[0]).__name__}, not a text")
+    turns = (" ".join((turn or "").split()) for turn in (*earlier, value))  # each in one line, as the tasks have it
+    return [turn for turn in turns if turn]
+
+
+def _turns(record: dict[str, Any], column: str) -> list[str]:
+    value = with_earlier(record, column)
+    if isinstance(value, str):
         turns = [value]
     elif are_messages(value):
         turns = turns_of_messages(value, name="the context")

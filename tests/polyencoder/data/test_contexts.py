@@ -54,3 +54,15 @@ def test_bad_queries_are_named(tmp_path, name, content, message):
 def test_contexts_keep_the_ids_of_their_records(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"_id": "x", "text": "hi"}\n{"id": 3, "text": "ho"}\n{"text": "hey"}\n')
     assert [one.id for one in read_questions([str(tmp_path / "q.jsonl")])] == ["x", 3, None]
+
+
+def test_earlier_turns_are_in_columns_of_their_own_as_in_files_of_pairs(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text(
+        '{"context": "c", "context/0": "b\\n b", "context/1": "a", "response": "r"}\n'
+        '{"id": 1, "context": "c", "context/0": 3}\n'
+    )
+    found = read_questions([str(path)])
+    assert next(found).turns == ["a", "b b", "c"]
+    with pytest.raises(InputError, match=r"line 2: a turn before the last one of the context is int, not a text"):
+        next(found)
