@@ -149,20 +149,7 @@ def make_index(
             raise ConfigError("a temporary index belongs to its process: give a folder for one that processes share")
         temporary = TemporaryFolder()
         where = Path(temporary.name) / "index"
-    build_index(
-        where,
-        records,
-        ranker,
-        dtype=options.dtype,
-        store_tokens=options.store_tokens,
-        words=options.words,
-        workers=options.workers,
-        share=share,
-        shard_size=options.shard_size,
-        model_name=model_name,
-        progress=progress,
-        faiss=faiss,
-    )
+    build_index(where, records, ranker, options, share=share, model_name=model_name, progress=progress)
     index = FolderIndex.open(where, ranker)
     if faiss is not None and share.rank == 0:
         kind, parameters = faiss

@@ -21,16 +21,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from tqdm import tqdm
 
 from polyencoder.checks import check_choice
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
-from polyencoder.index.build_options import SHARD_SIZE
+from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate, Record, checked_records
-from polyencoder.index.faiss.kinds import Parameters, choose
+from polyencoder.index.faiss.kinds import choose, parse_faiss
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.change import recorded
 from polyencoder.index.folder.database import Database, connect, connect_to_fill
@@ -49,7 +49,7 @@ from polyencoder.index.folder.given import GivenShards
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
 from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
-from polyencoder.index.stored_tokens import StoredTokens, TokenDtype
+from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
@@ -63,33 +63,29 @@ def build_index(
     folder: str | os.PathLike[str],
     candidates: Iterable[Record],
     ranker: TextRanker | Fingerprints,
+    options: IndexOptions | None = None,
     *,
-    dtype: VectorDtype = "float32",
-    store_tokens: TokenDtype | None = None,
-    words: bool = False,
-    shard_size: int = SHARD_SIZE,
-    workers: int = 1,
     share: Share | None = None,
     model_name: str = "",
     progress: bool = False,
-    faiss: tuple[str, Parameters] | None = None,
+    **changes: Any,
 ) -> None:
     """Encodes candidates into an index folder, or finishes one begun with the same candidates and model.
 
     The vectors do not depend on restarts, nor on the number of workers if each has as many threads. A finished index is
-    unchanged. `dtype`, `store_tokens`, `words`, `shard_size` and `workers` are those of `IndexOptions`.
+    unchanged.
 
     Args:
         folder: created if missing.
         candidates: `Candidate` records, texts, or dicts with `text`, `id`, `metadata` and optionally `vector`;
             read once, and never all in memory.
         ranker: a bi- or poly-encoder; or, if all candidates have vectors, their encoder's fingerprints.
+        options: `faiss` is not built here, but its parameters are checked before anything is encoded.
         share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
             share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.
         progress: show bars with rate and time left on stderr.
-        faiss: the FAISS index that will be built of the finished folder, whose parameters are checked before anything
-            is encoded.
+        changes: fields of the options.
 
     Raises:
         ConfigError: a setting is out of range, or FAISS's parameters do not fit the candidates.
@@ -97,7 +93,9 @@ def build_index(
             model's (see `index.given.with_vectors`), or the folder holds something else or cannot be written.
         PolyencoderError: a process that shares the work has ended early.
     """
-    folder = Path(folder)
+    folder, options = Path(folder), replace(options or IndexOptions(), **changes)
+    options.check_engine(None, folder)
+    dtype, shard_size, workers = options.dtype, options.shard_size, options.workers
     check_choice("dtype", dtype, get_args(VectorDtype))
     for name, value in (("workers", workers), ("shard_size", shard_size)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
@@ -117,14 +115,14 @@ def build_index(
         raise ConfigError("nothing is encoded where candidates bring their vectors: start one process")
     build = secrets.token_hex(8)
     tokens = None
-    if store_tokens is not None:
+    if options.store_tokens is not None:
         if dim is not None or isinstance(ranker, Fingerprints):
             raise ConfigError(
                 "store_tokens is for candidates that are encoded, and these bring their vectors: give their texts "
                 "alone",
                 argument="store_tokens",
             )
-        tokens = StoredTokens.of(separable(ranker), store_tokens)
+        tokens = StoredTokens.of(separable(ranker), options.store_tokens)
     plan = IndexMeta.of(
         ranker, model_name=model_name, dim=dim, dtype=dtype, shard_size=shard_size, build=build, tokens=tokens
     )
@@ -134,7 +132,7 @@ def build_index(
             stack.enter_context(locked(folder))
         given = None if dim is None else GivenShards(folder, plan)
         if first:
-            plan = _entered(folder, records, plan, given, ranker=ranker, words=words, progress=progress, faiss=faiss)
+            plan = _entered(folder, records, plan, given, options, ranker=ranker, progress=progress)
         else:
             plan = _awaited(folder, plan, ranker=ranker)
         if (folder / DATABASE).exists():
@@ -176,18 +174,17 @@ def _entered(
     candidates: Iterator[Candidate],
     plan: IndexMeta,
     given: GivenShards | None,
+    options: IndexOptions,
     *,
     ranker: TextRanker | Fingerprints,
-    words: bool,
     progress: bool,
-    faiss: tuple[str, Parameters] | None,
 ) -> IndexMeta:
     """The first pass, or a check that an earlier one had the same candidates."""
     digest = hashlib.blake2b(digest_size=16)
 
     def check_faiss(rows: int) -> None:
-        if faiss is not None:
-            choose(*faiss, rows=rows, dim=plan.dim, dtype=torch.float32)
+        if options.faiss is not None:
+            choose(*parse_faiss(options.faiss), rows=rows, dim=plan.dim, dtype=torch.float32)
 
     def read() -> Iterator[Candidate]:
         with _bar("reading", None, unit=" candidates", show=progress) as bar:
@@ -200,7 +197,7 @@ def _entered(
         begun, has_words = _begun(folder)
     if begun is not None:
         _check_same(begun, plan, ranker=ranker, folder=folder)
-        if words and not has_words:
+        if options.words and not has_words:
             raise InputError(
                 f"{folder}: has an index without words; `polyencoder update --words` adds them once it is finished. Or "
                 "give another folder, or remove it"
@@ -217,7 +214,7 @@ def _entered(
             path = stack.enter_context(atomic_write(folder / UNFINISHED))
             if given is not None:
                 stack.enter_context(given)  # closed before the database, which relies on its files, is renamed
-            connection = stack.enter_context(closing(connect_to_fill(path, words=words)))
+            connection = stack.enter_context(closing(connect_to_fill(path, words=options.words)))
             connection.execute("BEGIN")
         catalogue, entries = Catalogue(connection, folder), 0
         for candidate in read():  # errors of the iterable are the caller's

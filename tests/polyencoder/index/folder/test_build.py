@@ -199,9 +199,9 @@ def test_settings_that_make_no_sense(make_index, settings, message):
 @pytest.mark.parametrize(
     ("faiss", "message"),
     [
-        (("ivf-flat", {"nlist": N_TEXTS + 1}), f"nlist is {N_TEXTS + 1}"),
-        (("ivf-pq", {"pq_m": 5}), "pq_m must divide the vectors' dimension, 16; got 5"),
-        (("ivf-pq", {"pq_bits": 5}), "pq_bits is 5"),
+        (f"ivf-flat,nlist={N_TEXTS + 1}", f"nlist is {N_TEXTS + 1}"),
+        ("ivf-pq,pq_m=5", "pq_m must divide the vectors' dimension, 16; got 5"),
+        ("ivf-pq,pq_bits=5", "pq_bits is 5"),
     ],
 )
 def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(monkeypatch, make_index, tmp_path, faiss, message):
