@@ -65,7 +65,6 @@ class Vectors:
         *,
         dim: int,
         dtype: VectorDtype,
-        rows: int | None = None,
         tokens: StoredTokens | None = None,
         before: Vectors | None = None,
     ) -> Vectors:
@@ -89,8 +88,6 @@ class Vectors:
                 raise CheckpointError(f"{folder}: {vectors_file(folder, row).name} is missing: the index is damaged")
             files[name] = mapped.get(name) or map_file(folder / name, dim=dim, dtype=dtype, tokens=tokens)
             row += len(files[name].rows)
-        if rows is not None and row != rows:
-            raise CheckpointError(f"{folder}: its files hold {row} vectors for {rows} texts: the index is damaged")
         return cls(folder, files, dim=dim, dtype=dtype)
 
     def __len__(self) -> int:

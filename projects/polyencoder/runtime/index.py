@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-import numpy as np
-
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.certificate import ShortlistOptions
 from polyencoder.index.faiss.lists import FaissLists, check_shortlists
-from polyencoder.index.filters import Exactness, Filter, check_fields
+from polyencoder.index.filters import Exactness, check_fields
 from polyencoder.index.folder.catalogue import Catalogue, File, check_size
 from polyencoder.index.folder.database import Database
 from polyencoder.index.hits import Hit
@@ -21,7 +19,6 @@ from polyencoder.index.vector_files import first_row
 from polyencoder.runtime.faiss import FaissShortlists
 from polyencoder.runtime.scoring import Contexts, Score
 from polyencoder.runtime.vectors import MappedFile, Vectors
-from polyencoder.text.batches import Array
 
 __all__ = ["FolderIndex"]
 
@@ -78,7 +75,7 @@ class FolderIndex:
 
     def __len__(self) -> int:
         """The number of candidates (ids)."""
-        return self._database.read(len)
+        return self._database.read(Catalogue.count)
 
     def check_searchable(self) -> None:
         """Raises CheckpointError if it cannot be searched now."""
@@ -98,7 +95,7 @@ class FolderIndex:
         """
 
         def ask(catalogue: Catalogue) -> None:
-            if not len(catalogue):
+            if not catalogue.count():
                 raise InputError("the index is empty")
             check_fields(options.filter, has_field=catalogue.has_field)
             state = self._opened(catalogue, faiss=options.exactness != "exact")
@@ -123,7 +120,7 @@ class FolderIndex:
             _, vectors, faiss = self._opened(catalogue, faiss=options.exactness != "exact")
             if not len(vectors):  # since `check`
                 raise InputError("the index is empty")
-            allowed = _allowed(catalogue, options.filter, rows=len(vectors))
+            allowed = catalogue.allowed(options.filter)
             available = len(vectors) if allowed is None else int(allowed.sum())
             most = min(k, available)
             if faiss is None or faiss.scans(options, k=most, allowed=None if allowed is None else available):
@@ -171,15 +168,3 @@ class FolderIndex:
             lists = FaissLists(meta.faiss, self.folder, dim=meta.dim, rows=row, index=known_index)
             self._faiss = meta.faiss.file, lists.index
         return State(meta, Vectors([*mapped.values()], dim=meta.dim), lists)
-
-
-def _allowed(catalogue: Catalogue, filter: Filter | None, *, rows: int) -> Array | None:
-    """bool [rows], True where a living entry passes the filter; None for all."""
-    mask = np.full(rows, not filter)
-    if filter:
-        mask[catalogue.matching(filter)[0]] = True
-    elif len(dead := catalogue.dead_rows()):
-        mask[dead] = False
-    else:
-        return None
-    return mask

@@ -73,9 +73,11 @@ class Catalogue:
         """The number of different texts, including dead ones."""
         return int(self._one("SELECT COALESCE(MAX(row) + 1, 0) FROM texts"))
 
-    def __len__(self) -> int:
-        """The number of entries."""
-        return int(self._one("SELECT COUNT(*) FROM entries"))
+    def count(self, filter: Filter | None = None) -> int:
+        """The number of entries that pass the filter."""
+        condition, values = condition_of(filter)
+        where = f"WHERE {condition}" if values else ""  # without any SQLite does not look at the entries
+        return int(self._one(f"SELECT COUNT(*) FROM entries {where}", values))
 
     def texts(self, start: int, stop: int) -> list[str]:
         """The texts of a range of rows."""
@@ -165,25 +167,29 @@ class Catalogue:
         condition, values = exists(key, kinds)
         return self._ask(f"SELECT 1 FROM entries WHERE {condition} LIMIT 1", values).fetchone() is not None
 
-    def matching(self, filter: Filter) -> tuple[Array, int]:
-        """The rows with an entry that passes the filter, int64, ascending; and the number of such entries."""
-        condition, values = condition_of(filter)
-        found = self._numbers(
-            f"SELECT row, COUNT(*) FROM entries WHERE {condition} GROUP BY row ORDER BY row", values, columns=2
-        )
-        return found[:, 0].copy(), int(found[:, 1].sum())
+    def allowed(self, filter: Filter | None = None) -> Array | None:
+        """bool [rows], True for the rows with an entry that passes the filter; None for all."""
+        mask = np.full(self.rows, not filter)
+        if filter:
+            condition, values = condition_of(filter)
+            mask[self._rows(f"SELECT DISTINCT row FROM entries WHERE {condition} ORDER BY row", values)] = True
+        elif len(dead := self.dead_rows()):
+            mask[dead] = False
+        else:
+            return None
+        return mask
 
     def dead_rows(self) -> Array:
         """The rows without entries: int64, ascending."""
-        return self._numbers("SELECT row FROM dead ORDER BY row", columns=1)[:, 0]
+        return self._rows("SELECT row FROM dead ORDER BY row")
 
-    def _numbers(self, query: str, values: Sequence[Any] = (), *, columns: int) -> Array:
-        """The result of a query, int64 [n, columns]; the first column has rows of this catalogue, ascending."""
+    def _rows(self, query: str, values: Sequence[Any] = ()) -> Array:
+        """The rows that a query finds, ascending: int64 [n]."""
         try:
-            found = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, (columns,))))
+            found = np.fromiter(self._ask(query, values), dtype=np.dtype((np.int64, (1,))))[:, 0]
         except (TypeError, ValueError, OverflowError):
             raise self._damaged("a row is not a number") from None
-        if len(found) and not 0 <= found[0, 0] <= found[-1, 0] < self.rows:
+        if len(found) and not 0 <= found[0] <= found[-1] < self.rows:
             raise self._damaged("it has rows without a text")
         return found
 

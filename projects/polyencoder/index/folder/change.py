@@ -106,14 +106,13 @@ class Change:
         Files that would not change are kept. Returns the number of dead rows.
         """
         vectors = self._vectors()
-        living = self._living(len(vectors))
-        size = self.meta.shard_size
-        pieces = {i * size: rows for i, rows in enumerate(living.nonzero().squeeze(1).split(size)) if len(rows)}
+        living, size = self._living(), self.meta.shard_size
+        pieces = {i * size: rows for i, rows in enumerate(living.split(size)) if len(rows)}
         kept = {
             first: vectors.file_of(first, len(rows)) if first == rows[0] and first + len(rows) - 1 == rows[-1] else None
             for first, rows in pieces.items()
         }
-        dead = int((~living).sum())
+        dead = len(vectors) - len(living)
         if not dead and None not in kept.values():
             return 0
         self.catalogue.compact()
@@ -148,16 +147,15 @@ class Change:
         """
         if (faiss := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
-        vectors = self._vectors()
-        living = self._living(len(vectors))
-        tuned = tune(FaissSearch(faiss, vectors), contexts, allowed=None if living.all() else living, **settings)
+        vectors, mask = self._vectors(), self.catalogue.allowed()
+        allowed = None if mask is None else torch.from_numpy(mask)
+        tuned = tune(FaissSearch(faiss, vectors), contexts, allowed=allowed, **settings)
         self._describe_faiss(replace(faiss, tuned=tuned))
         return tuned
 
     def some_texts(self, n: int) -> list[str]:
         """Up to `n` of the texts after the change, always the same."""
-        living = self._living(self.catalogue.rows)
-        return list(self.catalogue.text_of(sample(living.nonzero().squeeze(1).tolist(), n)).values())
+        return list(self.catalogue.text_of(sample(self._living().tolist(), n)).values())
 
     def publish(self) -> None:
         """Commits the change, if there is any."""
@@ -212,10 +210,10 @@ class Change:
         """The version after the change."""
         return self._before.version + 1
 
-    def _living(self, rows: int) -> Tensor:
-        living = torch.ones(rows, dtype=torch.bool)
-        living[torch.from_numpy(self.catalogue.dead_rows())] = False
-        return living
+    def _living(self) -> Tensor:
+        """The rows with entries: int64, ascending."""
+        mask = self.catalogue.allowed()
+        return torch.arange(self.catalogue.rows) if mask is None else torch.from_numpy(mask.nonzero()[0])
 
     def _vectors(self) -> Vectors:
         """The vectors of all texts; encodes those that were added."""

@@ -119,12 +119,12 @@ class FolderIndex(Index):
         return set(self._read(lambda _, catalogue: catalogue.dead_rows()).tolist())
 
     def count(self, filter: Filter | None = None) -> int:
-        return self._read(lambda state, catalogue: state.allowed(catalogue, filter).entries)
+        return self._read(lambda state, catalogue: state.meta.entries if filter is None else catalogue.count(filter))
 
     def count_texts(self, filter: Filter | None = None) -> int:
         def count(state: State, catalogue: Catalogue) -> int:
-            rows = state.allowed(catalogue, filter).rows
-            return state.meta.rows if rows is None else int(rows.sum())
+            allowed = state.allowed(catalogue, filter)
+            return state.meta.rows if allowed is None else int(allowed.sum())
 
         return self._read(count)
 

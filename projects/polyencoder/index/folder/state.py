@@ -6,17 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from polyencoder.errors import CheckpointError
 from polyencoder.index.base import check_contexts
 from polyencoder.index.faiss.search import FaissSearch, scan_vectors
 from polyencoder.index.filters import Filter, checked_filter
-from polyencoder.index.folder.catalogue import Catalogue, check_size
+from polyencoder.index.folder.catalogue import Array, Catalogue, check_size
 from polyencoder.index.hits import Found, Hit
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.model import IndexModel
@@ -26,14 +23,6 @@ from polyencoder.index.words import query_words
 from polyencoder.scoring import ContextEncoding, score
 
 _FILTERS = 16  # cached filters
-
-
-class Allowed(NamedTuple):
-    """The rows and entries that pass a filter."""
-
-    rows: Tensor | None
-    """bool [rows], True where a living entry passes; None for all rows."""
-    entries: int
 
 
 class State:
@@ -61,24 +50,23 @@ class State:
             check_size(folder, file)
         if meta.faiss is not None and meta.faiss.file not in {file.name for file in self.files}:
             raise CheckpointError(f"{folder}: damaged, its FAISS index is not among its files; build it again")
-        if catalogue.rows != meta.rows:
-            raise CheckpointError(
-                f"{folder}: damaged, it has {catalogue.rows:,} texts, not {meta.rows:,}; build it again"
-            )
         self.vectors: Vectors = Vectors.open(
             folder,
             [file.name for file in self.files if file.rows],
             dim=meta.dim,
             dtype=meta.dtype,
-            rows=meta.rows,
             tokens=meta.tokens,
             before=None if before is None else before.vectors,
         )
+        if not len(self.vectors) == meta.rows == catalogue.rows:
+            raise CheckpointError(
+                f"{folder}: damaged, its files hold {len(self.vectors)} vectors for {meta.rows} texts; build it again"
+            )
         self._faiss: FaissSearch | None = None
         known = None if before is None else before._faiss
         if known is not None and meta.faiss is not None and known.meta.file == meta.faiss.file:
             self._faiss = FaissSearch(meta.faiss, self.vectors, index=known.lists.index)
-        self._allowed: dict[str, Allowed] = {}
+        self._allowed: dict[str, Array | None] = {}
 
     @property
     def faiss(self) -> FaissSearch:
@@ -93,26 +81,15 @@ class State:
             self._faiss = FaissSearch(self.meta.faiss, self.vectors)
         return self._faiss
 
-    def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Allowed:
-        """The rows and entries that pass the filter; cached, since a state does not change."""
+    def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Array | None:
+        """As `Catalogue.allowed`; cached, since a state does not change."""
         key = json.dumps(checked_filter(filter), sort_keys=True)
-        if (known := self._allowed.get(key)) is not None:
-            return known
-        if filter:
-            matching, entries = catalogue.matching(filter)
-            found = Allowed(self._mask(matching, True), entries)
-        else:
-            dead = catalogue.dead_rows()
-            found = Allowed(self._mask(dead, False) if len(dead) else None, self.meta.entries)
-        if len(self._allowed) >= _FILTERS:
-            self._allowed.clear()
-        self._allowed[key] = found
-        return found
-
-    def _mask(self, rows: np.ndarray[Any, Any], value: bool) -> Tensor:
-        mask = torch.full((len(self.vectors),), not value)
-        mask[torch.from_numpy(rows)] = value
-        return mask
+        if key not in self._allowed:
+            found = catalogue.allowed(filter)
+            if len(self._allowed) >= _FILTERS:
+                self._allowed.clear()
+            self._allowed[key] = found
+        return self._allowed[key]
 
     def by_vectors(
         self,
@@ -129,7 +106,8 @@ class State:
         """
         check_contexts(contexts, dim=self.meta.dim)
         wanted = replace(options, top_k=max(1, options.k(self.meta.entries)))
-        allowed = self.allowed(catalogue, wanted.filter).rows
+        mask = self.allowed(catalogue, wanted.filter)
+        allowed = None if mask is None else torch.from_numpy(mask)
         if wanted.exactness == "exact" or self.meta.faiss is None:
             found = scan_vectors(contexts, self.vectors, wanted, allowed=allowed, attention=attention)
         else:
@@ -155,8 +133,7 @@ class State:
         check_contexts(contexts, dim=self.meta.dim)
         if catalogue.words is None:
             raise CheckpointError(f"{self.folder}: has no words any more; open it again")
-        passing = self.allowed(catalogue, options.filter).rows if options.filter else None  # words: of living rows
-        allowed = None if passing is None else passing.numpy()
+        allowed = self.allowed(catalogue, options.filter) if options.filter else None  # words: of living rows
         k = max(1, options.k(self.meta.entries))
         found = [dict(catalogue.words.find(query_words(some), k=k, allowed=allowed)) for some in turns]
         scores: list[list[float]] = []

@@ -50,7 +50,7 @@ class TestAFullDisk:
         ):
             FolderIndex.open(copy, ranker)
         with Database(copy).snapshot() as catalogue:
-            assert len(catalogue) == 9
+            assert catalogue.count() == 9
 
     def test_is_named_where_sqlite_does_not(self, folder, monkeypatch):
         free = shutil.disk_usage(folder)._replace(free=100)

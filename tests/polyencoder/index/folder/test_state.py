@@ -80,6 +80,7 @@ def test_a_damaged_description(folder, ranker, text):
         ({"dtype": "float8"}, "damaged.*float8"),
         ({"rows": -1}, "damaged.*rows"),
         ({"entries": "10"}, "damaged.*entries"),
+        ({"rows": 9}, "damaged, its files hold 8 vectors for 9 texts"),
         ({"unknown": 1}, "its description has unknown, which this version of polyencoder does not know"),
     ],
 )
@@ -94,6 +95,14 @@ def test_files_that_are_elsewhere(folder, ranker, name):
     with closing(connect(folder / DATABASE)) as connection:
         Catalogue(connection, folder).add_file(File(name, 3, 5, ""))
     with pytest.raises(CheckpointError, match="is not the name of an index file"):
+        FolderIndex.open(folder, ranker)
+
+
+@pytest.mark.parametrize("lost", ["files WHERE name LIKE 'vectors-000000000006-%'", "texts WHERE row = 7"])
+def test_a_file_or_text_is_lost(folder, ranker, lost):
+    with closing(connect(folder / DATABASE)) as connection:
+        connection.execute(f"DELETE FROM {lost}")
+    with pytest.raises(CheckpointError, match="damaged, its files hold . vectors for 8 texts"):
         FolderIndex.open(folder, ranker)
 
 
