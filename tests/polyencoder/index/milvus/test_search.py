@@ -169,7 +169,7 @@ class TestSearching:
             ({"n": [None, 0]}, lambda m: m.get("n", 0) == 0),
             ({"n": []}, lambda m: False),
             ({"n": -1e20}, lambda m: False),
-            ({"n": list(range(4, 1000))}, lambda m: m.get("n", 0) >= 4),
+            ({"n": list(range(4, 100))}, lambda m: m.get("n", 0) >= 4),
             ({"n": [2**80, 3]}, lambda m: m.get("n") == 3),
             ({"tags": "odd"}, lambda m: "odd" in m.get("tags", [])),
             ({"tags": [5, '"2\\']}, lambda m: {5, '"2\\'} & {*m.get("tags", [])}),
