@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,6 +30,7 @@ from polyencoder.index.folder.build import build_index
 from polyencoder.index.vectors import Vectors
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
+from polyencoder.text import TextEncoder
 
 
 @pytest.fixture(scope="session")
@@ -42,22 +44,36 @@ def open_vectors():
     return open_all
 
 
-@pytest.fixture
-def ranker(make_ranker) -> Ranker:
-    return make_ranker("poly")
+@pytest.fixture(scope="session")
+def make_poly(make_model, tokenizer) -> Callable[[], Ranker]:
+    """() -> a ranker of its own around the one model, which no test changes."""
+    model = make_model("poly")
+    return lambda: Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
 
 
 @pytest.fixture
+def ranker(make_poly) -> Ranker:
+    return make_poly()
+
+
+@pytest.fixture(scope="session")
 def candidates(sentences) -> list[Candidate]:
     """Eight texts, the first two of them under a second id."""
     once = [Candidate(str(i), text, {"n": i, "even": i % 2 == 0}) for i, text in enumerate(sentences)]
     return [*once, Candidate("twin 0", sentences[0], {"n": 0}), Candidate("twin 1", sentences[1])]
 
 
+@pytest.fixture(scope="session")
+def built(tmp_path_factory, make_poly, candidates) -> Path:
+    """The index that tests have copies of."""
+    folder = tmp_path_factory.mktemp("built") / "index"
+    build_index(folder, candidates, make_poly(), shard_size=3, model_name="models/mine")
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path, ranker, candidates) -> Path:
-    build_index(tmp_path / "index", candidates, ranker, shard_size=3, model_name="models/mine")
-    return tmp_path / "index"
+def folder(tmp_path, built) -> Path:
+    return shutil.copytree(built, tmp_path / "index")
 
 
 @pytest.fixture

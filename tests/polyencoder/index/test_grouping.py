@@ -20,11 +20,6 @@ CONTEXT = ["do you like dogs ?"]
 
 
 @pytest.fixture
-def ranker(make_ranker):
-    return make_ranker("poly")
-
-
-@pytest.fixture
 def index(ranker):
     """The first 60 of 80 candidates are of one document, the others of seven, or of none."""
     best = [one.text for one in ranker.rank(CONTEXT, TEXTS)]

@@ -15,11 +15,6 @@ TEXTS = [f"{what} {number} of {thing}" for what in ("a", "the") for thing in ("d
 
 
 @pytest.fixture
-def ranker(make_ranker):
-    return make_ranker("poly")
-
-
-@pytest.fixture
 def index(ranker):
     return ranker.index([{"id": str(place), "text": text} for place, text in enumerate(TEXTS)])
 

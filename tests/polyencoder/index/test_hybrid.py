@@ -19,11 +19,6 @@ TEXTS = [*(f"a {thing} number {number}" for thing in ("dog", "cat", "ski") for n
 
 
 @pytest.fixture
-def ranker(make_ranker):
-    return make_ranker("poly")
-
-
-@pytest.fixture
 def index(ranker):
     records = [{"id": str(place), "text": text, "metadata": {"n": place % 2}} for place, text in enumerate(TEXTS)]
     return ranker.index([*records, {"id": "twin", "text": TEXTS[0], "metadata": {"n": 0}}], words=True)

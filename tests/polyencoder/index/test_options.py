@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index import Candidate, FolderIndex, SearchOptions
+from polyencoder.index import Candidate, FolderIndex, SearchOptions, build_index
 from polyencoder.index.searcher import Searcher
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
 
-@pytest.fixture
-def many(ranker, sentences, tmp_path) -> FolderIndex:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, make_poly, sentences) -> Path:
     """An index of more candidates than a bf16 scan scores again."""
     texts = [f"{text} {i}" for i in range(140) for text in sentences]
-    ranker.index([Candidate(str(i), text) for i, text in enumerate(texts)], tmp_path / "many")
-    return FolderIndex.open(tmp_path / "many", ranker)
+    folder = tmp_path_factory.mktemp("built") / "many"
+    build_index(folder, [Candidate(str(i), text) for i, text in enumerate(texts)], make_poly())
+    return folder
+
+
+@pytest.fixture
+def many(index) -> FolderIndex:
+    """A copy of it."""
+    return index
 
 
 @pytest.fixture

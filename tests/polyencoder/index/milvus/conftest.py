@@ -12,9 +12,7 @@ import torch
 
 from polyencoder.index.entries import Candidate
 from polyencoder.index.milvus import MilvusIndex
-from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
-from polyencoder.text import TextEncoder
 
 CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."], ["what do you do ?"]]
 WORDS = [*"abcdefghijklmnop", "hello", "how", "are", "you", "dogs", "cat", "math", "ski", "mountains"]
@@ -30,11 +28,6 @@ def database(tmp_path_factory) -> str:
 def where(database) -> str:
     """A collection of its own for each test: a database takes a second to start."""
     return f"{database}#{next(names)}"
-
-
-@pytest.fixture
-def ranker(make_ranker):
-    return make_ranker("poly")
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +102,8 @@ def assert_best():
 
 
 @pytest.fixture(scope="module")
-def shared(database, make_model, tokenizer, many) -> MilvusIndex:
+def shared(database, make_poly, many) -> MilvusIndex:
     """An index of all candidates that tests do not change, with the model of `ranker`."""
-    model = make_model("poly")
-    ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
-    index = MilvusIndex.create(f"{database}#shared", ranker, kind="flat")
+    index = MilvusIndex.create(f"{database}#shared", make_poly(), kind="flat")
     index.add(many)
     return index

@@ -10,8 +10,3 @@ from tests.polyencoder.index.postgres.tables import names
 @pytest.fixture
 def where(postgres) -> str:
     return f"{postgres.address}#{next(names)}"
-
-
-@pytest.fixture
-def ranker(make_ranker):
-    return make_ranker("poly")
