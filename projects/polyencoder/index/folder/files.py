@@ -72,11 +72,11 @@ def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
     import filelock  # here: readers need no lock
 
     lock = filelock.FileLock(folder / LOCK, timeout=_BUSY_SECONDS if seconds is None else seconds)
-    try:
-        with explained(folder):
+    with explained(folder):
+        try:
             lock.acquire()
-    except filelock.Timeout:
-        raise IndexBusy(f"{folder}: cannot be changed now; is another process at it?") from None
+        except filelock.Timeout:
+            raise IndexBusy(f"{folder}: cannot be changed now; is another process at it?") from None
     try:
         yield
     finally:
@@ -94,10 +94,6 @@ class explained:  # a class, as generators cost more, and there is one per recor
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, (OSError, sqlite3.Error)):
-            import filelock
-
-            if isinstance(error, filelock.Timeout):
-                return
             reason = _reason(error, self._folder)
             raise InputError(
                 f"{self._folder}: cannot be written ({reason}); fix that and run the same command again: it resumes"
