@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakMethod
 
 from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, first_line
@@ -31,44 +31,31 @@ def is_postgres(where: object) -> bool:
     return str(where).partition(":")[0] in SCHEMES
 
 
-class Address(NamedTuple):
-    """The address of an index."""
+def _parsed(where: str) -> tuple[dict[str, Any], str, str]:
+    """libpq's parameters from the URL of an index, its table's name, and the address without a password, for messages.
 
-    parameters: dict[str, Any]
-    """libpq's parameters from the URL."""
-    name: str
-    """The table's name."""
-    shown: str
-    """For messages: without a password."""
-
-    @classmethod
-    def parsed(cls, where: str) -> Address:
-        """Parses a URL. Raises ConfigError for an invalid one, without quoting it, as it may hold a password."""
-        psycopg = require("psycopg", extra="postgres")
-        conninfo = require("psycopg.conninfo", extra="postgres")
-        url, _, name = where.rpartition("#") if re.search(r"#[^@/#]*$", where) else (where, "", "")
-        try:
-            if "://" not in url:
-                raise ValueError
-            parameters = conninfo.conninfo_to_dict(url)
-        except (psycopg.Error, ValueError):
-            raise ConfigError(
-                "libpq cannot read the address of the index in PostgreSQL; write "
-                "postgres://USER@HOST:PORT/DATABASE#NAME, with special characters percent-encoded"
-            ) from None
-        user, host, port, database = (parameters.get(key, "") for key in ("user", "host", "port", "dbname"))
-        if not re.fullmatch(r"[\d,]*", str(port), re.ASCII):  # perhaps a part of a password that has a /
-            raise ConfigError(
-                "the port of the address of the index in PostgreSQL is not a number; write "
-                "postgres://USER@HOST:PORT/DATABASE#NAME, with special characters percent-encoded"
-            )
-        shown = f"postgres://{user + '@' if user else ''}{host}{f':{port}' if port else ''}/{database}"
-        name = name or _DEFAULT_NAME
-        if not re.fullmatch(r"[A-Za-z_]\w{0,62}", name, re.ASCII):
-            raise ConfigError(
-                f"{shown}: {name!r} cannot name a table; use letters, digits and _, up to 63 of them, as in #replies"
-            )
-        return cls(parameters, name, f"{shown}#{name}")
+    Raises ConfigError for an invalid one, without quoting it, as it may hold a password.
+    """
+    psycopg = require("psycopg", extra="postgres")
+    conninfo = require("psycopg.conninfo", extra="postgres")
+    url, _, name = where.rpartition("#") if re.search(r"#[^@/#]*$", where) else (where, "", "")
+    right = "write postgres://USER@HOST:PORT/DATABASE#NAME, with special characters percent-encoded"
+    try:
+        if "://" not in url:
+            raise ValueError
+        parameters = conninfo.conninfo_to_dict(url)
+    except (psycopg.Error, ValueError):
+        raise ConfigError(f"libpq cannot read the address of the index in PostgreSQL; {right}") from None
+    user, host, port, database = (parameters.get(key, "") for key in ("user", "host", "port", "dbname"))
+    if not re.fullmatch(r"[\d,]*", str(port), re.ASCII):  # perhaps a part of a password that has a /
+        raise ConfigError(f"the port of the address of the index in PostgreSQL is not a number; {right}")
+    shown = f"postgres://{user + '@' if user else ''}{host}{f':{port}' if port else ''}/{database}"
+    name = name or _DEFAULT_NAME
+    if not re.fullmatch(r"[A-Za-z_]\w{0,62}", name, re.ASCII):
+        raise ConfigError(
+            f"{shown}: {name!r} cannot name a table; use letters, digits and _, up to 63 of them, as in #replies"
+        )
+    return parameters, name, f"{shown}#{name}"
 
 
 class PostgresSession:
@@ -168,7 +155,7 @@ class Server:
     def __init__(self, where: str) -> None:
         """Does not connect yet. ConfigError for an invalid address."""
         self._psycopg: Any = require("psycopg", extra="postgres")
-        self.parameters, self.name, self.where = Address.parsed(where)
+        self.parameters, self.name, self.where = _parsed(where)
         self.seconds: float = _ANSWER_SECONDS
         self._idle: list[PostgresSession] = []
 

@@ -25,7 +25,7 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import described
 from polyencoder.index.postgres import PostgresIndex
-from polyencoder.index.postgres.connection import Address, Server
+from polyencoder.index.postgres.connection import Server
 from polyencoder.index.postgres.meta import parse_kind
 from polyencoder.index.postgres.table import Table
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
@@ -274,7 +274,7 @@ def test_it_is_described(where, index):
 )
 def test_addresses_that_are_none(where):
     with pytest.raises(ConfigError) as caught:
-        Address.parsed(where)
+        Server(where)
     assert "secret" not in str(caught.value)
     assert "zz" not in str(caught.value)
 
