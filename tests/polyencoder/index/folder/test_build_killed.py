@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,16 @@ from tests.polyencoder.index.folder.building import Killed, built, contents, kil
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def candidates(sentences) -> list[Candidate]:
     return many(sentences)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, make_poly, candidates) -> dict[str, Any]:
+    """What is in the folder of an index of `candidates` in int8 if nothing kills its build."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "index"
+    return contents(built(folder, make_poly(), candidates=candidates, dtype="int8"))
 
 
 @pytest.fixture
@@ -64,8 +72,7 @@ MOMENTS = [
 
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(("module", "name", "call"), MOMENTS)
-def test_killed_and_started_again(make_index, module, name, call, after):
-    undisturbed = contents(make_index("undisturbed", dtype="int8"))
+def test_killed_and_started_again(make_index, undisturbed, module, name, call, after):
     with pytest.MonkeyPatch.context() as patch:
         killed_at(patch, module, name, call, after=after)
         with pytest.raises(Killed):
