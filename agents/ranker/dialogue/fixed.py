@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import parlai.utils.logging as logging
 import torch
-from parlai.agents.ranker.dialogue.listed import CAPACITY, ListedSource
+from parlai.agents.ranker.dialogue.listed import ListedSource
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
@@ -25,9 +25,10 @@ from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import candidates_digest
-from polyencoder.ranker.encoding import encode_candidates
+from polyencoder.ranker.encoding import candidate_ids, encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
+from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.files import atomic_write, check_writable
 from polyencoder.text import TokenBatch
 
@@ -98,7 +99,6 @@ class FixedSource(ListedSource):
 
     has_n = True
     _all_vectors: list[Tensor] | None = None
-    _scorer: Callable[[TokenBatch], Tensor] | None = None
 
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)
@@ -128,34 +128,36 @@ class FixedSource(ListedSource):
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         super().open(ranker, autocast=autocast, learns=learns)
         if self.opt.get("interactive_mode"):  # encoded before the first prompt
-            with torch.no_grad():
+            with torch.no_grad(), autocast():
                 own = ranker()
                 own.model.eval()
-                (self.scorer if own.model.reads_pairs else self.vectors)(own)
+                if own.model.reads_pairs:
+                    self._read(own, self.texts)
+                else:
+                    self.vectors(own)
 
     def _scored(self, contexts: TokenBatch, pool: CandidatePool, ranker: Ranker) -> Tensor:
         added, model = pool.texts[len(self.texts) :], ranker.model
         if model.reads_pairs:
-            scores = [self.scorer(ranker)(contexts)]
-            if added:
-                scores.append(model(contexts, ranker.text.candidates(added).to(ranker.device)))
-        else:
-            encoded = model.encode_context(contexts)
-            vectors = [*self.vectors(ranker), *([self._vectors(added, ranker)] if added else [])]
-            scores = [model.score(encoded, part) for part in vectors]
-        return torch.cat(scores, dim=1)
+            read = self._read(ranker, pool.texts)
+            if read:
+                return model.rescore(model.encode_context(contexts), read)
+            return model(contexts, ranker.text.candidates(pool.texts).to(ranker.device))
+        encoded = model.encode_context(contexts)
+        vectors = [*self.vectors(ranker), *([self._vectors(added, ranker)] if added else [])]
+        return torch.cat([model.score(encoded, part) for part in vectors], dim=1)
 
     def clear(self) -> None:
         """Drops the vectors after the model has changed; the index on disk is unchanged."""
         super().clear()
-        self._all_vectors = self._scorer = None
+        self._all_vectors = None
 
-    def scorer(self, ranker: Ranker) -> Callable[[TokenBatch], Tensor]:
-        """A cached function that scores contexts with all candidates, for a model that reads pairs."""
-        if self._scorer is None:
-            tokens = ranker.text.candidates(self.texts).to(ranker.device)
-            self._scorer = ranker.model.scorer(tokens, max_bytes=CAPACITY)
-        return self._scorer
+    def _read(self, ranker: Ranker, texts: Sequence[str]) -> list[TokenVectors]:
+        """What a late-interaction encoder compares of texts, cached; empty if too large, and for other models."""
+        if ranker.model.token_dim is None:
+            return []
+        ids = candidate_ids(ranker.text, texts, remember=True)
+        return self._reader(ranker.model, ranker.text, ids) if self._reader.fits(ranker.model, ids) else []
 
     def vectors(self, ranker: Ranker) -> list[Tensor]:
         """Vectors of all candidates, in pieces [n, dim]: cached, else from the index, else encoded."""

@@ -84,16 +84,6 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         vectors = self.encode_candidates(candidates)
         return self.score(self.encode_context(contexts), vectors if index is None else vectors[index])
 
-    def scorer(
-        self, candidates: TokenBatch, *, max_bytes: int, max_tokens: int | None = None
-    ) -> Callable[[TokenBatch], Tensor]:
-        """A function that scores contexts with all of these candidates, [batch, n], as `forward` does.
-
-        For a model that `reads_pairs`, in inference. Computations on candidates alone are done
-        once, and up to `max_bytes` of it are kept; a change of the weights makes the function stale.
-        """
-        return lambda contexts: self(contexts, candidates, max_tokens=max_tokens)
-
     @property
     @abstractmethod
     def dim(self) -> int:

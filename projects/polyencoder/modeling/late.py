@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
@@ -149,10 +148,10 @@ class LateEncoder(LateCapabilities, BiEncoder):
             read = _read(self._read_context, contexts, pieces, max_tokens=max_tokens)
             return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens), index)
         if index is None:
-            return self.scorer(candidates, max_bytes=0, max_tokens=max_tokens)(contexts)
+            return self._of_all(contexts, candidates, max_tokens=max_tokens)
         used, place = index.clamp(min=0).unique(return_inverse=True)
         if len(used) <= 2 * index.size(1):  # mostly the same candidates: each is read once for all contexts
-            scores = self.scorer(candidates.select(used), max_bytes=0, max_tokens=max_tokens)(contexts)
+            scores = self._of_all(contexts, candidates.select(used), max_tokens=max_tokens)
             return scores.gather(1, place).masked_fill(index < 0, -torch.inf)
         scores = torch.full(index.shape, -torch.inf, device=contexts.ids.device)
         width = candidates.ids.size(1) * index.size(1)  # of each context's own candidates
@@ -164,36 +163,18 @@ class LateEncoder(LateCapabilities, BiEncoder):
             scores[rows] = self.compare(read, own, place).float().masked_fill(index[rows] < 0, -torch.inf)
         return scores
 
-    def scorer(
-        self, candidates: TokenBatch, *, max_bytes: int, max_tokens: int | None = None
-    ) -> Callable[[TokenBatch], Tensor]:
-        def read_part(rows: Tensor) -> tuple[Tensor, Texts]:
-            return rows, self._read_all(self._read_candidate, candidates.select(rows), max_tokens=max_tokens)
-
-        lengths = candidates.mask.sum(1).tolist()
-        parts = [
-            torch.tensor(rows, device=candidates.ids.device) for rows in token_batches(lengths, max_tokens=TOKENS_KEPT)
-        ]
-        kept: list[tuple[Tensor, Texts]] = []
-        with torch.no_grad():
-            for rows in parts:
-                max_bytes -= candidates.select(rows).ids.numel() * self.token_weight.numel() * 4
-                if max_bytes < 0:
-                    break
-                kept.append(read_part(rows))
-
-        @torch.no_grad()
-        def score(contexts: TokenBatch) -> Tensor:
-            scores = torch.empty(len(contexts), len(candidates), device=contexts.ids.device)
-            for rows in torch.arange(len(contexts), device=scores.device).split(
-                max(1, TOKENS_KEPT // max(1, contexts.ids.size(1)))
-            ):
-                read = self._read_all(self._read_context, contexts.select(rows), max_tokens=max_tokens)
-                for columns, texts in chain(kept, map(read_part, parts[len(kept) :])):
-                    scores[rows.unsqueeze(1), columns] = self.compare(read, texts).float()
-            return scores
-
-        return score
+    def _of_all(self, contexts: TokenBatch, candidates: TokenBatch, *, max_tokens: int | None) -> Tensor:
+        """Scores [batch, n] of all candidates, in inference."""
+        scores = torch.empty(len(contexts), len(candidates), device=contexts.ids.device)
+        parts = token_batches(candidates.mask.sum(1).tolist(), max_tokens=TOKENS_KEPT)
+        at_once = max(1, TOKENS_KEPT // max(1, contexts.ids.size(1)))
+        for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
+            read = self._read_all(self._read_context, contexts.select(rows), max_tokens=max_tokens)
+            for part in parts:
+                columns = torch.tensor(part, device=scores.device)
+                own = self._read_all(self._read_candidate, candidates.select(columns), max_tokens=max_tokens)
+                scores[rows.unsqueeze(1), columns] = self.compare(read, own).float()
+        return scores
 
     def _read_all(self, read: Callable[[TokenBatch], Texts], tokens: TokenBatch, *, max_tokens: int | None) -> Texts:
         """Encodes texts for `compare`, in inference."""

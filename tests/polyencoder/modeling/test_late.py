@@ -175,22 +175,6 @@ def test_an_update_of_adam_alone_moves_its_weights_further_than_others(make_late
     torch.testing.assert_close(before - model.exit_weights.detach(), expected, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("max_bytes", [0, 1500, 1 << 30])
-def test_candidates_that_are_kept_are_read_once(make_late, text, sentences, max_bytes, monkeypatch):
-    monkeypatch.setattr(late, "TOKENS_KEPT", 40)  # many parts
-    model, read = make_late(token_dim=5).eval(), []
-    contexts, candidates = text.contexts(CONTEXTS), text.candidates(sentences)
-    with torch.no_grad():
-        expected = model(contexts, candidates)
-    inner = model._read_candidate
-    monkeypatch.setattr(model, "_read_candidate", lambda tokens: read.append(len(tokens)) or inner(tokens))
-    score = model.scorer(candidates, max_bytes=max_bytes)
-    kept = sum(read)
-    read.clear()
-    torch.testing.assert_close(score(contexts), expected)
-    assert (kept == 0, kept == len(sentences), bool(read)) == (not max_bytes, max_bytes > 1500, max_bytes <= 1500)
-
-
 def test_candidates_that_contexts_share_are_read_once(make_late, text, sentences, monkeypatch):
     monkeypatch.setattr(late, "TOKENS_KEPT", 150)  # all contexts, or the candidates of one
     model, read = make_late().eval(), []

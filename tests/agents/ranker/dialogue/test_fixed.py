@@ -370,8 +370,8 @@ def test_what_a_late_interaction_encoder_reads_of_fixed_candidates_is_read_once(
     """And anew once the model has changed."""
     fixed = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
     agent, read = make_agent("lateencoder", **fixed), []
-    inner = agent.ranker._read_candidate
-    monkeypatch.setattr(agent.ranker, "_read_candidate", lambda tokens: read.append(len(tokens)) or inner(tokens))
+    inner = agent.ranker.read_candidates
+    monkeypatch.setattr(agent.ranker, "read_candidates", lambda tokens: read.append(len(tokens)) or inner(tokens))
     question = {"text": "where is the cat ?", "eval_labels": [labels[0]]}
     respond(agent, question)
     assert sum(read) == len(labels)
