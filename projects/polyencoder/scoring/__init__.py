@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from polyencoder.scoring.context import ContextEncoding
-from polyencoder.scoring.exact import ATTENTION_TYPES, attention_weights, score
+from polyencoder.scoring.exact import attention_weights, score
 from polyencoder.scoring.keys import Keys
 from polyencoder.scoring.search import search
 from polyencoder.scoring.topk import TopK, best, check_scores
 
 __all__ = [
-    "ATTENTION_TYPES",
     "ContextEncoding",
     "Keys",
     "TopK",

@@ -14,10 +14,12 @@ works on `codes` numbers per pair. The logits also bound the score, with W Lambe
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import torch
 from torch import Tensor
 
+from polyencoder.config import Attention
 from polyencoder.errors import InputError
 from polyencoder.scoring.chunks import chunk_sizes
 from polyencoder.scoring.context import ContextEncoding
@@ -25,7 +27,7 @@ from polyencoder.scoring.keys import attended_by_heads
 
 _ROUNDING = 1e-4  # relative rounding error by which a score in fp32 may exceed the largest of a thousand logits
 
-ATTENTION_TYPES = ("basic", "sqrt", "multihead")
+_ATTENTION_TYPES = get_args(Attention)
 
 
 def score(
@@ -162,8 +164,8 @@ def attention_scale(attention: str, *, dim: int) -> float:
     Raises:
         InputError: if the type is unknown.
     """
-    if attention not in ATTENTION_TYPES:
-        raise InputError(f"attention must be one of {', '.join(ATTENTION_TYPES)}; got {attention!r}")
+    if attention not in _ATTENTION_TYPES:
+        raise InputError(f"attention must be one of {', '.join(_ATTENTION_TYPES)}; got {attention!r}")
     return 1 / math.sqrt(dim) if attention == "sqrt" else 1.0
 
 

@@ -9,7 +9,6 @@ from polyencoder.lazy import lazy_names
 if TYPE_CHECKING:
     from polyencoder.text.batches import token_batches
     from polyencoder.text.context import (
-        join_tokens,
         join_turns,
         latest_utterances,
         lines_of,
@@ -31,7 +30,6 @@ __all__ = [
     "AnyTokenizer",
     "TextEncoder",
     "TokenBatch",
-    "join_tokens",
     "join_turns",
     "latest_utterances",
     "lines_of",
@@ -51,9 +49,7 @@ __all__ = [
 
 _MODULES = {
     "token_batches": "batches",
-    **dict.fromkeys(
-        ("join_tokens", "join_turns", "latest_utterances", "lines_of", "persona_lines", "same", "surround"), "context"
-    ),
+    **dict.fromkeys(("join_turns", "latest_utterances", "lines_of", "persona_lines", "same", "surround"), "context"),
     **dict.fromkeys(("AnyTokenizer", "TextEncoder", "read_subwords", "read_tokenizer"), "encoder"),
     **dict.fromkeys(("TokenBatch", "pad"), "tokens"),
     **dict.fromkeys(

@@ -14,20 +14,9 @@ from polyencoder.lazy import lazy_names
 if TYPE_CHECKING:
     from polyencoder.export.onnx.export import export_onnx
     from polyencoder.export.onnx.quantize import quantize_int8
-    from polyencoder.export.onnx.runtime import OnnxCrossEncoder, OnnxRanker, OnnxSeparable, load_onnx
+    from polyencoder.export.onnx.runtime import load_onnx
 
-__all__ = [
-    "OnnxCrossEncoder",
-    "OnnxRanker",
-    "OnnxSeparable",
-    "export_onnx",
-    "load_onnx",
-    "quantize_int8",
-]
+__all__ = ["export_onnx", "load_onnx", "quantize_int8"]
 
-_MODULES = {
-    "export_onnx": "export",
-    "quantize_int8": "quantize",
-    **dict.fromkeys(("OnnxCrossEncoder", "OnnxRanker", "OnnxSeparable", "load_onnx"), "runtime"),
-}
+_MODULES = {"export_onnx": "export", "load_onnx": "runtime", "quantize_int8": "quantize"}
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyencoder.config import ConvertConfig
-from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS, ContextVector
+from polyencoder.modeling.convert.contexts import CONTEXT_VECTORS
 from polyencoder.modeling.convert.model import ConveRT
 
-__all__ = ["CONTEXT_VECTORS", "ContextVector", "ConveRT", "ConvertConfig"]
+__all__ = ["CONTEXT_VECTORS", "ConveRT", "ConvertConfig"]
