@@ -1,9 +1,12 @@
-"""Versions of installed packages, and the guard of optional ones."""
+"""Versions of installed packages, the guard of optional ones, and what they log."""
 
 from __future__ import annotations
 
 import importlib
+import logging
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -44,3 +47,15 @@ def require(module: str, *, extra: str) -> Any:
         package = module.partition(".")[0]
         ours = "parlai-polyencoder" if version_of("polyencoder-runtime") is None else "polyencoder-runtime"
         raise ConfigError(f"the package `{package}` is not installed: pip install '{ours}[{extra}]'") from None
+
+
+@contextmanager
+def errors_alone(logger: str) -> Iterator[None]:
+    """Silences what a package's logger says below errors: advice and reports that are not for our users."""
+    log = logging.getLogger(logger)
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 
 import torch
 
-from polyencoder.packages import version_of
+from polyencoder.packages import errors_alone, version_of
 from tests.commands import run_command
 
 
 def test_a_package_that_is_not_installed_has_none():
     assert version_of("torch") == torch.__version__
     assert version_of("no-such-package") is None
+
+
+def test_one_logger_alone_is_silenced_and_only_within(caplog):
+    one, other = logging.getLogger("theirs.one"), logging.getLogger("theirs.other")
+    with errors_alone("theirs.one"):
+        for log in (one, other):
+            log.warning("advice")
+        one.error("damaged")
+    one.warning("again")
+    assert [(record.name, record.message) for record in caplog.records] == [
+        ("theirs.other", "advice"),
+        ("theirs.one", "damaged"),
+        ("theirs.one", "again"),
+    ]
 
 
 def test_the_command_line_prints_its_own_first_and_what_is_below_it():

@@ -21,6 +21,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import dropout_keys
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.static import load_static, static_tokenizer
+from polyencoder.packages import errors_alone
 from polyencoder.text.vocabulary import special_tokens
 
 _log = logging.getLogger(__name__)
@@ -81,15 +82,11 @@ def load_pretrained(
 
 def _loaded(name: str | os.PathLike[str], **options: Any) -> tuple[Any, dict[str, Any]]:
     """Loads an encoder's model, with the names of its `missing_keys`, which transformers does not report itself."""
-    level = hf_logging.get_verbosity()
-    hf_logging.set_verbosity_error()
-    try:
+    with errors_alone("transformers"):
         found: tuple[Any, dict[str, Any]] = AutoModel.from_pretrained(
             name, dtype=torch.float32, trust_remote_code=False, output_loading_info=True, **options
         )
-        return found
-    finally:
-        hf_logging.set_verbosity(level)
+    return found
 
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, Any]]:

@@ -15,8 +15,6 @@ import copy
 import logging
 import os
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from polyencoder.errors import first_line
 from polyencoder.modeling import attention
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
-from polyencoder.packages import require
+from polyencoder.packages import errors_alone, require
 
 NAME = "polyencoder-onnx"  # of the implementation of attention
 
@@ -69,7 +67,7 @@ def _exported(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bool:
     """Writes the graph with torch.export; False, with a warning, if it cannot export the model."""
     require("onnxscript", extra="onnx")
     try:
-        with _no_advice():
+        with errors_alone("torch.onnx"):  # no advice on optional packages
             program: Any = torch.onnx.export(
                 step,
                 inputs,
@@ -87,18 +85,6 @@ def _exported(step: Step, inputs: tuple[Tensor, ...], path: Path) -> bool:
         node.metadata_props.clear()  # which line of which file on this machine it came from
     program.save(os.fspath(path), external_data=False)
     return True
-
-
-@contextmanager
-def _no_advice() -> Iterator[None]:
-    """Silences the exporter's advice on optional packages."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def for_graphs(model: RankerModel) -> RankerModel:
