@@ -38,15 +38,10 @@ def begins_with_head(model: RankerModel, folder: str | os.PathLike[str]) -> bool
 
 
 @torch.no_grad()
-def start_from_heads(model: RankerModel, folder: str | os.PathLike[str]) -> bool:
-    """Copies the folder's next-utterance head into a cross-encoder that scores by the first output.
-
-    Returns whether there was one.
-    """
-    head = _next_utterance(model, folder)
-    for parameter, value in head:
+def start_from_heads(model: RankerModel, folder: str | os.PathLike[str]) -> None:
+    """Copies the folder's next-utterance head, if any, into a cross-encoder that scores by the first output."""
+    for parameter, value in _next_utterance(model, folder):
         parameter.copy_(value)
-    return bool(head)
 
 
 def _next_utterance(model: RankerModel, folder: str | os.PathLike[str]) -> list[tuple[Tensor, Tensor]]:

@@ -63,9 +63,7 @@ def read_candidates(
 
 
 @torch.no_grad()
-def encode_contexts(
-    model: RankerModel, text: TextEncoder, contexts: Sequence[Sequence[str] | str], *, batch_size: int = 256
-) -> ContextEncoding:
+def encode_contexts(model: RankerModel, text: TextEncoder, contexts: Sequence[Sequence[str] | str]) -> ContextEncoding:
     """Encodes contexts, batched as in `encode_candidates`: [contexts, codes, dim] with their mask.
 
     Raises:
@@ -75,7 +73,7 @@ def encode_contexts(
         raise InputError("no context to encode: the list of contexts is empty")
     ids = [array("i", text.context_ids(turns)) for turns in contexts]
     out: ContextEncoding | None = None
-    for batch, tokens in _batches(ids, text, model, batch_size=batch_size):
+    for batch, tokens in _batches(ids, text, model, batch_size=256):
         part = model.encode_context(tokens)
         if out is None:
             out = part.empty(len(ids))
