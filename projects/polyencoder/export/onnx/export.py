@@ -18,8 +18,7 @@ from torch import Tensor
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.exporters import for_graphs, write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
-from polyencoder.export.onnx.graph import Graph
-from polyencoder.export.onnx.runtime import inputs_of, run
+from polyencoder.export.onnx.graph import Graph, inputs_of
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
@@ -29,10 +28,13 @@ from polyencoder.storage.checkpoint import read_folder_config
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import atomic_write, why_no_folder
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
-from polyencoder.text import TextEncoder, TokenBatch, pad, read_tokenizer, surround
+from polyencoder.text import TextEncoder, read_tokenizer, surround
 
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
 LARGEST = 2**31 - 2**24  # bytes of weights, with room for the rest: the file format ends at 2 GiB
+
+Rows = Sequence[tuple[Sequence[int], Sequence[int]]]
+"""A batch: the token ids and the segments of each sequence."""
 
 CHECK_TEXTS = (
     "hello",
@@ -82,8 +84,8 @@ def export_onnx(
         description = written.enter_context(atomic_write(target / DESCRIPTION))
         for name, step in steps.items():
             path = written.enter_context(atomic_write(target / name))
-            write_graph(traced[name], _inputs(step, example), path)
-            differences[name] = _check(step.eval(), batches, path, name=str(target / name))
+            write_graph(traced[name], _inputs(step, example, pad_id=text.pad_id), path)
+            differences[name] = _check(step.eval(), batches, path, name=str(target / name), pad_id=text.pad_id)
             digests[name] = file_digest(path)
         if not (target / WEIGHTS).is_file():  # else these exist, and the weights hold their digests
             for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
@@ -123,7 +125,7 @@ def _plain(model: RankerModel) -> RankerModel:
     return copy.deepcopy(model).to("cpu", torch.float32)
 
 
-def _token_batches(steps: Sequence[Step], text: TextEncoder, texts: list[str]) -> tuple[TokenBatch, list[TokenBatch]]:
+def _token_batches(steps: Sequence[Step], text: TextEncoder, texts: list[str]) -> tuple[Rows, list[Rows]]:
     """A batch to trace with, and batches for checks: a short sequence, a long one, and all together.
 
     The trace must see the longest sequence that can come: of how many codes a context has, min(codes, length) for some
@@ -147,34 +149,30 @@ def _token_batches(steps: Sequence[Step], text: TextEncoder, texts: list[str]) -
         segments = [first + [1] * len(second) for first, second in zip(segments, seconds, strict=True)]
         sequences = [first + second for first, second in zip(sequences, seconds, strict=True)]
     by_length = sorted(zip(sequences, segments, strict=True), key=lambda pair: len(pair[0]))
-
-    def batch(rows: Sequence[tuple[list[int], list[int]]]) -> TokenBatch:
-        ids, kinds = zip(*rows, strict=True)
-        return pad(ids, pad_id=text.pad_id, segments=kinds)
-
-    return batch([by_length[-1], by_length[1]]), [batch(by_length[:1]), batch(by_length[-1:]), batch(by_length)]
+    return [by_length[-1], by_length[1]], [by_length[:1], by_length[-1:], by_length]
 
 
-def _inputs(step: Step, tokens: TokenBatch) -> tuple[Tensor, ...]:
-    given = inputs_of(tokens, separator=step.separator)
-    return tuple(given[name] for name in step.inputs)
+def _inputs(step: Step, rows: Rows, *, pad_id: int) -> tuple[Tensor, ...]:
+    ids, segments = zip(*rows, strict=True)
+    given = inputs_of(ids, segments, pad_id=pad_id, separator=step.separator)
+    return tuple(torch.from_numpy(given[name]) for name in step.inputs)
 
 
-def _check(step: Step, batches: list[TokenBatch], path: Path, *, name: str) -> float:
+def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: int) -> float:
     """The graph's deviation from torch, relative to the largest value; an error if it is too large."""
-    graph = Graph(path, separator=step.separator)
+    graph = Graph(path, pad_id=pad_id, separator=step.separator)
     deviations, largest = [], 0.0
-    for tokens in batches:
+    for rows in batches:
         with torch.no_grad():
-            expected = _real(step(*_inputs(step, tokens)), step.outputs)
+            expected = _real(step(*_inputs(step, rows, pad_id=pad_id)), step.outputs)
         try:
-            outputs = run(graph, tokens)
+            outputs = graph(*zip(*rows, strict=True))
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
             raise CheckpointError(
                 f"{name}: onnxruntime cannot run the graph ({first_line(error)}), so nothing was written: this "
                 "backbone cannot be exported with these versions of torch and transformers"
             ) from error
-        found = _real(outputs.values(), outputs)
+        found = _real(map(torch.from_numpy, outputs.values()), outputs)
         same_shape = found.shape == expected.shape
         deviations.append((found - expected).abs().max().item() if same_shape else float("inf"))
         largest = max(expected.abs().max().item(), largest)

@@ -18,7 +18,7 @@ from polyencoder.export.onnx.exported import Exported
 from polyencoder.export.onnx.files import SAVED_AGAIN, Precision, check_weights, read_description
 from polyencoder.export.onnx.graph import CPU, Graph
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.convert.contexts import both_texts, by_vector
+from polyencoder.modeling.convert.contexts import by_vector
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.families import family
 from polyencoder.packages import require
@@ -30,20 +30,6 @@ from polyencoder.text import TextEncoder, TokenBatch
 NO_WEIGHTS = (
     "a ranker of ONNX graphs has no torch weights to save: copy its folder, or save the ranker it was made from"
 )
-
-
-def inputs_of(tokens: TokenBatch, *, separator: int | None = None) -> dict[str, Tensor]:
-    """A batch's tensors for all possible graph inputs, by name.
-
-    `separator` is a multi-context ConveRT's, whose graph is given two texts of each context.
-    """
-    given = {}
-    if separator is not None:
-        tokens, extra = both_texts(tokens, separator=separator)
-        given = {"extra_ids": extra.ids, "extra_mask": extra.mask}
-    if tokens.segments is not None:
-        given["segments"] = tokens.segments
-    return {"ids": tokens.ids, "mask": tokens.mask, **given}
 
 
 def run(graph: Graph, tokens: TokenBatch) -> dict[str, Tensor]:

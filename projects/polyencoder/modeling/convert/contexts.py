@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from polyencoder.config import ContextVector
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
 
-ContextVector = Literal["combined", "immediate", "extra"]
-"""Of both, of the last utterance, of those before it: h_xz, h_x and h_z of Figure 2."""
-
 CONTEXT_VECTORS: tuple[ContextVector, ...] = get_args(ContextVector)
+"""Of both, of the last utterance, of those before it: h_xz, h_x and h_z of Figure 2."""
 
 
 def by_vector(encoded: ContextEncoding) -> Mapping[str, ContextEncoding]:
@@ -48,17 +46,3 @@ def immediate_and_extra(tokens: TokenBatch, *, separator: int) -> tuple[TokenBat
     columns = torch.arange(int(lengths.max()), device=tokens.ids.device)
     ids = tokens.ids[rows].gather(1, (begins + columns).clamp(max=tokens.ids.size(1) - 1))
     return last.select(everyone), TokenBatch(ids, columns < lengths), rows
-
-
-def both_texts(tokens: TokenBatch, *, separator: int) -> tuple[TokenBatch, TokenBatch]:
-    """Splits contexts into the last utterance and the extra context, [batch, length] each.
-
-    An empty extra context is all padding.
-    """
-    last, earlier, rows = immediate_and_extra(tokens, separator=separator)
-    width = max(last.ids.size(1), earlier.ids.size(1))
-    ids, mask = (F.pad(part, (0, width - part.size(1))) for part in (earlier.ids, earlier.mask))
-    ids = ids.new_zeros(len(tokens), width).index_copy(0, rows, ids)
-    mask = mask.new_zeros(len(tokens), width).index_copy(0, rows, mask)
-    last_ids, last_mask = (F.pad(part, (0, width - part.size(1))) for part in (last.ids, last.mask))
-    return TokenBatch(last_ids, last_mask), TokenBatch(ids, mask)
