@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,12 +16,11 @@ from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, QUANTIZATI
 from polyencoder.packages import require
 from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write
-from polyencoder.storage.names import CONFIG, TOKENIZER
 
 AXES, TINY = "last axis", "smallest number"  # constants of a graph
 
 
-def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str] | None = None) -> None:
+def quantize_int8(folder: str | os.PathLike[str]) -> None:
     """Quantizes each float32 graph of a folder to `*.int8.onnx`, for `backend="onnx-int8"`.
 
     The weights of the linear layers become int8, with a scale for each of their outputs, and so do embeddings, with a
@@ -32,24 +30,23 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
 
     Args:
         folder: what `export_onnx` wrote.
-        out: another folder to write to, with all that the int8 ranker needs; None for `folder` itself.
 
     Raises:
         CheckpointError: a file of the export is missing.
         ConfigError: onnx or onnxruntime is not installed.
     """
-    source, target = Path(folder), Path(out or folder)
+    source = Path(folder)
     onnx = require("onnx", extra="onnx")
     quantization = require("onnxruntime.quantization", extra="onnx")
     description = read_description(source)
     graphs = {name: _read_graph(source / name, onnx) for name in description.differences}
-    digests = description.graphs if target.resolve() == source.resolve() else {}
+    digests = dict(description.graphs)
     with ExitStack() as written:
-        described = written.enter_context(atomic_write(target / DESCRIPTION))  # entered first: it takes its place last
+        described = written.enter_context(atomic_write(source / DESCRIPTION))  # entered first: it takes its place last
         for name, graph in graphs.items():
             _store_embeddings(graph, onnx)
             _scale_tokens(graph, onnx)
-            path = written.enter_context(atomic_write(target / int8_name(name)))
+            path = written.enter_context(atomic_write(source / int8_name(name)))
             quantization.quantize_dynamic(
                 graph,
                 path,
@@ -63,12 +60,9 @@ def quantize_int8(folder: str | os.PathLike[str], *, out: str | os.PathLike[str]
             quantized = onnx.load(path)
             del quantized.graph.value_info[:]  # shapes that it inferred, as onnxruntime does again
             onnx.save(quantized, path)
-            digests = {**digests, int8_name(name): file_digest(path)}
+            digests[int8_name(name)] = file_digest(path)
         description = replace(description, graphs=digests, quantization=QUANTIZATION)
         described.write_text(description.to_json(), encoding="utf-8")
-        if target.resolve() != source.resolve():
-            for name in (CONFIG, TOKENIZER):
-                shutil.copyfile(source / name, written.enter_context(atomic_write(target / name)))
 
 
 def _read_graph(path: Path, onnx: Any) -> Any:

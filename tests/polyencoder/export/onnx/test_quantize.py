@@ -21,16 +21,16 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="session")
 def quantized(exported, tmp_path_factory):
-    """(kind) -> the torch ranker, the folder of its graphs, and a folder with the int8 ones alone."""
+    """(kind) -> the torch ranker, and a folder of its graphs in both precisions."""
     pytest.importorskip("onnx", reason="the extra [onnx] is not installed")
     made = {}
 
     def make(kind: str):
         if kind not in made:
             ranker, folder = exported(kind)
-            out = tmp_path_factory.mktemp("int8") / kind
-            quantize_int8(folder, out=out)
-            made[kind] = ranker, folder, out
+            copy = shutil.copytree(folder, tmp_path_factory.mktemp("int8") / kind)
+            quantize_int8(copy)
+            made[kind] = ranker, copy
         return made[kind]
 
     return make
@@ -38,7 +38,7 @@ def quantized(exported, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["bi", "poly-codes", "poly-n_last", "cross"])
 def test_scores_are_near_those_of_torch(quantized, dialogues, sentences, kind):
-    ranker, _, folder = quantized(kind)
+    ranker, folder = quantized(kind)
     expected = ranker.score(dialogues, sentences)
     found = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu").score(dialogues, sentences)
     assert not torch.allclose(found, expected, rtol=1e-4, atol=1e-4)  # they are int8
@@ -49,7 +49,7 @@ def test_all_matrices_are_stored_in_int8(quantized):
     import onnx
 
     for name in ("context.int8.onnx", "candidates.int8.onnx"):
-        graph = onnx.load(quantized("bi")[2] / name).graph
+        graph = onnx.load(quantized("bi")[1] / name).graph
         integer = [one for one in graph.initializer if one.data_type == onnx.TensorProto.INT8 and len(one.dims) == 2]
         # two layers: query, key, value, output and both of the feed-forward part; words, positions, segments
         assert len(integer) == 2 * 6 + 3
@@ -66,7 +66,7 @@ def test_an_embedding_is_off_by_half_a_step_at_most(quantized, sentences):
     """A scale for each token: one large embedding makes no other one coarse."""
     import onnx
 
-    ranker, _, folder = quantized("bi")
+    ranker, folder = quantized("bi")
     words = ranker.model.context_tower.model.embeddings.word_embeddings.weight.detach().numpy()
     arrays = {
         one.name: onnx.numpy_helper.to_array(one) for one in onnx.load(folder / "context.int8.onnx").graph.initializer
@@ -109,13 +109,6 @@ def test_a_token_of_outliers_makes_no_other_one_coarse(opset, outputs, tmp_path)
     assert not found[1, 2].any()
 
 
-def test_out_is_complete_by_itself(quantized):
-    _, source, out = quantized("bi")
-    expected = {"config.json", "tokenizer.json", "onnx.json", "context.int8.onnx", "candidates.int8.onnx"}
-    assert {path.name for path in out.iterdir()} == expected
-    assert not any("int8" in path.name for path in source.iterdir())
-
-
 def test_beside_the_float_graphs(make_ranker, sentences, tmp_path):
     ranker = make_ranker("bi")
     export_onnx(ranker, tmp_path)
@@ -128,7 +121,7 @@ def test_beside_the_float_graphs(make_ranker, sentences, tmp_path):
 
 
 def test_an_index_belongs_to_a_precision(quantized, sentences, tmp_path):
-    ranker, _, folder = quantized("bi")
+    ranker, folder = quantized("bi")
     int8 = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
     ranker.index(sentences, tmp_path / "exact")
     int8.index(sentences, tmp_path / "int8")
@@ -143,7 +136,7 @@ def test_an_index_belongs_to_a_precision(quantized, sentences, tmp_path):
 
 def test_an_index_of_another_quantization_is_an_error(quantized, sentences, tmp_path):
     """Graphs and indexes of an older version still fit each other."""
-    folder, description = shutil.copytree(quantized("bi")[2], tmp_path / "older"), tmp_path / "older" / "onnx.json"
+    folder, description = shutil.copytree(quantized("bi")[1], tmp_path / "older"), tmp_path / "older" / "onnx.json"
     newer = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
     description.write_text(json.dumps({**json.loads(description.read_bytes()), "quantization": 1}))
     older = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
@@ -156,7 +149,7 @@ def test_an_index_of_another_quantization_is_an_error(quantized, sentences, tmp_
 
 
 def test_a_calibration_belongs_to_a_quantization(quantized, tmp_path):
-    folder, description = shutil.copytree(quantized("bi")[2], tmp_path / "older"), tmp_path / "older" / "onnx.json"
+    folder, description = shutil.copytree(quantized("bi")[1], tmp_path / "older"), tmp_path / "older" / "onnx.json"
     newer = json.loads(description.read_bytes())
     description.write_text(json.dumps({**newer, "quantization": 1}))
     older = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
@@ -176,8 +169,9 @@ def test_a_calibration_belongs_to_a_quantization(quantized, tmp_path):
 
 
 def test_it_is_quiet(exported, tmp_path, caplog, capfd):
+    folder = shutil.copytree(exported("bi")[1], tmp_path / "model")
     with caplog.at_level(logging.WARNING):
-        quantize_int8(exported("bi")[1], out=tmp_path)
+        quantize_int8(folder)
     assert (caplog.text, *capfd.readouterr()) == ("", "", "")
 
 
@@ -200,8 +194,8 @@ def test_nothing_to_quantize(make_ranker, tmp_path):
 
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
 def test_without_the_packages(exported, tmp_path, block_import, package):
-    _, folder = exported("bi")
+    folder = shutil.copytree(exported("bi")[1], tmp_path / "model")
     block_import(package)
     with pytest.raises(ConfigError, match=rf"`{package}` is not installed: pip install 'parlai-polyencoder\[onnx\]'"):
-        quantize_int8(folder, out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        quantize_int8(folder)
+    assert not list(folder.glob("*.int8.onnx"))
