@@ -73,6 +73,7 @@ def test_before_training_it_ranks_exactly_as_its_start(start, sentences):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("start", ["poly"], indirect=True)
 def test_a_score_of_0_is_not_computed(start, sentences):
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")
     read = []
@@ -85,6 +86,7 @@ def test_a_score_of_0_is_not_computed(start, sentences):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("start", ["poly", "late"], indirect=True)
 def test_many_contexts_with_own_candidates_are_not_all_compared(start, sentences, monkeypatch):
     """Evaluation scores thousands of contexts in one call."""
     ranker, folder = start
@@ -129,6 +131,7 @@ def test_a_folder_keeps_both(start, sentences, tmp_path):
     assert more.model.base.title in again.model.describe()["added to"]
 
 
+@pytest.mark.parametrize("start", ["late"], indirect=True)
 def test_gradients_reach_the_head_and_never_the_base(start, sentences):
     _, folder = start
     cross = Ranker.from_backbone(folder, "cross", device="cpu")
@@ -142,6 +145,7 @@ def test_gradients_reach_the_head_and_never_the_base(start, sentences):
     assert all(one.grad is None and not one.requires_grad for one in cross.model.base.parameters())
 
 
+@pytest.mark.parametrize("start", ["late"], indirect=True)
 def test_updates_of_a_user_never_change_the_base(start, sentences):
     """Those of no configuration, which a `Trainer` is given."""
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")
@@ -179,6 +183,7 @@ def test_training_never_changes_the_base(start, tmp_path, lora, sentences):
     assert after.model.linear.weight.abs().max() > 0
 
 
+@pytest.mark.parametrize("start", ["bi"], indirect=True)
 def test_what_it_cannot_do_is_an_error(start, make_ranker, tmp_path):
     ranker, folder = start
     cross = Ranker.from_backbone(folder, "cross", device="cpu")
@@ -203,6 +208,7 @@ def test_what_it_cannot_do_is_an_error(start, make_ranker, tmp_path):
         RankerConfig.from_json(replace(wrong, base=wrong).to_json(), origin="config.json")
 
 
+@pytest.mark.parametrize("start", ["poly"], indirect=True)
 def test_continued_training_keeps_the_layout_of_the_base(start, tmp_path):
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")
     cross.save_pretrained(tmp_path / "cross")
@@ -221,6 +227,7 @@ def test_a_start_without_all_of_its_weights_is_an_error(make_model):
         transfer_weights(cross, weights, origin="start")
 
 
+@pytest.mark.parametrize("start", ["late"], indirect=True)
 def test_new_tokens_have_embeddings_in_both(start, sentences):
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")
     model, before = cross.model, cross.score(CONTEXTS, sentences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import pytest
 from filelock import FileLock
@@ -34,17 +35,16 @@ KINDS = {
     "cross-mean": ("cross", {"reduction": "mean", "pair_start": True, "output_scaling": 2.0}),
     "cross-head": ("cross", {"dense": (DenseConfig(8, "gelu", norm_eps=1e-5),), "pair_start": "end"}),
 }
-# By torch's current exporter, which takes seconds for a graph: each operator once. The others are traced, as are
-# candidates, but for those of one bi-encoder.
+# By torch's current exporter, which takes seconds for a graph, with the layers of the encoder: each operator once, most
+# of them behind embeddings alone. The others are traced, as are candidates, but for those of one bi-encoder.
 BY_CURRENT_EXPORTER = {
-    "bi",
-    "bi-first-shared",
-    "bi-max",
-    "poly-n_last",
-    "poly-turns",
-    "poly-multihead",
-    "poly-many_codes",
-    "cross",
+    "bi": 2,
+    "bi-max": 0,
+    "poly-n_last": 1,
+    "poly-turns": 0,
+    "poly-multihead": 0,
+    "poly-many_codes": 0,
+    "cross": 1,
 }
 
 
@@ -60,32 +60,39 @@ def separable(request) -> str:
 
 
 @pytest.fixture(scope="session")
-def exported(make_model, make_backbone_config, tokenizer, tmp_path_factory, traced_graphs):
-    """(kind) -> a torch ranker of this kind and the folder of its graphs, which all processes share.
+def trace_candidates() -> Callable[[pytest.MonkeyPatch], None]:
+    """(patch) -> graphs of candidates are traced, also where the current exporter makes the others."""
+    exported_by = exporters._exported
 
-    Its encoder has one layer where the current exporter is used, which takes seconds for each; that of "bi" has two.
-    """
+    def trace(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(
+            exporters,
+            "_exported",
+            lambda step, *given: not isinstance(step, CandidatesStep) and exported_by(step, *given),
+        )
+
+    return trace
+
+
+@pytest.fixture(scope="session")
+def exported(make_model, make_backbone_config, tokenizer, tmp_path_factory, traced_graphs, trace_candidates):
+    """(kind) -> a torch ranker of this kind and the folder of its graphs, which all processes share."""
     pytest.importorskip("onnxruntime", reason="the extra [onnx] is not installed")
     base = tmp_path_factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     made = {}
-    exported_by = exporters._exported
 
     def make(kind: str):
         if kind not in made:
             architecture, fields = KINDS[kind]
-            backbone = make_backbone_config(n_layers=1 if kind in BY_CURRENT_EXPORTER - {"bi"} else 2)
+            backbone = make_backbone_config(n_layers=BY_CURRENT_EXPORTER.get(kind, 2))
             model = make_model(architecture, backbone=backbone, **fields)
             ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
             folder = base / f"onnx-{kind}"
             with FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:
                 patch.setattr(exporters, "IS_CURRENT", traced_graphs and kind in BY_CURRENT_EXPORTER)
                 if kind != "bi":
-                    patch.setattr(
-                        exporters,
-                        "_exported",
-                        lambda step, *given: not isinstance(step, CandidatesStep) and exported_by(step, *given),
-                    )
+                    trace_candidates(patch)
                 if not folder.exists():
                     export_onnx(ranker, folder)
             made[kind] = ranker, folder

@@ -66,8 +66,12 @@ def test_graphs_give_the_scores_of_torch(ranker, sentences, tmp_path):
     assert (small.score(CONTEXTS, sentences) - ranker.score(CONTEXTS, sentences)).abs().max() < 0.3
 
 
-def test_by_the_current_exporter(make_convert_ranker, sentences, tmp_path, by_current_exporter):
-    ranker = make_convert_ranker(extra_contexts=2, attention_limits=(2,))  # one layer: it takes seconds for each
+def test_by_the_current_exporter(
+    make_convert_ranker, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch
+):
+    """Of the graph of contexts, which has all that the other has; with one layer, as each takes seconds."""
+    trace_candidates(monkeypatch)
+    ranker = make_convert_ranker(extra_contexts=2, attention_limits=(2,))
     export_onnx(ranker, tmp_path)
     check_graphs(ranker, tmp_path, sentences)
     quantize_int8(tmp_path)

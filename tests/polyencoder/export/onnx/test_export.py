@@ -88,9 +88,10 @@ def test_a_scorer_gives_what_torch_gives(exported, make_tokens, kind, lengths):
 
 
 def test_there_are_no_warnings_and_the_ranker_and_the_generator_are_left_alone(
-    make_ranker, make_backbone_config, sentences, tmp_path, by_current_exporter
+    make_ranker, make_backbone_config, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch
 ):
-    """Nor is there more to the graphs of the current exporter than int8 can take."""
+    """Nor is there more to a graph of the current exporter than int8 can take."""
+    trace_candidates(monkeypatch)
     ranker = make_ranker("poly", backbone=make_backbone_config(n_layers=1))
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
     state = torch.get_rng_state()
