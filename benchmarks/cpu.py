@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=9)
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
-    tokens, repeats = (1024, 3) if flags.quick else (flags.tokens, flags.repeats)
+    tokens, repeats = (512, 1) if flags.quick else (flags.tokens, flags.repeats)
     rows: list[dict[str, Any]] = []
     ratios: dict[str, float] = {}
     for name, dim in SIZES.items():
