@@ -17,7 +17,8 @@ from polyencoder.errors import ConfigError
 
 pytestmark = pytest.mark.slow
 
-TINY = "--embedding-size 16 --ffn-size 16 --n-layers 1 --n-heads 2 --text-truncate 32 --dict-maxtokens 300"
+TINY = "--embedding-size 16 --ffn-size 16 --n-layers 1 --n-heads 2 --text-truncate 32 --dict-maxtokens 300 "
+TINY += "--dict-maxexs 40"
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_typing_errors_are_answered_without_the_help(command, arguments, expecte
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ("train_model -m biencoder -mf no/m --hits-at x", r"hits_at is 'x'; give whole .* \(flag --hits-at\)"),
+        (f"train_model -m biencoder -mf no/m {TINY} --hits-at x", r"hits_at is 'x'; give whole .* \(flag --hits-at\)"),
         (
             f"train_model -m polyencoder -mf no/m {TINY} --poly-n-codes 0",
             r"n_codes is 0; it must be at least 1 \(flag --poly-n-codes\)",
@@ -109,7 +110,8 @@ def test_errors_of_a_command_are_one_line(command, tmp_path, monkeypatch, argume
 
 
 def test_debug_shows_the_traceback(command, tmp_path):
-    code, _, err = command(f"train_model -m biencoder -t selection:sample -mf {tmp_path}/m --hits-at x --debug")
+    arguments = f"train_model -m biencoder -t selection:sample -mf {tmp_path}/m {TINY} --hits-at x --debug"
+    code, _, err = command(arguments)
     assert code == 1
     assert err.startswith("Traceback")
     assert "ConfigError: hits_at is 'x'" in err
