@@ -46,7 +46,7 @@ def given(tmp_path, index, backbone_folder):
     """(**changes) -> the settings of a run for the index."""
 
     def given(**changes) -> TrainSettings:
-        usual = {"architecture": "bi", "epochs": 40.0, "learning_rate": 0.001, "patience": 1000}
+        usual = {"architecture": "bi", "epochs": 40.0, "learning_rate": 0.001, "evaluations": 0.1}
         usual["candidates_of"] = str(index)
         start = {} if "init" in changes else {"backbone": str(backbone_folder("bert")), "reduction": "mean"}
         return with_frozen_candidates(tmp_path, **usual | start | changes)
