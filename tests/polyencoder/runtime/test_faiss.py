@@ -83,8 +83,15 @@ def records(sentences) -> list[dict]:
     return [{"id": str(place), "text": text, "metadata": {"part": place % 3}} for place, text in enumerate(texts)]
 
 
-@pytest.mark.parametrize("kind", ["bi-mean_first", "poly-first_n_last"])
-@pytest.mark.parametrize("faiss", ["flat", "hnsw,m=8", "ivf-flat,nlist=4,nprobe=2"])
+@pytest.mark.parametrize(
+    ("kind", "faiss"),
+    [
+        ("bi-mean_first", "flat"),
+        ("poly-first_n_last", "flat"),
+        ("poly-first_n_last", "hnsw,m=8"),
+        ("poly-first_n_last", "ivf-flat,nlist=4,nprobe=2"),
+    ],
+)
 def test_hits_of_torch(exported, records, sentences, tmp_path, kind, faiss):
     ranker, folder = exported(kind)
     index = ranker.index(records, tmp_path / "index", faiss=faiss, shard_size=7)

@@ -223,9 +223,9 @@ def test_what_is_no_filter(catalogue, filter):
 
 
 def test_a_list_of_very_many(catalogue):
-    values = [*range(2, 100_000), *(f"text {i}" for i in range(100_000)), None, 2**80]
+    values = [*range(2, 20_000), *(f"text {i}" for i in range(20_000)), None, 2**80]  # SQLite has 32,766 parameters
     assert catalogue.count({"n": values}) == 4  # the one with 2, and those without
-    assert catalogue.count({"n": list(range(1, 100_000))}) == 2
+    assert catalogue.count({"n": list(range(1, 40_000))}) == 2
 
 
 def test_fields(catalogue):
