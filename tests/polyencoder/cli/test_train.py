@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
 def test_a_model_that_can_be_used(run, arguments, pairs, architecture):
     # A late-interaction encoder's loss is 0 in float32 after 30.
-    epochs = {"cross": 2, "late": 8}.get(architecture, 30)
+    epochs = {"cross": 2, "late": 8}.get(architecture, 20)
     length = ["--epochs", epochs, "--evaluations", 4 / epochs, "--patience", 100]
     output = run(*arguments, "--architecture", architecture, *length)
     assert "before training" in output
