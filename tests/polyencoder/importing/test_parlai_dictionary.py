@@ -15,8 +15,7 @@ from tokenizers import ByteLevelBPETokenizer
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.importing import read_parlai_dictionary
-from polyencoder.importing.parlai_dictionary import count_parlai_tokens
+from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_parlai_dictionary
 from polyencoder.text import TextEncoder
 
 pytest.importorskip("parlai", reason="compares with ParlAI, which is not installed")

@@ -13,7 +13,8 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, PolyencoderError
-from polyencoder.importing import import_parlai, is_parlai_model, parlai_text, read_parlai_model
+from polyencoder.importing import import_parlai, is_parlai_model, parlai_text
+from polyencoder.importing.parlai_model import read_parlai_model
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.ranker.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import THEIRS, digests, episode
