@@ -39,16 +39,15 @@ class GatheredStep:
 
 
 def gathered_step(
-    pool: CandidatePool, examples: int, *, processes: Processes, gather: bool, keys: Sequence[Hashable] | None = None
+    pool: CandidatePool, examples: int, *, processes: Processes, gather: bool, keys: Sequence[Hashable]
 ) -> GatheredStep:
     """Combines the processes' pools into a step; this process has `pool` and `examples` examples.
 
-    With `gather` all pools are merged and deduplicated by `keys` (by default the texts); a text belongs to the first
-    process that has it. With a single process nothing changes.
+    With `gather` all pools are merged and deduplicated by `keys`; a text belongs to the first process that has it. With
+    a single process nothing changes.
     """
     if processes.count == 1:
         return GatheredStep(pool, examples)
-    keys = pool.texts if keys is None else keys
     everyone = gather_objects((examples, list(zip(keys, pool.texts, strict=True)) if gather else []))
     total = sum(count for count, _ in everyone)
     if not gather:

@@ -13,7 +13,7 @@ from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 
 def test_a_process_alone_keeps_its_pool():
     pool = shared_pool(["a", "b"], ["b", "a"])
-    step = gathered_step(pool, 2, processes=Processes(), gather=True)
+    step = gathered_step(pool, 2, processes=Processes(), gather=True, keys=pool.texts)
     assert (step, step.own_texts) == (GatheredStep(pool, 2), ["a", "b"])
 
 
@@ -23,7 +23,7 @@ def test_a_joint_pool_has_each_text_once_with_its_first_process(in_processes):
 
     def run(rank: int) -> Any:
         pool = shared_pool(texts[rank], texts[rank])
-        step = gathered_step(pool, len(texts[rank]), processes=Processes(rank, 4), gather=True)
+        step = gathered_step(pool, len(texts[rank]), processes=Processes(rank, 4), gather=True, keys=pool.texts)
         return list(step.pool.texts), step.pool.labels.tolist(), step.examples, list(step.own_texts)
 
     everything, n = ["a", "b", "c"], 7
@@ -52,7 +52,8 @@ def test_what_an_example_may_not_choose_stays_excluded(in_processes):
     pools = [fixed_pool(["a", "b"], {"a": 0, "b": 1}, ["x", "a"], add=True), shared_pool(["c", "b"], ["b"])]
 
     def run(rank: int) -> Any:
-        step = gathered_step(pools[rank], 2, processes=Processes(rank, 2), gather=True)
+        pool = pools[rank]
+        step = gathered_step(pool, 2, processes=Processes(rank, 2), gather=True, keys=pool.texts)
         mask = step.pool.mask
         return list(step.pool.texts), step.pool.labels.tolist(), None if mask is None else mask.int().tolist()
 
