@@ -13,6 +13,7 @@ import termios
 
 import parlai.utils.logging as logging
 import pytest
+from parlai.agents.ranker.model import open_data
 from parlai.agents.ranker.model.build_trainer import goal_of
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
@@ -138,10 +139,11 @@ def test_the_next_command_reads_the_task_where_the_run_did(make_agent, tmp_path)
 @pytest.mark.slow
 def test_the_goal_counts_all_tasks(options, tmp_path, monkeypatch):
     goals = []
+    monkeypatch.setattr(open_data, "REHEARSED", 8)
     monkeypatch.setattr(ProgressLine, "is_wanted", lambda: True)
     monkeypatch.setattr(ProgressLine, "after_step", lambda self, run, outcome: goals.append(run.goal.examples))
     both = options | {"task": "selection:jsonl,selection:sample", "label_truncate": 16, "max_train_steps": 8}
-    both |= {"validation_every_n_epochs": -1, "validation_max_exs": 8, "short_final_eval": True}
+    both |= {"validation_every_n_epochs": -1, "validation_max_exs": 8, "short_final_eval": True, "dict_maxexs": 40}
     TrainModel.main(**both, num_epochs=2.0)
     assert goals[-1] == 2 * (16 + sum(len(dialogue.turns) for dialogue in sample_dialogues("train")))
 
