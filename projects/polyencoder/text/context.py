@@ -173,5 +173,6 @@ def same(text: str) -> str:
 
 
 def lines_of(turns: Iterable[str] | str) -> set[str]:
-    """The lines of a context, normalized by `same`, to detect candidates that repeat one."""
-    return {same(line) for turn in ([turns] if isinstance(turns, str) else turns) for line in turn.splitlines()} - {""}
+    """The turns of a context and their lines, normalized by `same`, to detect candidates that repeat one."""
+    turns = [turns] if isinstance(turns, str) else turns
+    return {same(said) for turn in turns for said in (turn, *turn.splitlines())} - {""}

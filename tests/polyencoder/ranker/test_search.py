@@ -133,6 +133,12 @@ class TestTurnsOfTheContext:
         if exactness:
             assert {hit.found for hits in found for hit in hits} <= {"exact", exactness}
 
+    def test_of_several_lines(self, ranker):
+        letter = "Dear customer ,\n\nyour parcel is late ."
+        index = ranker.index([letter, "hello"])
+        for context in (letter, ["hi !", letter.upper(), "thank you"], letter.replace("\n", " ")):
+            assert [hit.text for hit in ranker.search(context, index)] == ["hello"]
+
     def test_among_those_of_a_filter(self, ranker, index):
         assert ranker.search(self.SAID, index, filter={"said": True}) == []
         assert len(ranker.search(self.SAID, index, filter={"said": False}, top_k=40)) == 8

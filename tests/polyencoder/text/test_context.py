@@ -199,6 +199,7 @@ def test_other_answers():
     assert len({same(text) for text in ("hi there !", "hi there", "hithere !", "hi there ! hi there !")}) == 4
 
 
-def test_the_lines_of_a_context():
-    assert lines_of(["your persona: I ski .\n Hi !", "", "hi !"]) == {"your persona: i ski .", "hi !"}
-    assert lines_of("Hi !\r\nyou ?") == {"hi !", "you ?"}
+def test_the_turns_of_a_context_and_their_lines():
+    lines = {"your persona: i ski .", "hi !"}
+    assert lines_of(["your persona: I ski .\n Hi !", "", "hi !"]) == lines | {"your persona: i ski . hi !"}
+    assert lines_of("Hi !\r\nyou ?") == {"hi !", "you ?", "hi ! you ?"}
