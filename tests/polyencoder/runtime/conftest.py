@@ -2,4 +2,10 @@
 
 from __future__ import annotations
 
-from tests.polyencoder.export.onnx.conftest import dialogues, exported, kind, separable  # noqa: F401 - fixtures
+from tests.polyencoder.export.onnx.conftest import (  # noqa: F401 - fixtures
+    dialogues,
+    exported,
+    kind,
+    separable,
+    trace_candidates,
+)
