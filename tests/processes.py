@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -26,6 +27,15 @@ def forked_commands(monkeypatch):
     from tests.forked import Forked  # imported only by the tests that start commands
 
     monkeypatch.setattr(subprocess, "Popen", Forked)
+
+
+def import_training() -> None:
+    """Imports what a first training imports, in 6 s of a processor: before a fork, so that no child has to."""
+    import torch._dynamo  # noqa: F401
+    import transformers.models.bert.modeling_bert  # noqa: F401
+
+    with suppress(ImportError):
+        import sklearn.metrics  # noqa: F401 - by transformers and ParlAI, if it is installed
 
 
 @pytest.fixture

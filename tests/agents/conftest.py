@@ -31,6 +31,7 @@ from polyencoder.ranker import reading
 from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.randomness import seed_everything
 from tests.plain_reports import plain_reports  # noqa: F401 - a fixture
+from tests.processes import import_training
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 torch.set_num_threads(1)
@@ -315,6 +316,7 @@ def launched(arguments, free_port) -> Callable[..., list[Any]]:
             pipe.send(str(error))
 
     def run(command: str, *flags: dict[str, Any]) -> list[Any]:
+        import_training()
         context, started = multiprocessing.get_context("fork"), []
         with free_port() as port:
             for rank, options in enumerate(flags):

@@ -19,6 +19,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.storage.checkpoint import read_states
 from polyencoder.training.trainer import Trainer
+from tests.processes import import_training
 
 EPISODES, TURNS = 40, 3
 LEARNING = "--eval-candidates batch --seed 5 --batchsize 4 --learningrate 0.01 --update-freq 2 --loglevel error "
@@ -46,6 +47,7 @@ def start(model: Path, data: Path, options: str, *, learning: str = LEARNING) ->
 
     For each batch it writes a line of what it learns from, and at which place of the run.
     """
+    import_training()
     child = os.fork()
     if child:
         return child
