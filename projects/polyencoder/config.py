@@ -38,8 +38,8 @@ Activation = Literal["gelu", "relu"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 Truncation = Literal["turns", "tokens", "recent_first"]
 PairStart = bool | Literal["end", "same_segment"]
-"""What a candidate begins with behind a context: nothing, its start token (true), or another end token. With "end" it
-is in the segment of the context; with "same_segment", too, and begins with nothing."""
+"""What a candidate begins with behind a context: nothing (false and "same_segment"), its start token (true), or another
+end token ("end"). With "end" and "same_segment" it is in the segment of the context."""
 
 
 PROMPTS = ("context_prompt", "candidate_prompt")

@@ -44,7 +44,7 @@ class SearchParameters(KnownFields, Body):
     hybrid: bool = Field(False, description="Also search by words, in an index that has them.")
     fusion: Fusion | None = Field(None, description="How a hybrid search orders its results (rrf).")
     vector_weight: Share | None = Field(None, description="Of the vectors in the fusion weight (the fitted one).")
-    words_only: bool = Field(False, description="Search by words alone, whatever probability the server asks for.")
+    words_only: bool = Field(False, description="Search by words alone; the server's `min_probability` does not apply.")
     min_probability: Share | Literal["auto"] | None = Field(
         None, description="Leave out less probable results (the server's); the model must be calibrated."
     )

@@ -160,8 +160,8 @@ def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> li
 def join_pair(context: Sequence[int], candidate: Sequence[int], *, start: PairStart) -> tuple[list[int], list[int]]:
     """Joins a context and a candidate for a cross-encoder: token ids, and their segments, 0 or 1.
 
-    `start` is `RankerConfig.candidate_start`. With "end" all is segment 0, for tokenizers that make such pairs give no
-    others, even beside a BERT, which has two; with "same_segment", too.
+    `start` is `RankerConfig.candidate_start`. With "end" and "same_segment" all is segment 0: tokenizers that make such
+    pairs give no others, even beside a BERT, which has two.
     """
     rest = candidate if start is True else [*(context[-1:] if start == "end" else ()), *candidate[1:]]
     return [*context, *rest], [0] * len(context) + [1 if isinstance(start, bool) else 0] * len(rest)
