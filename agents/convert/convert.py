@@ -44,12 +44,6 @@ class ConvertAgent(RankerAgent):
     architecture = "convert"
     family = ConvertFamily()
 
-    def build_history(self) -> ConvertHistory:
-        """Builds a history of as many turns as the model reads."""
-        self.histsz = self.dict.text.config.history_size
-        history: ConvertHistory = super().build_history()
-        return history
-
     @classmethod
     def history_class(cls) -> type[ConvertHistory]:
         return ConvertHistory

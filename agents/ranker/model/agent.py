@@ -86,6 +86,12 @@ class RankerModelAgent(TorchRankerAgent):
     def dictionary_class() -> type[RankerDictionary]:
         return RankerDictionary
 
+    def build_history(self) -> RankerHistory:
+        """Builds a history of as many turns as the model reads, which `--init-model` may say."""
+        self.histsz = self.dict.text.config.history_size
+        history: RankerHistory = super().build_history()
+        return history
+
     @classmethod
     def history_class(cls) -> type[RankerHistory]:
         return RankerHistory

@@ -199,7 +199,7 @@ class ModelFamily:
         opt["turn_separator"] = turn_separator(config.text)
         opt.update({name: getattr(config.text, name) for name in PROMPTS if name in opt})
         opt.update({name: getattr(config.text, field) for field, name in PERSON_TOKENS.items() if name in opt})
-        opt["text_truncate"], opt["label_truncate"] = config.text.text_truncate, config.text.label_truncate
+        opt.update({name: getattr(config.text, name) for name in LENGTHS})
         for key, dest in _OF_A_BERT.items():
             if dest in opt and key in config.backbone:
                 opt[dest] = config.backbone[key]

@@ -213,9 +213,10 @@ def test_a_trained_reranker_reads_passages(make_reranker):
 def test_a_start_keeps_its_lengths_unless_flags_give_others(kind, make_reranker, tmp_path):
     path = tmp_path / "start"
     if kind == "file":
-        as_given(model="crossencoder", backbone=str(make_reranker("bert"))).save(str(path))
+        as_given(model="crossencoder", backbone=str(make_reranker("bert")), history_size=3).save(str(path))
     else:
-        Ranker.from_backbone(make_reranker("bert"), "cross", device="cpu").save_pretrained(path)
+        ranker = Ranker.from_backbone(make_reranker("bert"), "cross", device="cpu", text={"history_size": 3})
+        ranker.save_pretrained(path)
     for model, given, lengths in (
         ("crossencoder", {}, (16, 48)),
         ("biencoder", {"text_truncate": 20}, (20, 48)),
@@ -225,6 +226,7 @@ def test_a_start_keeps_its_lengths_unless_flags_give_others(kind, make_reranker,
         text = agent.ranker.config.text
         assert (text.text_truncate, text.label_truncate) == lengths
         assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == lengths
+        assert text.history_size == agent.opt["history_size"] == agent.histsz == 3
 
 
 SHORT = {"text_truncate": 20, "label_truncate": 10, "dict_file": None}
