@@ -80,7 +80,8 @@ def build_index(
         candidates: `Candidate` records, texts, or dicts with `text`, `id`, `metadata` and optionally `vector`;
             read once, and never all in memory.
         ranker: a bi- or poly-encoder; or, if all candidates have vectors, their encoder's fingerprints.
-        options: `faiss` is not built here, but its parameters are checked before anything is encoded.
+        options: `faiss` is not built here, nor its `recall` measured, but its parameters are checked before anything is
+            encoded.
         share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
             share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.

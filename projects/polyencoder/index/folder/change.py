@@ -132,8 +132,9 @@ class Change:
 
     def build_faiss(self, kind: str, **overrides: int | str) -> None:
         """See `polyencoder.index.faiss.file.build_faiss`."""
-        # before added texts are encoded; the type of vectors decides nothing that could be refused
-        choose(kind, overrides, rows=self.catalogue.rows, dim=self.meta.dim, dtype=torch.float32)
+        if rows := self.catalogue.rows:  # else an error below
+            # before added texts are encoded; the type of vectors decides nothing that could be refused
+            choose(kind, overrides, rows=rows, dim=self.meta.dim, dtype=torch.float32)
         faiss = build_faiss(self._vectors(), kind=kind, **overrides)
         self._forget_faiss()
         self._add_files(self.folder / faiss.file)

@@ -60,7 +60,8 @@ class State:
         )
         if not len(self.vectors) == meta.rows == catalogue.rows:
             raise CheckpointError(
-                f"{folder}: damaged, its files hold {len(self.vectors)} vectors for {meta.rows} texts; build it again"
+                f"{folder}: damaged, its description says {meta.rows:,} texts, its database has {catalogue.rows:,}, "
+                f"and its files have the vectors of {len(self.vectors):,}; build it again"
             )
         self._faiss: FaissSearch | None = None
         known = None if before is None else before._faiss
@@ -84,12 +85,13 @@ class State:
     def allowed(self, catalogue: Catalogue, filter: Filter | None = None) -> Array | None:
         """As `Catalogue.allowed`; cached, since a state does not change."""
         key = json.dumps(checked_filter(filter), sort_keys=True)
-        if key not in self._allowed:
-            found = catalogue.allowed(filter)
-            if len(self._allowed) >= _FILTERS:
-                self._allowed.clear()
-            self._allowed[key] = found
-        return self._allowed[key]
+        if key in (known := self._allowed):
+            return known[key]
+        found = catalogue.allowed(filter)
+        if len(known) >= _FILTERS:
+            known = self._allowed = {}  # a new one, as other threads may read this one
+        known[key] = found
+        return found
 
     def by_vectors(
         self,

@@ -197,6 +197,14 @@ class TestOneChange:
         assert index.state.faiss.meta.kind == "hnsw"
         assert len(index.search(contexts, top_k=8)[0]) == 8
 
+    def test_no_faiss_index_of_no_vectors(self, index, candidates):
+        pytest.importorskip("faiss")
+        index.remove([one.id for one in candidates])
+        index.compact()
+        for kind in ("auto", "ivf-flat"):
+            with pytest.raises(InputError, match="index: there are no vectors to index"):
+                index.build_faiss(kind)
+
     def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(self, monkeypatch, index, candidates):
         pytest.importorskip("faiss")
         monkeypatch.setattr(encoding_module, "encode_candidates", None)

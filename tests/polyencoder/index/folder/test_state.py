@@ -80,7 +80,7 @@ def test_a_damaged_description(folder, ranker, text):
         ({"dtype": "float8"}, "damaged.*float8"),
         ({"rows": -1}, "damaged.*rows"),
         ({"entries": "10"}, "damaged.*entries"),
-        ({"rows": 9}, "damaged, its files hold 8 vectors for 9 texts"),
+        ({"rows": 9}, "says 9 texts, its database has 8, and its files have the vectors of 8; build it again"),
         ({"unknown": 1}, "its description has unknown, which this version of polyencoder does not know"),
     ],
 )
@@ -98,12 +98,28 @@ def test_files_that_are_elsewhere(folder, ranker, name):
         FolderIndex.open(folder, ranker)
 
 
-@pytest.mark.parametrize("lost", ["files WHERE name LIKE 'vectors-000000000006-%'", "texts WHERE row = 7"])
-def test_a_file_or_text_is_lost(folder, ranker, lost):
+@pytest.mark.parametrize(
+    ("lost", "found"),
+    [
+        ("files WHERE name LIKE 'vectors-000000000006-%'", "database has 8, and its files have the vectors of 6"),
+        ("texts WHERE row = 7", "database has 7, and its files have the vectors of 8"),
+    ],
+)
+def test_a_file_or_text_is_lost(folder, ranker, lost, found):
     with closing(connect(folder / DATABASE)) as connection:
         connection.execute(f"DELETE FROM {lost}")
-    with pytest.raises(CheckpointError, match="damaged, its files hold . vectors for 8 texts"):
+    with pytest.raises(CheckpointError, match=f"damaged, its description says 8 texts, its {found}"):
         FolderIndex.open(folder, ranker)
+
+
+def test_another_thread_may_empty_the_cache_of_filters(index):
+    class Emptied(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            self.clear()
+
+    index.state._allowed = Emptied()
+    assert index.count_texts({"n": [None]}) == index._read(lambda _, catalogue: catalogue.allowed({"n": None}).sum())
 
 
 @pytest.mark.parametrize("pattern", ["vectors-000000000003-*", "faiss-*.index"])
