@@ -262,6 +262,9 @@ class RankerConfig:
     """Cross-encoder: what the candidate begins with behind the context: nothing, as in BERT's pairs; its start token,
     as in ParlAI's; another end token, as in RoBERTa's; or nothing, in the context's segment, as by tokenizers that give
     no token types."""
+    pair_truncate: int | None = None
+    """Cross-encoder: the most tokens of a pair, to which candidates are cut; None for those of a longest context and a
+    longest candidate."""
     base: RankerConfig | None = None
     """Residual cross-encoder: the ranker that it started from, whose score it adds to its own. Both read texts laid out
     as `text`, whatever the base's own is."""
@@ -291,6 +294,12 @@ class RankerConfig:
         for name in ("token_dim", "vector_dim"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
+        if self.pair_truncate is not None and self.pair_truncate < self.text.longest_context + 3:
+            raise ConfigError(
+                f"contexts may have {self.text.longest_context} of the {self.pair_truncate} tokens of a pair, which "
+                "leaves none for candidates: give a smaller text_truncate",
+                argument="text_truncate",
+            )
         if self.convert is None and not isinstance(self.backbone.get("model_type"), str):
             raise ConfigError("the backbone configuration has no `model_type`: it is not a Hugging Face configuration")
 

@@ -32,7 +32,7 @@ from polyencoder.modeling.build import fitting
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
-from polyencoder.modeling.reranker_head import own_pair_start
+from polyencoder.modeling.reranker_head import own_pair_start, own_pair_truncate
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base
 from polyencoder.storage.checkpoint import holds_ranker
@@ -180,9 +180,11 @@ class ModelFamily:
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
             reranker = pretrained is not None and own.get("dense") and not family(architecture).can.has_vectors
-            head_of = opt["backbone"] if reranker else None
-            lengths = given_lengths(opt)
-            text.lay_out(fitting(text.config, backbone, architecture, given=lengths, head_of=head_of))
+            if reranker:
+                own["pair_truncate"] = own_pair_truncate(opt["backbone"], backbone)
+            if start is None or own.get("pair_truncate") is None:  # those of a ranker to start from are its own
+                lengths, longest = given_lengths(opt), own.get("pair_truncate")
+                text.lay_out(fitting(text.config, backbone, architecture, given=lengths, pair_truncate=longest))
             if reranker:
                 own["pair_start"] = own_pair_start(opt["backbone"], text)
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})

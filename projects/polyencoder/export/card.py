@@ -141,7 +141,8 @@ def model_card(
         **described,
         "parameters": ranker.model.describe_weights(dtype),
         "context": _context(config.text),
-        "candidate": f"the first {config.text.label_truncate} tokens",
+        "candidate": f"the first {config.text.label_truncate} tokens"
+        + (f", with a context {config.pair_truncate} at most" if config.pair_truncate else ""),
         "prompts": ", ".join(
             f"{value!r} before a {name.removesuffix('_prompt')}"
             for name in PROMPTS

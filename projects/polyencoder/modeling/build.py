@@ -15,7 +15,7 @@ from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import backbone_config, max_length
 from polyencoder.modeling.families import family
 from polyencoder.modeling.pretrained_heads import start_from_heads
-from polyencoder.modeling.reranker_head import own_pair_start, with_own_lengths
+from polyencoder.modeling.reranker_head import own_pair_start, own_pair_truncate
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start_from_dense
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base, transfer_weights
 from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
@@ -56,15 +56,17 @@ def fitting(
     architecture: Architecture,
     *,
     given: Collection[str],
-    head_of: str | os.PathLike[str] | None = None,
+    pair_truncate: int | None = None,
 ) -> TextConfig:
     """Shortens default text lengths to the backbone's maximum, and logs it; `given` lengths are unchanged.
 
-    A cross-encoder with the head of the reranker `head_of` reads texts as long as that one does.
+    Of pairs that are cut to `pair_truncate` tokens a context, the question, has a quarter at most, and a candidate, the
+    passage, all that the context leaves.
     """
+    if pair_truncate is not None:
+        own: dict[str, Any] = {"text_truncate": pair_truncate // 4, "label_truncate": pair_truncate}
+        return replace(text, **{name: length for name, length in own.items() if name not in given})
     limit, together = max_length({**backbone}), not family(architecture).can.has_vectors
-    if head_of is not None:
-        text = with_own_lengths(text, head_of, backbone, given=given)
     if limit is None:
         return text
     if together and text.longest_context + text.label_truncate <= limit:
@@ -105,7 +107,9 @@ def from_encoder(
     config = own_fields(name, architecture, given=config) | config
     encoder = backbone_config(backbone.model)
     reranker = config.get("dense") and not family(architecture).can.has_vectors
-    layout = fitting(layout, encoder, architecture, given=text, head_of=name if reranker else None)
+    if reranker:
+        config.setdefault("pair_truncate", own_pair_truncate(name, encoder))
+    layout = fitting(layout, encoder, architecture, given=text, pair_truncate=config.get("pair_truncate"))
     words = TextEncoder(tokenizer, layout)
     if reranker and "pair_start" not in config:
         config["pair_start"] = own_pair_start(name, words)
@@ -139,11 +143,11 @@ def from_ranker(
         )
     if separator not in (None, own):
         raise ConfigError(f"{origin} has the turn_separator {own!r}, which cannot be changed: leave it out")
-    layout = fitting(
-        replace(words.config, **{"candidate_rows": False, **text}), stored.backbone, architecture, given=text
-    )
     residual = config.pop("residual", None)
     fields = inherited_fields(stored, architecture, given=config, residual=residual) | config
+    layout = replace(words.config, **{"candidate_rows": False, **text})
+    if fields.get("pair_truncate") is None:
+        layout = fitting(layout, stored.backbone, architecture, given=text)
     words = TextEncoder(words.tokenizer, layout)
     described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields)
     check_layout(described)

@@ -64,7 +64,7 @@ class Capabilities:
         if config.candidate_map and not cls.has_vectors:
             raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
         limit = max_length(config.backbone)
-        longest = config.text.longest_context + (0 if cls.has_vectors else config.text.label_truncate)
+        longest = cls.longest_sequence(config)
         if limit is not None and longest > limit:
             raise ConfigError(
                 f"the backbone takes at most {limit} tokens, but sequences may have {longest}; "
@@ -77,6 +77,14 @@ class Capabilities:
                 "give a smaller label_truncate",
                 argument="label_truncate",
             )
+
+    @classmethod
+    def longest_sequence(cls, config: RankerConfig) -> int:
+        """The most tokens that the encoder reads at once: of a context or, where it reads them together, of a pair."""
+        if cls.has_vectors:
+            return config.text.longest_context
+        both = config.text.longest_context + config.text.label_truncate
+        return both if config.pair_truncate is None else min(both, config.pair_truncate)
 
     @classmethod
     def check_shortens(cls, config: RankerConfig) -> None:

@@ -151,9 +151,10 @@ class CrossEncoder(CrossCapabilities, RankerModel):
         self, contexts: TokenBatch, candidates: TokenBatch, rows: list[int], columns: list[int]
     ) -> list[tuple[list[int], list[int]]]:
         """Token ids and segments of each (context, candidate)."""
-        context_ids, candidate_ids, start = contexts.sequences(), candidates.sequences(), self.config.candidate_start
+        context_ids, candidate_ids, config = contexts.sequences(), candidates.sequences(), self.config
+        start, longest = config.candidate_start, config.pair_truncate
         return [
-            join_pair(context_ids[row], candidate_ids[column], start=start)
+            join_pair(context_ids[row], candidate_ids[column], start=start, max_tokens=longest)
             for row, column in zip(rows, columns, strict=True)
         ]
 

@@ -7,15 +7,15 @@ layer that gives the score.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from polyencoder.config import DenseConfig, PairStart, Reduction, TextConfig
+from polyencoder.config import DenseConfig, PairStart, Reduction
 from polyencoder.errors import ConfigError, first_line, one_line
 from polyencoder.modeling.dense import ACTIVATIONS
 from polyencoder.modeling.encoder_config import max_length
@@ -119,21 +119,11 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
     return RerankerHead(reduction, dense, weights)
 
 
-def with_own_lengths(
-    text: TextConfig, name: str | os.PathLike[str], backbone: Mapping[str, Any], *, given: Collection[str]
-) -> TextConfig:
-    """The layout with which pairs are as long as a reranker reads; lengths that are `given` stay.
-
-    A quarter is the context's, a question, and the rest the candidate's, a passage.
-    """
+def own_pair_truncate(name: str | os.PathLike[str], backbone: Mapping[str, Any]) -> int:
+    """The most tokens of a reranker's pairs: its tokenizer's maximum, or its encoder's."""
     tokenizer = json_of(name, "tokenizer_config.json", dict) or {}
     limits = (max_length({**backbone}), tokenizer.get("model_max_length"))
-    longest = int(min((limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=LONGEST))
-    label = text.label_truncate if "label_truncate" in given else longest * 3 // 4
-    context = text.text_truncate if "text_truncate" in given else longest - label
-    return replace(
-        text, text_truncate=context, label_truncate=label if "label_truncate" in given else longest - context
-    )
+    return int(min((limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=LONGEST))
 
 
 def own_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStart:

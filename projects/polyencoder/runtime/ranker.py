@@ -115,7 +115,8 @@ class Ranker:
 
     def score_ids(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Array:
         """Scores pairs of a context's and a candidate's token ids with a cross-encoder: float32 [pairs]."""
-        joined = [join_pair(*both, start=self.config.candidate_start) for both in pairs]
+        start, longest = self.config.candidate_start, self.config.pair_truncate
+        joined = [join_pair(*both, start=start, max_tokens=longest) for both in pairs]
         return self.model.graphs[SCORER](*zip(*joined, strict=True))["scores"]
 
     def score_vectors(self, contexts: Contexts, candidates: Array) -> Array:

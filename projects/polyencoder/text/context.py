@@ -157,13 +157,18 @@ def surround(ids: Sequence[int], *, start: int, end: int, max_tokens: int) -> li
     return [start, *ids[: max_tokens - 2], end]
 
 
-def join_pair(context: Sequence[int], candidate: Sequence[int], *, start: PairStart) -> tuple[list[int], list[int]]:
+def join_pair(
+    context: Sequence[int], candidate: Sequence[int], *, start: PairStart, max_tokens: int | None = None
+) -> tuple[list[int], list[int]]:
     """Joins a context and a candidate for a cross-encoder: token ids, and their segments, 0 or 1.
 
     `start` is `RankerConfig.candidate_start`. With "end" and "same_segment" all is segment 0: tokenizers that make such
-    pairs give no others, even beside a BERT, which has two.
+    pairs give no others, even beside a BERT, which has two. Of a candidate that makes the pair longer than `max_tokens`
+    the first tokens and the end token are kept.
     """
     rest = candidate if start is True else [*(context[-1:] if start == "end" else ()), *candidate[1:]]
+    if max_tokens is not None and len(context) + len(rest) > max_tokens:
+        rest = [*rest[: max_tokens - len(context) - 1], rest[-1]]
     return [*context, *rest], [0] * len(context) + [1 if isinstance(start, bool) else 0] * len(rest)
 
 

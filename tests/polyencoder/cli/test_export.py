@@ -111,7 +111,7 @@ def examples(tmp_path, sentences) -> Path:
     return path
 
 
-def test_a_reranker_of_the_hub(run, make_reranker, tmp_path):
+def test_a_reranker_of_the_hub(run, make_reranker, sentences, tmp_path):
     """As a model of ours, with a card of its own: the reranker's says how another library loads it."""
     source = shutil.copytree(make_reranker("roberta"), tmp_path / "theirs")
     (source / "README.md").write_text("CrossEncoder")
@@ -119,7 +119,7 @@ def test_a_reranker_of_the_hub(run, make_reranker, tmp_path):
     card = (tmp_path / "ours" / "README.md").read_text()
     assert 'from_pretrained("ours")' in card
     assert "CrossEncoder" not in card
-    contexts, candidates = ["how are you ?"], ["i am fine .", "two dogs"]
+    contexts, candidates = ["how are you ?"], ["i am fine .", "two dogs", " ".join(sentences * 3)]
     expected = Ranker.load(source, device="cpu").score(contexts, candidates)
     for backend in ("torch", "onnx"):
         scores = Ranker.from_pretrained(tmp_path / "ours", backend=backend, device="cpu").score(contexts, candidates)

@@ -167,6 +167,20 @@ def test_a_pair_is_the_context_then_the_candidate_in_segments_0_and_1(make_model
         assert segments[: len(context) + len(candidate)] == [0] * len(context) + [second] * len(candidate)
 
 
+@pytest.mark.parametrize("pair_start", [False, True, "end"])
+def test_a_candidate_is_cut_to_what_a_long_context_leaves(make_model, padded, seen, pair_start):
+    model = make_model("cross", pair_start=pair_start, pair_truncate=9, text=TextConfig(6, 24))
+    batches = seen(model)
+    model(padded([[2, 10, 3, 11, 3], [2, 12, 3]]), padded([[2, 20, 21, 22, 23, 24, 25, 3], [2, 20, 3]]))
+    start = {True: [2], "end": [3]}.get(pair_start, [])
+    words = [20, 21, 22, 23, 24, 25]
+    expected = [
+        [*context, *start, *words[: 8 - len(context) - len(start)], 3] for context in ([2, 10, 3, 11, 3], [2, 12, 3])
+    ]
+    expected += [[2, 10, 3, 11, 3, *start, 20, 3], [2, 12, 3, *start, 20, 3]]
+    assert sorted(ids for batch in batches for ids in batch.sequences()) == sorted(expected)
+
+
 @pytest.mark.parametrize("pair_start", [False, True])
 def test_candidates_without_a_start_token_keep_their_first_word(make_model, padded, seen, pair_start):
     layout = TextConfig(text_truncate=40, label_truncate=24, truncation="tokens", surround=False)

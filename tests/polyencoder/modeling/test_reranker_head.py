@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.config import TextConfig
-from polyencoder.modeling.reranker_head import classifier_of, reranker_head, with_own_lengths
+from polyencoder.modeling.reranker_head import classifier_of, own_pair_truncate, reranker_head
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from tests.encoders import SENTENCES
@@ -137,25 +136,49 @@ def test_any_texts_up_to_the_maximum(make_reranker, family, contexts, candidates
 @pytest.mark.parametrize(
     ("family", "made", "lengths", "expected"),
     [
-        ("bert", {}, {}, (16, 48)),
-        ("roberta", {}, {}, (16, 48)),  # its two positions more are none
-        ("bert", {"max_tokens": 40}, {}, (10, 30)),
-        ("bert", {"max_tokens": 10**30}, {}, (16, 48)),
-        ("bert", {}, {"text_truncate": 40}, (40, 24)),
-        ("bert", {}, {"label_truncate": 40}, (24, 40)),
-        ("bert", {}, {"text_truncate": 8, "label_truncate": 8}, (8, 8)),
+        ("bert", {}, {}, (16, 64, 64)),
+        ("roberta", {}, {}, (16, 64, 64)),  # its two positions more are none
+        ("bert", {"max_tokens": 40}, {}, (10, 40, 40)),
+        ("bert", {"max_tokens": 10**30}, {}, (16, 64, 64)),
+        ("bert", {}, {"text_truncate": 40}, (40, 64, 64)),
+        ("bert", {}, {"label_truncate": 40}, (16, 40, 64)),
     ],
 )
-def test_lengths_are_those_that_it_reads(make_reranker, family, made, lengths, expected):
-    text = Ranker.from_backbone(make_reranker(family, **made), "cross", device="cpu", text=lengths).text.config
-    assert (text.text_truncate, text.label_truncate) == expected
+def test_lengths_are_those_that_it_reads(make_reranker, tmp_path, family, made, lengths, expected):
+    ranker = Ranker.from_backbone(make_reranker(family, **made), "cross", device="cpu", text=lengths)
+    ranker.save_pretrained(tmp_path)
+    for one in (ranker, Ranker.from_backbone(tmp_path, "cross", device="cpu")):  # what starts from it has them, too
+        text = one.text.config
+        assert (text.text_truncate, text.label_truncate, one.model.config.pair_truncate) == expected
+
+
+@pytest.mark.parametrize("family", ["bert", "xlm-roberta", "modernbert"])
+def test_a_passage_has_all_that_the_question_leaves(make_reranker, family):
+    """Its end is lost, as in transformers where it is the longer text: whatever the question's length."""
+    folder, passage = make_reranker(family), " ".join(SENTENCES * 3)
+    model, tokenizer = oracle(folder)
+    for question in ("pets", "i am fine , thank you"):
+        pair = tokenizer(question, passage, truncation=True, max_length=64, return_tensors="pt")
+        assert pair.input_ids.shape == (1, 64)
+        with torch.no_grad():
+            expected = model(**pair).logits
+        torch.testing.assert_close(loaded(folder).score([question], [passage]), expected, **CLOSE)
+        cut = loaded(folder).score([question], [passage + " more of it"])  # behind the end
+        torch.testing.assert_close(cut, expected, **CLOSE)
+
+
+def test_a_question_as_long_as_the_pair(make_reranker):
+    with pytest.raises(
+        ConfigError, match="contexts may have 62 of the 64 tokens of a pair, which leaves none"
+    ) as error:
+        Ranker.from_backbone(make_reranker("bert"), "cross", device="cpu", text={"text_truncate": 62})
+    assert error.value.argument == "text_truncate"
 
 
 @pytest.mark.parametrize("longest", [..., None, "512"])
 def test_lengths_where_nothing_limits_them(copy, edit_json, longest):
     edit_json(copy / "tokenizer_config.json", model_max_length=longest)
-    found = with_own_lengths(TextConfig(), copy, {"model_type": "deberta-v2"}, given=())
-    assert (found.text_truncate, found.label_truncate) == (128, 384)
+    assert own_pair_truncate(copy, {"model_type": "deberta-v2"}) == 512
 
 
 def test_training_begins_with_its_scores(make_reranker):

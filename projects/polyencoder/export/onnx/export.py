@@ -10,11 +10,13 @@ import copy
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.exporters import for_graphs, write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
@@ -29,6 +31,7 @@ from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import atomic_write, why_no_folder
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.text import TextEncoder, read_tokenizer, surround
+from polyencoder.text.context import join_pair
 
 TOLERANCE = 1e-4  # the largest deviation from torch, relative to the largest value
 LARGEST = 2**31 - 2**24  # bytes of weights, with room for the rest: the file format ends at 2 GiB
@@ -77,7 +80,7 @@ def export_onnx(
     weights = weights_fingerprint(model.state_dict())
     _check_model_there(target, model, text, weights)
     steps, traced = model.export_steps(), for_graphs(model).export_steps()
-    example, batches = _token_batches(list(steps.values()), text, texts)
+    example, batches = _token_batches(list(steps.values()), text, texts, model.config)
     differences, digests = dict[str, float](), dict[str, str]()
     with _no_empty_folder(target), ExitStack() as written:
         # Entered first, so it takes its place last: a kill in between leaves a folder that says it has no graphs.
@@ -125,7 +128,9 @@ def _plain(model: RankerModel) -> RankerModel:
     return copy.deepcopy(model).to("cpu", torch.float32)
 
 
-def _token_batches(steps: Sequence[Step], text: TextEncoder, texts: list[str]) -> tuple[Rows, list[Rows]]:
+def _token_batches(
+    steps: Sequence[Step], text: TextEncoder, texts: list[str], config: RankerConfig
+) -> tuple[Rows, list[Rows]]:
     """A batch to trace with, and batches for checks: a short sequence, a long one, and all together.
 
     The trace must see the longest sequence that can come: of how many codes a context has, min(codes, length) for some
@@ -143,12 +148,12 @@ def _token_batches(steps: Sequence[Step], text: TextEncoder, texts: list[str]) -
     if any(step.separator is not None for step in steps):
         last = [*last, *text.separator_ids, *last]
     sequences = [*(text.context_ids([one]) for one in texts), text.context_ids(texts), last]
-    segments = [[0] * len(ids) for ids in sequences]
+    rows = [(ids, [0] * len(ids)) for ids in sequences]
     if any("segments" in step.inputs for step in steps):
         seconds = [*text.candidate_ids([*reversed(texts), texts[0]]), longest(text.config.label_truncate)]
-        segments = [first + [1] * len(second) for first, second in zip(segments, seconds, strict=True)]
-        sequences = [first + second for first, second in zip(sequences, seconds, strict=True)]
-    by_length = sorted(zip(sequences, segments, strict=True), key=lambda pair: len(pair[0]))
+        pair = partial(join_pair, start=config.candidate_start, max_tokens=config.pair_truncate)
+        rows = [pair(first, second) for first, second in zip(sequences, seconds, strict=True)]
+    by_length = sorted(rows, key=lambda row: len(row[0]))
     return [by_length[-1], by_length[1]], [by_length[:1], by_length[-1:], by_length]
 
 

@@ -59,10 +59,10 @@ class MemoryLimit(Callback):
         return batch
 
     def _found(self, run: Run) -> int:
-        batch, config, vectors = self._longest(), run.text.config, run.model.has_vectors
+        batch, vectors = self._longest(), run.model.has_vectors
         state = io.BytesIO()
         torch.save(run.state_dict(), state)  # as a checkpoint has it
-        length = config.longest_context + (0 if vectors else config.label_truncate)
+        length = run.model.longest_sequence(run.model.config)
         most = (_tokens(batch, pairs=not vectors) - 1) // length  # of sequences that are no limit yet
         sizes = [0, *(1 << power for power in reversed(range(most.bit_length())))]
         found = next((size for size in sizes if self._fits(run, batch, size * length or None)), None)

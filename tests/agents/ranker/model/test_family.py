@@ -206,7 +206,7 @@ def test_default_lengths_shrink_to_what_the_backbone_takes(backbone_folder, mode
 
 def test_a_trained_reranker_reads_passages(make_reranker):
     agent = as_given(model="crossencoder", backbone=str(make_reranker("bert")))
-    assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == (16, 48)
+    assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == (16, 64)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
@@ -218,15 +218,16 @@ def test_a_start_keeps_its_lengths_unless_flags_give_others(kind, make_reranker,
         ranker = Ranker.from_backbone(make_reranker("bert"), "cross", device="cpu", text={"history_size": 3})
         ranker.save_pretrained(path)
     for model, given, lengths in (
-        ("crossencoder", {}, (16, 48)),
-        ("biencoder", {"text_truncate": 20}, (20, 48)),
+        ("crossencoder", {}, (16, 64)),
+        ("biencoder", {"text_truncate": 20}, (20, 64)),
         ("crossencoder", {"truncate": 24}, (24, 24)),
     ):
         agent = as_given(model=model, init_model=str(path), **given)
-        text = agent.ranker.config.text
-        assert (text.text_truncate, text.label_truncate) == lengths
+        config = agent.ranker.config
+        assert (config.text.text_truncate, config.text.label_truncate) == lengths
+        assert config.pair_truncate == (64 if model == "crossencoder" else None)
         assert (agent.opt["text_truncate"], agent.opt["label_truncate"]) == lengths
-        assert text.history_size == agent.opt["history_size"] == agent.histsz == 3
+        assert config.text.history_size == agent.opt["history_size"] == agent.histsz == 3
 
 
 SHORT = {"text_truncate": 20, "label_truncate": 10, "dict_file": None}
