@@ -207,9 +207,10 @@ def test_another_model_does_not_go_on(make_agent, make, tmp_path):
 )
 def test_it_learns_as_other_agents_do(options, learn, tmp_path):
     report, _ = learn(tmp_path / "model", **{"num_epochs": 3.1, "validation_every_n_epochs": 1.5, **options})
-    assert 0 < report["masked_loss"] < 5.3  # the logarithm of the vocabulary's size
     stats = json.loads((tmp_path / "model.trainstats").read_text())
-    assert len({round(one["masked_loss"], 3) for one in stats["valid_reports"]}) > 1
+    first, *_, last = (one["masked_loss"] for one in stats["valid_reports"])
+    assert 0 < report["masked_loss"] < 4.5  # an untrained encoder's is 4.7
+    assert last < first
 
 
 def test_a_metric_that_is_none(learn, tmp_path):
