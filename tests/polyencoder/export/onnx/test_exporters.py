@@ -19,6 +19,7 @@ from polyencoder.export.onnx.runtime import run
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.export_steps import Step
 from polyencoder.text import TokenBatch, pad
+from tests.polyencoder.export.onnx.conftest import BY_CURRENT_EXPORTER
 
 pytestmark = pytest.mark.slow
 
@@ -100,6 +101,13 @@ def test_families(family, tmp_path, by_current_exporter, caplog):
         assert [axis.dim_param for axis in one.type.tensor_type.shape.dim] == ["batch", "length"]
     assert not any(node.metadata_props for node in graph.node)
     assert b"/projects/" not in (tmp_path / "graph.onnx").read_bytes()  # nothing of this machine
+
+
+@pytest.mark.skipif(not exporters.IS_CURRENT, reason="this torch's exporter traces")
+@pytest.mark.parametrize("kind", BY_CURRENT_EXPORTER)
+def test_rankers_are_not_traced_instead(exported, kind):
+    graph = onnx.load(exported(kind)[1] / ("scorer.onnx" if kind == "cross" else "context.onnx"))
+    assert [one.version for one in graph.opset_import if not one.domain] == [exporters.OPSET]
 
 
 @pytest.mark.parametrize("implementation", [None, "eager"])
