@@ -148,7 +148,7 @@ def test_a_pretrained_encoder(model, backbone_folder, make_agent, learn, tmp_pat
 def test_a_trained_reranker(make_reranker, make_agent, learn, tmp_path):
     """Begins with its scores, learns its hidden layer too, and is saved with it."""
     folder = make_reranker("xlm-roberta")
-    options = {"learningrate": 1e-2, "warmup_updates": -1, "text_truncate": 16, "label_truncate": 48}
+    options = {"learningrate": 1e-2, "warmup_updates": -1, "text_truncate": 16, "label_truncate": 64}
     options |= {"backbone": str(folder), "dict_file": str(tmp_path / "xlm.dict"), "history_size": 20}
     agent = make_agent("crossencoder", **options)
     expected, texts = Ranker.load(folder, device="cpu"), (["how are you ?"], ["i am fine .", "two dogs"])
