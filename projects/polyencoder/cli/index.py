@@ -12,7 +12,7 @@ from polyencoder.checks import without_password
 from polyencoder.cli.shared.loading import load, load_named
 from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
 from polyencoder.data.contexts import read_questions
-from polyencoder.data.readers import BadExamples, expand, lines
+from polyencoder.data.readers import BadExamples, expand, lines, open_bytes
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.build_options import IndexOptions
@@ -242,7 +242,10 @@ def _counted(
 
 def _remove(index: Index, ids: Iterable[str], paths: list[str]) -> int:
     """Removes these ids, and those in files, of which an unknown one is named with its line."""
-    places = {line.strip(): f"{path}, line {n}" for path in paths for n, line in lines(path) if line.strip()}
+    places: dict[str, str] = {}
+    for path in paths:
+        with open_bytes(path) as file:
+            places |= {line.strip(): f"{file.path}, line {n}" for n, line in lines(file) if line.strip()}
     try:
         return index.remove([*ids, *places])
     except InputError:

@@ -230,6 +230,7 @@ def test_updates(call, model, ranker, tmp_path):
     (tmp_path / "ids.txt").write_text("3\n0\n")
     gone = ["update", "--model", model, "--index", folder, "--remove", tmp_path / "ids.txt"]
     command_fails(InputError, "ids.txt, line 2: no candidate of the index has the id '0'", *gone)
+    command_fails(InputError, "standard input, line 1: no candidate of", *gone[:-1], "-", input="0\n3\n")
     said = call("update", "--index", folder, "--remove-id", 3, "--compact")
     assert said == f"{folder}: 1 removed, 1 removed vectors freed, FAISS index dropped\n{folder}: 3 candidates\n"
 

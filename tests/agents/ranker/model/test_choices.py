@@ -1,4 +1,4 @@
-"""Every optimizer and every schedule that the library has trains, is saved and goes on; others are errors."""
+"""Every optimizer and every schedule that the library has trains, is saved and resumes; others are errors."""
 
 from __future__ import annotations
 
