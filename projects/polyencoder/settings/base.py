@@ -196,11 +196,12 @@ def _flat(
     ConfigError if a file has a setting by its flat and by its nested name.
     """
     names = {leaf.path: name for name, leaf in known.items()}
+    groups = {path[:end] for path in names for end in range(len(path))}
     flat: dict[str, Any] = {}
     for key, value in given.items():
         place = (*path, str(key).replace("-", "_"))
         name = names.get(place, ".".join(place))
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and (place in groups or name not in known):
             new = _flat(known, value, place, of_file=of_file)
         elif isinstance(value, bool) and name in known and bool not in known[name].kinds:
             new = {name: _Truth(value)}

@@ -27,11 +27,16 @@ def commas(value: Any) -> Any:
     return tuple(one.strip() for one in value.split(",")) if isinstance(value, str) else value
 
 
+def numbers(value: Any) -> Any:
+    """`commas` of a setting of several numbers, which may be a single one in a YAML file: 16 -> `(16,)`."""
+    return (value,) if isinstance(value, int | float) else commas(value)
+
+
 Files = Annotated[str, Parameter(allow_repeating=False)]
 """A file or a pattern of files, or several of them with commas between them."""
-Numbers = Annotated[tuple[int, ...], BeforeValidator(commas), Parameter(n_tokens=1)]
+Numbers = Annotated[tuple[int, ...], BeforeValidator(numbers), Parameter(n_tokens=1)]
 """Whole numbers, in a text with commas."""
-Pair = Annotated[tuple[float, float], BeforeValidator(commas), Parameter(n_tokens=1)]
+Pair = Annotated[tuple[float, float], BeforeValidator(numbers), Parameter(n_tokens=1)]
 """Two numbers, in a text with a comma."""
 Hidden = Parameter(parse=False)
 """Metadata of a setting that has no flag."""

@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field
 
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, NotNegative, Share, commas
+from polyencoder.settings.fields import Count, NotNegative, Share, numbers
 
 Numbers = Annotated[
     tuple[NotNegative, ...],
-    BeforeValidator(commas),
+    BeforeValidator(numbers),
     Parameter(n_tokens=1, show_default=lambda values: ",".join(f"{one:g}" for one in values)),
 ]
 

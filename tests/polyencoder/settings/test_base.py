@@ -32,7 +32,8 @@ def test_a_flag_takes_a_setting_of_the_file_back(tmp_path):
         ),
         ("training: 3", "training is 3; it must be a mapping of settings"),
         ("betas: 0.9,b", "betas is 'b'; it must be a number$"),
-        ("betas: 0.9", "betas is 0.9; it must be"),
+        ("betas: 0.9", "betas is 0.9; it must be two numbers with a comma$"),
+        ("optimizer: {name: sgd}", "optimizer is {'name': 'sgd'}; it must be one of adamw, adam, "),
         ("batch_size: true", "batch_size is True; it must be a whole number"),
     ],
 )
@@ -41,6 +42,14 @@ def test_a_file_that_cannot_be_read_into_settings(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ConfigError, match=f"run.yaml: {message}"):
         TrainSettings.of({"train": "a", "out": "b", "backbone": "c"}, config=str(file))
+
+
+@pytest.mark.parametrize("text", ["100", "'100'", "[100]", "1-100", "[1, 100]"])
+def test_numbers_of_a_list_may_be_one_number_of_a_file_as_of_a_flag(tmp_path, text):
+    file = tmp_path / "run.yaml"
+    file.write_text(f"architecture: bi\nmatryoshka: 16\nhard_negatives: 4\nhard_negative_ranks: {text}")
+    made = TrainSettings.of({"train": "a", "out": "b", "backbone": "c"}, config=str(file)).training
+    assert (made.matryoshka, made.hard_negatives.ranks) == ((16,), (1, 100))
 
 
 def test_nested_settings_are_given_whole_or_one_by_one(tmp_path):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from cyclopts import Parameter
 
-from polyencoder.settings.fields import Count, Hidden, Needs, Parlai, Without, commas, group_of, leaves, parts
+from polyencoder.settings.fields import Count, Hidden, Needs, Parlai, Without, commas, group_of, leaves, numbers, parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +69,11 @@ def test_only_settings_that_say_so_are_parlais():
 )
 def test_numbers_with_commas(value, expected):
     assert commas(value) == expected
+
+
+@pytest.mark.parametrize(("value", "expected"), [(3, (3,)), (0.5, (0.5,)), ("1,2", ("1", "2")), ([1, 2], [1, 2])])
+def test_a_single_number_of_a_file(value, expected):
+    assert numbers(value) == expected
 
 
 def test_the_parts_of_a_type():
