@@ -15,7 +15,7 @@ from polyencoder.cli.shared.loading import load_encoder
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.data.pairs import examples_to_rank, read_all_pairs
+from polyencoder.data.pairs import examples_to_rank, read_all_pairs, responses_of
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 from polyencoder.index.meta import separable
@@ -86,7 +86,7 @@ def map_candidates(settings: MapCommand) -> None:
     report = found._asdict()
     del report["matrix"]
     if others:
-        responses = [pair.label for pair in pairs]
+        responses = list(responses_of(pairs))
         sampler = NegativeSampler(responses, count=settings.num_negatives, seed=seed, source=train)
         examples = examples_to_rank(others, sampler)
         report["valid"] = {

@@ -53,6 +53,17 @@ def test_from_pairs_to_a_ranker(run, tmp_path):
     assert "# mapped" in (tmp_path / "mapped" / "README.md").read_text()
 
 
+def test_candidates_are_sampled_from_all_right_responses_as_in_evaluate(run, tmp_path):
+    texts = [one.text for one in made()]
+    records = ({"context": [text], "responses": [f"{text} !", f"{text} , indeed ."]} for text in texts)
+    (tmp_path / "several.jsonl").write_text("\n".join(map(json.dumps, records)))
+    report = json.loads(run("--train", "several.jsonl", *VALID, "--json"))["valid"]
+    evaluated = ["evaluate", "-m", "model", "-d", "valid.jsonl", "--negatives", "several.jsonl", "--num-negatives", "4"]
+    found = json.loads(run_command(*evaluated, "--json", "--baseline", "tfidf").output)
+    assert report["unmapped"]["loss"] == pytest.approx(found["loss"])
+    assert report["TF-IDF"] == found["tfidf"]
+
+
 def test_a_model_that_appears_meanwhile_is_not_replaced(run, tmp_path, monkeypatch):
     """Another run's, which ends while this one trains."""
 
