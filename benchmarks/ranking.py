@@ -26,7 +26,7 @@ import torch
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, processor_ms, use_threads
 from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
 from polyencoder import Ranker
-from polyencoder.index.rerank import OWN_K
+from polyencoder.index.hits import OWN_K
 from polyencoder.index.searcher import Searcher
 
 COUNTS = (20, 100, 1_000)

@@ -18,7 +18,7 @@ index.faiss.lists
 index.folder.__init__ index.folder.catalogue index.folder.conditions index.folder.database index.folder.files
 index.folder.schema index.folder.words
 ranker.__init__ ranker.diversity ranker.protocol ranker.ranked ranker.selector
-runtime.__init__ runtime.faiss runtime.index runtime.ranker runtime.scoring runtime.vectors
+runtime.__init__ runtime.faiss runtime.index runtime.late runtime.ranker runtime.scoring runtime.vectors
 settings.__init__ settings.base settings.fields settings.messages settings.yaml_file
 storage.__init__ storage.digests storage.fingerprint storage.names storage.temporary storage.versioned
 text.__init__ text.batches text.context text.dialogue text.encoder text.memory text.options

@@ -21,6 +21,8 @@ Vectors = Mapping[HitKey, np.ndarray[Any, Any]]
 
 TOP_K = 10
 """Hits of a search by default."""
+OWN_K = 100
+"""Texts of its own searches that a late-interaction encoder re-ranks by default."""
 
 
 class Hit(NamedTuple):
@@ -57,6 +59,22 @@ class Hit(NamedTuple):
         """The score that orders the hits, unless words alone do."""
         scores = (self.rerank_score, self.fused_score)
         return next((score for score in scores if score is not None), self.score)
+
+
+def first_texts(hits: Sequence[Hit], k: int) -> int:
+    """The number of first hits that contain the first `k` different texts; all if there are fewer."""
+    texts: set[str] = set()
+    for place, hit in enumerate(hits):
+        texts.add(hit.text)
+        if len(texts) > k:
+            return place
+    return len(hits)
+
+
+def reranked_hits(hits: Sequence[Hit], scores: Mapping[str, float], *, first: int) -> list[Hit]:
+    """The `first` hits by the scores of their texts, best first, equal ones in their order; the others follow."""
+    best = sorted(hits[:first], key=lambda hit: -scores[hit.text])
+    return [*(hit._replace(rerank_score=scores[hit.text]) for hit in best), *hits[first:]]
 
 
 def diverse_hits(

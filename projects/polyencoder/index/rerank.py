@@ -12,14 +12,13 @@ import torch
 from polyencoder.checks import checked_count
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
-from polyencoder.index.hits import Hit
+from polyencoder.index.hits import Hit, first_texts, reranked_hits
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.ranker.scorer import score_lists
 from polyencoder.scoring import ContextEncoding, check_scores
 
 RERANK_K = 50  # for a cross-encoder
-OWN_K = 100  # for a late-interaction encoder
 _TEXTS = 1 << 11  # of several contexts whose token vectors are in memory at once
 
 
@@ -59,12 +58,10 @@ def rerank(
         )
     else:
         scores = [own.tolist() for own in score_lists(ranker, contexts, texts)]
-    reranked: list[list[Hit]] = []
-    for first, own, values, found in zip(firsts, texts, scores, hits, strict=True):
-        new = dict(zip(own, values, strict=True))
-        best = [hit._replace(rerank_score=new[hit.text]) for hit in sorted(first, key=lambda hit: -new[hit.text])]
-        reranked.append([*best, *found[len(best) :]])
-    return reranked
+    return [
+        reranked_hits(found, dict(zip(own, values, strict=True)), first=len(first))
+        for first, own, values, found in zip(firsts, texts, scores, hits, strict=True)
+    ]
 
 
 @torch.inference_mode()
@@ -87,16 +84,6 @@ def _token_scores(
                 check_scores(found)
                 scores.append(found[0].tolist())
     return scores
-
-
-def first_texts(hits: Sequence[Hit], k: int) -> int:
-    """The number of first hits that contain the first `k` different texts; all if there are fewer."""
-    texts: set[str] = set()
-    for place, hit in enumerate(hits):
-        texts.add(hit.text)
-        if len(texts) > k:
-            return place
-    return len(hits)
 
 
 def check_reranker(ranker: TextRanker, *, k: int) -> None:

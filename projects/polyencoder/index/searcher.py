@@ -15,9 +15,9 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
 from polyencoder.index.filters import check_fields
 from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
-from polyencoder.index.hits import Hit, diverse_hits
+from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts
 from polyencoder.index.options import SearchOptions, changed
-from polyencoder.index.rerank import OWN_K, RERANK_K, check_reranker, first_texts, rerank
+from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.ranker.diversity import pool_size
 from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.scoring import ContextEncoding

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from polyencoder.checks import check_choice, check_fields, checked_count
 from polyencoder.errors import InputError
-from polyencoder.storage.digests import fingerprint, weight_parts
 
 if TYPE_CHECKING:
     from polyencoder.modeling.base import RankerModel
@@ -37,8 +36,7 @@ class StoredTokens:
                 "late-interaction encoder",
                 argument="store_tokens",
             )
-        parts = [part for module in model.token_modules() for part in weight_parts(module.state_dict())]
-        return cls(dtype, model.token_dim, fingerprint(parts))
+        return cls(dtype, model.token_dim, model.token_fingerprint or "")
 
     @classmethod
     def parsed(cls, values: dict[str, Any]) -> StoredTokens:

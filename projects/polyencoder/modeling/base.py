@@ -23,6 +23,7 @@ from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.scoring.tokens import TokenVectors
+from polyencoder.storage.digests import fingerprint, weight_parts
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
@@ -96,6 +97,13 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         None of other models. Those of candidates are read once, by `read_candidates`, for many calls of `rescore`.
         """
         return None
+
+    @property
+    def token_fingerprint(self) -> str | None:
+        """Digest of the weights between candidate tower and token vectors; None without such vectors."""
+        if self.token_dim is None:
+            return None
+        return fingerprint([part for module in self.token_modules() for part in weight_parts(module.state_dict())])
 
     @abstractmethod
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
@@ -259,6 +267,10 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         if self.has_foreign_candidates:
             raise ConfigError("the model has no encoder of candidates, and graphs are of both sides")
         return {CONTEXT: ContextStep(self), CANDIDATES: CandidatesStep(self)}
+
+    def export_weights(self) -> dict[str, Tensor]:
+        """The weights that scores are computed with from what graphs give, by name."""
+        return {}
 
     def describe(self) -> dict[str, str]:
         """Facts for the model card: "architecture", "encoder", and how scores are computed."""

@@ -80,6 +80,42 @@ class CandidatesStep(Step):
         return (self.model.encode_candidates(TokenBatch(ids, mask)),)
 
 
+class LateContextStep(Step):
+    """A late-interaction encoder's contexts -> what is compared of each, with as many turns as tokens.
+
+    vectors [batch, length, dim], those of the search, codes_mask [batch, length], False behind the latest turn; vector
+    [batch, dim], the context's own; tokens [batch, length, token_dim] and turns [batch, length, dim], of length 1.
+    """
+
+    outputs = ("vectors", "codes_mask", "vector", "tokens", "turns")
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        if name in ("vector", "tokens"):
+            return ("batch",) if name == "vector" else ("batch", "length")
+        return super().axes(name)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        tokens = TokenBatch(ids, mask)
+        read = self.model.read_contexts(tokens)
+        search = self.model.search_vectors(tokens, read)
+        return search.vectors, search.mask, read.vectors, read.tokens, read.turns
+
+
+class LateCandidatesStep(Step):
+    """Its candidates -> vectors [batch, dim], and tokens [batch, length, token_dim] of length 1."""
+
+    outputs = ("vectors", "tokens")
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        return ("batch",) if name == "vectors" else ("batch", "length")
+
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        compared: tuple[Tensor, ...] = self.model.compared_vectors(
+            self.model.candidate_tower(TokenBatch(ids, mask)), mask
+        )
+        return compared
+
+
 class ScorerStep(Step):
     """Pair sequences of a cross-encoder -> scores [batch]."""
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
-from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
 from polyencoder.modeling.capabilities import LateCapabilities
+from polyencoder.modeling.export_steps import LateCandidatesStep, LateContextStep, Step
 from polyencoder.modeling.separable import BiEncoder
+from polyencoder.modeling.tracing import is_traced
 from polyencoder.modeling.turns import turn_end, turn_means, turn_numbers
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.scoring.tokens import Texts, TokenVectors, max_similarities, packed, products, stacked
+from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.batches import length_groups, token_batches
 from polyencoder.text.tokens import TokenBatch
@@ -93,21 +95,25 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return [] if self.token_map is None else [self.token_map]
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        read = self._read_context(tokens)
+        read = self.read_contexts(tokens)
+        return replace(self.search_vectors(tokens, read), tokens=read.each())
+
+    def search_vectors(self, tokens: TokenBatch, read: Texts) -> ContextEncoding:
+        """The vectors z_1..z_m of contexts, by which an index is searched."""
         numbers = torch.arange(read.turns.size(1), device=read.turns.device)
         own = numbers <= self._latest_turn(tokens)[1]
         weights = self.exit_weights.to(read.turns.dtype)
         turns = weights[1:4].sum() * read.turns + weights[4] * read.turns[:, -1:]
         x = _exact(read.vectors).unsqueeze(1)
         vectors = weights[0] * x + self._scale / x.norm(dim=-1, keepdim=True).clamp(min=1e-6) * turns
-        return ContextEncoding(vectors.to(read.vectors.dtype), own, tokens=read.each())
+        return ContextEncoding(vectors.to(read.vectors.dtype), own)
 
     def context_vectors(self, contexts: ContextEncoding) -> Tensor:
         assert contexts.tokens is not None
         return torch.cat([one.vectors for one in contexts.tokens])
 
     def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
-        vectors, found = self._compared_vectors(self.candidate_tower(tokens), tokens.mask)
+        vectors, found = self.compared_vectors(self.candidate_tower(tokens), tokens.mask)
         lengths = tokens.mask.sum(1).clamp(min=1).tolist()
         return [TokenVectors(vectors[row], found[row, :length]) for row, length in enumerate(lengths)]
 
@@ -145,7 +151,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
         if torch.is_grad_enabled():
             fits = max_tokens is None or max(contexts.ids.numel(), candidates.ids.numel()) <= max_tokens
             pieces = None if fits else Pieces(self)
-            read = _read(self._read_context, contexts, pieces, max_tokens=max_tokens)
+            read = _read(self.read_contexts, contexts, pieces, max_tokens=max_tokens)
             return self.compare(read, _read(self._read_candidate, candidates, pieces, max_tokens=max_tokens), index)
         if index is None:
             return self._of_all(contexts, candidates, max_tokens=max_tokens)
@@ -157,7 +163,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
         width = candidates.ids.size(1) * index.size(1)  # of each context's own candidates
         at_once = max(1, TOKENS_KEPT // max(contexts.ids.size(1), width))
         for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
-            read = self._read_all(self._read_context, contexts.select(rows), max_tokens=max_tokens)
+            read = self._read_all(self.read_contexts, contexts.select(rows), max_tokens=max_tokens)
             used, place = index[rows].clamp(min=0).unique(return_inverse=True)
             own = self._read_all(self._read_candidate, candidates.select(used), max_tokens=max_tokens)
             scores[rows] = self.compare(read, own, place).float().masked_fill(index[rows] < 0, -torch.inf)
@@ -169,7 +175,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
         parts = token_batches(candidates.mask.sum(1).tolist(), max_tokens=TOKENS_KEPT)
         at_once = max(1, TOKENS_KEPT // max(1, contexts.ids.size(1)))
         for rows in torch.arange(len(contexts), device=scores.device).split(at_once):
-            read = self._read_all(self._read_context, contexts.select(rows), max_tokens=max_tokens)
+            read = self._read_all(self.read_contexts, contexts.select(rows), max_tokens=max_tokens)
             for part in parts:
                 columns = torch.tensor(part, device=scores.device)
                 own = self._read_all(self._read_candidate, candidates.select(columns), max_tokens=max_tokens)
@@ -198,7 +204,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     # ---- vectors to compare
 
-    def _read_context(self, tokens: TokenBatch) -> Texts:
+    def read_contexts(self, tokens: TokenBatch) -> Texts:
         return self.context_texts(tokens, self.context_tower(tokens))
 
     def context_texts(self, tokens: TokenBatch, outputs: Tensor) -> Texts:
@@ -213,9 +219,10 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     def candidate_texts(self, outputs: Tensor, mask: Tensor) -> Texts:
         """The vectors of candidates from the outputs of their tokens, [n, length, dim]."""
-        return self._candidate_texts(*self._compared_vectors(outputs, mask), mask)
+        return self._candidate_texts(*self.compared_vectors(outputs, mask), mask)
 
-    def _compared_vectors(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    def compared_vectors(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The vectors of candidates and of their tokens, from the outputs of the latter."""
         return self._candidate_vectors(self._pooled_candidate(outputs, mask)), self._tokens(outputs, mask)
 
     def _candidate_texts(self, vectors: Tensor, tokens: Tensor, mask: Tensor) -> Texts:
@@ -232,7 +239,9 @@ class LateEncoder(LateCapabilities, BiEncoder):
     def _turns(self, tokens: TokenBatch, outputs: Tensor) -> Tensor:
         """The mean output of each turn, of length 1: [batch, turns, dim]; a shorter context repeats its latest turn."""
         turn_of, last = self._latest_turn(tokens)
-        numbers = torch.arange(int(last.max()) + 1 if len(last) else 1, device=outputs.device)
+        # A graph has as many for every batch: one for each token is enough.
+        most = outputs.size(1) if is_traced() else int(last.max()) + 1 if len(last) else 1
+        numbers = torch.arange(most, device=outputs.device)
         return F.normalize(_exact(turn_means(outputs, turn_of, torch.minimum(numbers, last))), dim=-1)
 
     def _latest_turn(self, tokens: TokenBatch) -> tuple[Tensor, Tensor]:
@@ -242,11 +251,12 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     # ---- export and description
 
-    def export_steps(self) -> NoReturn:
-        raise InputError(
-            f"a {self.title} is not exported to ONNX, for its scores compare tokens: load it with backend torch, or "
-            "export a bi-encoder that starts from it (`polyencoder train --architecture bi --backbone FOLDER`)"
-        )
+    def export_steps(self) -> dict[str, Step]:
+        super().export_steps()  # raises ConfigError without an encoder of candidates
+        return {CONTEXT: LateContextStep(self), CANDIDATES: LateCandidatesStep(self)}
+
+    def export_weights(self) -> dict[str, Tensor]:
+        return {"exits": self.exit_weights, "scale": torch.tensor([self._scale]), "token_weight": self.token_weight}
 
     def describe(self) -> dict[str, str]:
         weights = ", ".join(

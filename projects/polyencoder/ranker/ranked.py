@@ -29,6 +29,11 @@ class Ranked(NamedTuple):
     considered: int | None = None
     """The number of candidates from which a ranking with `diversity` chose; None without it."""
 
+    @property
+    def relevance(self) -> float:
+        """The score that orders the candidates."""
+        return self.score
+
 
 def best_first(scores: np.ndarray[Any, Any]) -> list[int]:
     """The places of scores [n], best first; equal ones in their order. InputError for a nan."""
@@ -52,7 +57,7 @@ def with_probabilities(
         among: the number of distinct candidates, over which probabilities are normalized.
     """
     if calibration is not None:
-        values = calibration.of_ranking([one.text for one in ranked], [one.score for one in ranked], among=among)
+        values = calibration.of_ranking([one.text for one in ranked], [one.relevance for one in ranked], among=among)
         ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
     if least is not None:
         ranked = [one for one in ranked if one.probability is not None and one.probability >= least]

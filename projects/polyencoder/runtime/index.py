@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.certificate import ShortlistOptions
@@ -17,6 +19,7 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.vector_files import first_row
 from polyencoder.runtime.faiss import FaissShortlists
+from polyencoder.runtime.late import TokenVectors
 from polyencoder.runtime.scoring import Contexts, Score
 from polyencoder.runtime.vectors import MappedFile, Vectors
 
@@ -136,6 +139,21 @@ class FolderIndex:
 
         return self._database.read(ask)
 
+    def token_vectors(self, texts: Iterable[str], fingerprint: str | None) -> dict[str, TokenVectors]:
+        """The stored vectors of these texts, if they are of a ranker with this `token_fingerprint`."""
+        wanted = [*texts]  # a change of the index meanwhile asks again
+
+        def ask(catalogue: Catalogue) -> dict[str, TokenVectors]:
+            meta, vectors, _ = self._opened(catalogue)
+            if meta.tokens is None or meta.tokens.fingerprint != fingerprint:
+                return {}
+            rows = catalogue.rows_of_texts(wanted)
+            places = np.array([*rows.values()], dtype=np.int64)
+            both = zip(vectors.take(places), vectors.token_vectors(places), strict=True)
+            return {text: TokenVectors(*one) for text, one in zip(rows, both, strict=True)}
+
+        return self._database.read(ask)
+
     def _meta(self, catalogue: Catalogue, fingerprints: Fingerprints) -> IndexMeta:
         """The newest description. CheckpointError if it has other fingerprints."""
         meta = IndexMeta.parsed(catalogue.description(), self.folder)
@@ -152,7 +170,7 @@ class FolderIndex:
                 continue
             if (known := self._mapped.get(file)) is None:
                 check_size(self.folder, file)
-                known = MappedFile.open(self.folder / file.name, dim=meta.dim, dtype=meta.dtype)
+                known = MappedFile.open(self.folder / file.name, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens)
             if first_row(file.name) != row:
                 raise CheckpointError(f"{self.folder}: the rows before {file.name} are missing: the index is damaged")
             mapped[file] = known

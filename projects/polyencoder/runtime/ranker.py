@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -20,18 +20,23 @@ from polyencoder.export.onnx.files import Precision
 from polyencoder.index.certificate import ShortlistOptions
 from polyencoder.index.filters import Exactness, Filter
 from polyencoder.index.grouping import grown
-from polyencoder.index.hits import TOP_K, Hit
+from polyencoder.index.hits import OWN_K, TOP_K, Hit, first_texts, reranked_hits
 from polyencoder.index.meta import Fingerprints
 from polyencoder.ranker.protocol import Dialogue
 from polyencoder.ranker.ranked import Ranked, best_first, with_probabilities
 from polyencoder.runtime.index import FolderIndex
+from polyencoder.runtime.late import ContextTokens, LateScore, TokenVectors
 from polyencoder.runtime.scoring import Contexts, score
+from polyencoder.runtime.vectors import checked_scores
 from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
 from polyencoder.text.batches import Array
 from polyencoder.text.context import join_pair, lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 
 Kind = Literal["context", "candidate"]
+ReadCandidates = Callable[[Sequence[Sequence[int]]], list[TokenVectors]]
+
+_WITH_TOKENS = 1 << 7  # texts, the vectors of whose tokens are in memory at once
 
 
 class Ranker:
@@ -50,6 +55,7 @@ class Ranker:
         self.text = exported.text
         self.config = exported.config
         self.device = "cpu"
+        self._by_tokens = None if exported.score is None else LateScore(exported.score)
         self.source: Path | None = None
         """The folder it was loaded from."""
         self.calibration: Calibration | None = None
@@ -107,17 +113,53 @@ class Ranker:
         if not texts:
             raise InputError("no candidate to rank: the list of candidates is empty")
         turns = _turns_of(contexts)
-        if not self.model.reads_pairs:
-            return self.score_vectors(self._contexts(turns), self.encode_candidates(texts))
         candidates_ids = self.text.candidate_ids(texts)
-        ids_of = map(self.text.context_ids, turns)
-        return np.stack([self.score_ids([(ids, candidate) for candidate in candidates_ids]) for ids in ids_of])
+        if not self.model.has_vectors:
+            ids_of = map(self.text.context_ids, turns)
+            return np.stack([self.score_ids([(ids, candidate) for candidate in candidates_ids]) for ids in ids_of])
+        encoded = self._contexts(turns)
+        if self._by_tokens is None:
+            return self.score_vectors(encoded, self.encode_candidate_ids(candidates_ids))
+        parts = [candidates_ids[i : i + _WITH_TOKENS] for i in range(0, len(texts), _WITH_TOKENS)]
+        return np.concatenate([self.rescore(encoded, self.read_candidate_ids(part)) for part in parts], axis=1)
 
-    def score_ids(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Array:
-        """Scores pairs of a context's and a candidate's token ids with a cross-encoder: float32 [pairs]."""
+    def score_ids(
+        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], *, read: ReadCandidates | None = None
+    ) -> Array:
+        """Scores pairs of a context's and a candidate's token ids, with a model that reads pairs: float32 [pairs].
+
+        A late-interaction encoder gets candidates from `read`, by default `read_candidate_ids`.
+        """
+        if self.model.has_vectors:
+            return self._scores_by_tokens(pairs, read or self.read_candidate_ids)
         start, longest = self.config.candidate_start, self.config.pair_truncate
         joined = [join_pair(*both, start=start, max_tokens=longest) for both in pairs]
         return self.model.graphs[SCORER](*zip(*joined, strict=True))["scores"]
+
+    def _scores_by_tokens(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], read: ReadCandidates) -> Array:
+        """Scores pairs; each different context is read once."""
+        places_of: dict[tuple[int, ...], list[int]] = {}
+        for place, (ids, _) in enumerate(pairs):
+            places_of.setdefault(tuple(ids), []).append(place)
+        encoded, candidates = self.encode_context_ids([*places_of]), read([ids for _, ids in pairs])
+        scores = np.empty(len(pairs), dtype=np.float32)
+        for row, places in enumerate(places_of.values()):
+            scores[places] = self.rescore(encoded.select([row]), [candidates[place] for place in places])[0]
+        return scores
+
+    def read_candidate_ids(self, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
+        """Encodes candidates for `rescore`, from their token ids."""
+        found = self.model.graphs[CANDIDATES](ids)
+        tokens = found.get("tokens", np.empty((len(ids), 0, 0), dtype=np.float32))
+        # copies, as a view would keep its whole batch in memory
+        rows = zip(found["vectors"], tokens, ids, strict=True)
+        return [TokenVectors(vector.copy(), own[: max(1, len(row))].copy()) for vector, own, row in rows]
+
+    def rescore(self, contexts: Contexts, candidates: Sequence[TokenVectors]) -> Array:
+        """Scores candidates that were read before for each encoded context: float32 [contexts, candidates]."""
+        if self._by_tokens is None:
+            return self.score_vectors(contexts, np.stack([one.vector for one in candidates]))
+        return np.stack([self._by_tokens(one, candidates) for one in contexts.tokens or ()])
 
     def score_vectors(self, contexts: Contexts, candidates: Array) -> Array:
         """Scores encoded candidates [n, dim] for each encoded context: float32 [contexts, n]."""
@@ -141,6 +183,8 @@ class Ranker:
         """Searches an index folder for the best candidates, best first.
 
         By scoring every candidate, or in an index with a FAISS index by its lists.
+
+        A late-interaction encoder reranks the first 100 different texts by its full score, `Hit.rerank_score`.
 
         Args:
             context: its turns, oldest first, the messages of a chat, or a single text.
@@ -183,11 +227,16 @@ class Ranker:
         *,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
+        read: ReadCandidates | None = None,
     ) -> Callable[[Contexts, Sequence[Sequence[str]]], list[list[Hit]]]:
-        """A function from encoded contexts and their turns to the hits of each; arguments and errors as of `search`."""
+        """A function from encoded contexts and their turns to the hits of each; arguments and errors as of `search`.
+
+        `read` is that of `score_ids`.
+        """
         top_k, calibration = options.k(sys.maxsize), self.calibration and self.calibration.for_search
         least = least_probability(calibration, min_probability, of=cast(Any, self))
-        texts = DEPTH if calibration else 0
+        by_tokens = self._by_tokens is not None
+        texts = max(DEPTH if calibration else 0, OWN_K if by_tokens else 0)
         index.check(options)
 
         def find(contexts: Contexts, turns: Sequence[Sequence[str]]) -> list[list[Hit]]:
@@ -208,9 +257,29 @@ class Ranker:
 
             k = max(top_k, texts) + max(map(len, said), default=0)
             found = grown(search, take, contexts=len(turns), k=k)
-            return [with_probabilities(hits, calibration, least=least, among=among)[:top_k] for hits in found]
+            if by_tokens:
+                reader = read or self.read_candidate_ids
+                found = [self._reranked(contexts.select([i]), hits, index, reader) for i, hits in enumerate(found)]
+            return [probable(hits, among)[:top_k] for hits in found]
+
+        def probable(hits: list[Hit], among: int) -> list[Hit]:
+            read = [hit for hit in hits if hit.rerank_score is not None] if by_tokens else hits  # the first ones
+            known = with_probabilities(read, calibration, least=least, among=among)
+            return known if least is not None else [*known, *hits[len(read) :]]
 
         return find
+
+    def _reranked(self, context: Contexts, hits: Sequence[Hit], index: FolderIndex, read: ReadCandidates) -> list[Hit]:
+        """The hits of one context, its first `OWN_K` different texts by the full score."""
+        first = first_texts(hits, OWN_K)
+        texts = list(dict.fromkeys(hit.text for hit in hits[:first]))
+        if not texts:
+            return []
+        known = index.token_vectors(texts, self.model.token_fingerprint)
+        if new := [text for text in texts if text not in known]:
+            known |= zip(new, read(self.text.candidate_ids(new)), strict=True)
+        scores = checked_scores(self.rescore(context, [known[text] for text in texts]))[0]
+        return reranked_hits(hits, dict(zip(texts, scores.tolist(), strict=True)), first=first)
 
     def open_index(self, where: str | os.PathLike[str]) -> FolderIndex:
         """Opens the index folder that this model made, for many searches. Errors as in `search`."""
@@ -265,12 +334,15 @@ class Ranker:
                     "another kind",
                     argument="kind",
                 )
-            vectors = contexts.vectors[:, 0]
+            vectors = contexts.context_vectors
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
     def encode_context_ids(self, ids: Sequence[Sequence[int]]) -> Contexts:
         """Like `encode_contexts`, for token ids."""
         graph = self.model.graphs[CONTEXT]
+        if self._by_tokens is not None:
+            parts = [ids[i : i + _WITH_TOKENS] for i in range(0, len(ids), _WITH_TOKENS)]
+            return Contexts.concatenated([_with_tokens(part, graph(part)) for part in parts])
         found = graph(ids)
         if graph.takes_both_texts:  # a multi-context ConveRT ranks by the first vector, that of both texts
             return Contexts(found["vectors"][:, :1])
@@ -280,8 +352,22 @@ class Ranker:
         return self.encode_context_ids([self.text.context_ids(turns) for turns in contexts])
 
     def _check_has_vectors(self) -> None:
-        if self.model.reads_pairs:
+        if not self.model.has_vectors:
             raise InputError("a cross-encoder has no vectors of contexts or candidates: it reads them together")
+
+
+def _with_tokens(ids: Sequence[Sequence[int]], found: Mapping[str, Array]) -> Contexts:
+    """The encoded contexts from what a late-interaction encoder's graph gives."""
+    mask = found["codes_mask"]
+    counts = mask.sum(1)
+    tokens = [
+        ContextTokens(vector, own[: max(1, len(row))].copy(), turns[:count].copy())
+        for vector, own, turns, row, count in zip(
+            found["vector"], found["tokens"], found["turns"], ids, counts, strict=True
+        )
+    ]
+    most = int(counts.max())
+    return Contexts(found["vectors"][:, :most].copy(), mask[:, :most].copy(), tokens=tokens)
 
 
 def _turns_of(contexts: Sequence[Dialogue]) -> list[list[str]]:

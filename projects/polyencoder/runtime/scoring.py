@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from polyencoder.config import Attention
 from polyencoder.export.onnx.graph import stacked
+from polyencoder.runtime.late import ContextTokens
 from polyencoder.text.batches import Array
 
 _LOGITS = 1 << 21  # of contexts that are scored at once; a few arrays of this size are in memory
@@ -24,12 +25,14 @@ class Contexts:
         mask: bool [contexts, codes], False at padding; None without padding.
         keys: of multi-head attention, [contexts, codes, dim]; None if the vectors are their own keys.
         biases: of the keys, [contexts, codes].
+        tokens: what a late-interaction encoder compares of each context besides; None of other models.
     """
 
     vectors: Array
     mask: Array | None = None
     keys: Array | None = None
     biases: Array | None = None
+    tokens: list[ContextTokens] | None = None
 
     def __len__(self) -> int:
         return len(self.vectors)
@@ -42,6 +45,11 @@ class Contexts:
     def n_codes(self) -> int:
         return int(self.vectors.shape[1])
 
+    @property
+    def context_vectors(self) -> Array:
+        """The vector of each context, [contexts, dim], of a model that `has_one_vector`."""
+        return self.vectors[:, 0] if self.tokens is None else np.stack([one.vector for one in self.tokens])
+
     def codes(self) -> list[Array]:
         """The vectors of each context, without padding: [n, dim]."""
         masks = [slice(None)] * len(self) if self.mask is None else self.mask
@@ -50,14 +58,14 @@ class Contexts:
     def select(self, places: Sequence[int]) -> Contexts:
         """The contexts at these places."""
         arrays: list[Any] = [array if array is None else array[[*places]] for array in self._arrays]
-        return Contexts(*arrays)
+        return replace(Contexts(*arrays), tokens=self.tokens and [self.tokens[place] for place in places])
 
     @classmethod
     def concatenated(cls, parts: Sequence[Contexts]) -> Contexts:
         """The contexts of several batches, padded to the most codes."""
         columns = zip(*(part._arrays for part in parts), strict=True)
         arrays: list[Any] = [None if column[0] is None else stacked(column) for column in columns]
-        return cls(*arrays)
+        return replace(cls(*arrays), tokens=[one for part in parts for one in part.tokens or ()] or None)
 
     @property
     def _arrays(self) -> tuple[Any, ...]:

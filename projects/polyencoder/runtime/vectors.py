@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyencoder.errors import InputError
+from polyencoder.errors import CheckpointError, InputError
+from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.vector_files import ON_DISK, VectorDtype, beside, map_array
 from polyencoder.text.batches import Array
 
@@ -22,14 +23,22 @@ class MappedFile(NamedTuple):
     """[n, dim], as stored."""
     scales: Array | None
     """float32 [n], of int8 rows."""
+    tokens: Array | None = None
+    """[tokens, token_dim], as stored; None if the index stores none."""
+    offsets: Array | None = None
+    """int64 [n + 1]: the tokens of row i are those from offsets[i] to offsets[i + 1]."""
 
     @classmethod
-    def open(cls, path: Path, *, dim: int, dtype: VectorDtype) -> MappedFile:
+    def open(
+        cls, path: Path, *, dim: int, dtype: VectorDtype = "float32", tokens: StoredTokens | None = None
+    ) -> MappedFile:
         """Maps a file. CheckpointError if it is missing, truncated, or of another shape or dtype."""
-        rows = map_array(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim))
-        if dtype != "int8":
-            return cls(rows, None)
-        return cls(rows, map_array(beside(path)["scales"], np.dtype(np.float32), shape=(len(rows),)))
+        rows, others = map_array(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim)), beside(path)
+        scales = map_array(others["scales"], np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
+        if tokens is None:
+            return cls(rows, scales)
+        stored = map_array(others["tokens"], np.dtype(tokens.dtype), shape=(-1, tokens.dim))
+        return cls(rows, scales, stored, map_array(others["offsets"], np.dtype(np.int64), shape=(len(rows) + 1,)))
 
     def vectors(self, places: slice | Array) -> Array:
         """The vectors of these rows, float32 [n, dim]."""
@@ -38,6 +47,16 @@ class MappedFile(NamedTuple):
             return (stored.astype(np.uint32) << 16).view(np.float32)
         vectors = stored.astype(np.float32, copy=False)
         return vectors if self.scales is None else vectors * self.scales[places, None]
+
+    def token_vectors(self, row: int) -> Array:
+        """The token vectors of a row, float32 [tokens, token_dim] of length 1."""
+        assert self.tokens is not None
+        assert self.offsets is not None
+        first, end = self.offsets[row : row + 2].tolist()
+        if not 0 <= first < end <= len(self.tokens):
+            raise CheckpointError("the offsets of an index's token vectors are damaged: build the index again")
+        vectors = self.tokens[first:end].astype(np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
 
 
 class TopK(NamedTuple):
@@ -78,6 +97,12 @@ class Vectors:
             places = file_of == file
             vectors[places] = self._files[file].vectors(rows[places] - self._starts[file])
         return vectors
+
+    def token_vectors(self, rows: Array) -> list[Array]:
+        """The token vectors of each of these rows, of an index that stores them."""
+        file_of = np.searchsorted(self._starts, rows, side="right") - 1
+        places = zip(file_of.tolist(), (rows - self._starts[file_of]).tolist(), strict=True)
+        return [self._files[file].token_vectors(row) for file, row in places]
 
     def best(self, score: Callable[[Array], Array], *, contexts: int, k: int, allowed: Array | None) -> TopK:
         """The k best of the allowed rows of each context; equal ones by their row. InputError for scores that are nan.

@@ -15,6 +15,7 @@ from polyencoder.index.certificate import ShortlistOptions
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.runtime import Contexts, FolderIndex, Ranker
+from polyencoder.runtime.late import TokenVectors
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import CONTEXT, PAIR, Array, Ids
 from polyencoder.text.memory import TextMemory
@@ -30,7 +31,7 @@ class GraphForward:
     def __init__(self, ranker: Ranker, *, max_tokens: int = ServerConfig.batch_tokens) -> None:
         self.ranker: Any = ranker
         self.max_tokens = max_tokens
-        self._kept = TextMemory[Array](lambda vector: vector.nbytes, limit=_KEPT_BYTES)
+        self._kept = TextMemory[TokenVectors](lambda one: one.vector.nbytes + one.tokens.nbytes, limit=_KEPT_BYTES)
 
     def prepare_thread(self) -> None:
         pass  # onnxruntime has threads of its own
@@ -38,29 +39,28 @@ class GraphForward:
     def __call__(self, kind: str, tokens: Sequence[Any]) -> list[Any]:
         """The result of each."""
         if kind == PAIR:
-            return self.ranker.score_ids(tokens).tolist()
+            return self.ranker.score_ids(tokens, read=self._candidates).tolist()
         if kind == CONTEXT:
             contexts = self.ranker.encode_context_ids(tokens)
             return [contexts.select([row]) for row in range(len(tokens))]
         return self._candidates(tokens)
 
-    def _candidates(self, tokens: Sequence[Ids]) -> list[Array]:
+    def _candidates(self, tokens: Sequence[Ids]) -> list[TokenVectors]:
         """Encodes candidates, those with equal tokens once, or takes them from the cache."""
         keys = [array("i", ids).tobytes().hex() for ids in tokens]
         found = {key: vector for key in keys if (vector := self._kept.get(key)) is not None}
         if new := {key: ids for key, ids in zip(keys, tokens, strict=True) if key not in found}:
-            # copies, as a view would keep its whole batch in memory
-            vectors = map(np.copy, self.ranker.encode_candidate_ids([*new.values()]))
-            read = dict(zip(new, vectors, strict=True))
+            read = dict(zip(new, self.ranker.read_candidate_ids([*new.values()]), strict=True))
             self._kept.update(read)
             found |= read
         return [found[key] for key in keys]
 
-    def score(self, context: Contexts, candidates: Sequence[Array]) -> Array:
-        return self.ranker.score_vectors(context, np.stack(candidates))[0]
+    def score(self, context: Contexts, candidates: Sequence[TokenVectors]) -> Array:
+        scores: Array = self.ranker.rescore(context, candidates)[0]
+        return scores
 
     def embeddings(self, kind: str, encoded: Sequence[Any]) -> Array:
-        return np.stack([one.vectors[0, 0] if kind == CONTEXT else one for one in encoded])
+        return np.stack([one.context_vectors[0] if kind == CONTEXT else one.vector for one in encoded])
 
     def searcher(
         self, index: FolderIndex, options: SearchOptions, *, reranker: None, rerank_k: None, **settings: Any
@@ -68,7 +68,7 @@ class GraphForward:
         for field in fields(options):
             if field.name not in _SEARCHED and getattr(options, field.name) not in (field.default, 0):
                 raise _unavailable(field.name)
-        return self.ranker.searcher(index, options, **settings)
+        return self.ranker.searcher(index, options, read=self._candidates, **settings)
 
     def find(
         self, searcher: _Search, encoded: Sequence[Contexts], contexts: Sequence[Sequence[str]]

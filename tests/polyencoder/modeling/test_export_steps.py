@@ -44,6 +44,26 @@ def test_contexts_and_candidates(make_ranker, sentences, architecture, fields, o
 
 
 @torch.no_grad()
+def test_tokens_and_turns(make_ranker, sentences):
+    """A late-interaction encoder's steps: as many turns as tokens, of which the mask says how many there are."""
+    ranker = make_ranker("late", turn_end=3)
+    model, text = ranker.model.eval(), ranker.text
+    steps = model.export_steps()
+    contexts, candidates = text.contexts(TURNS), text.candidates(sentences)
+    given = contexts.ids, contexts.mask
+    found = dict(zip(steps[CONTEXT].outputs, steps[CONTEXT](*given), strict=True))
+    read, expected = model.read_contexts(contexts), model.encode_context(contexts)
+    assert found["codes_mask"].sum(1).tolist() == [1, 2, 1]
+    torch.testing.assert_close(found["vectors"], expected.vectors)
+    for name, own in (("vector", read.vectors), ("tokens", read.tokens), ("turns", read.turns)):
+        torch.testing.assert_close(found[name], own)
+    read_candidates = model.read_candidates(candidates)
+    vectors, tokens = steps[CANDIDATES](candidates.ids, candidates.mask)
+    torch.testing.assert_close(vectors, torch.stack([one.vector for one in read_candidates]))
+    torch.testing.assert_close(tokens[candidates.mask], torch.cat([one.tokens for one in read_candidates]))
+
+
+@torch.no_grad()
 def test_pairs(make_ranker, sentences):
     """A cross-encoder's step reads sequences that are joined already: context, then candidate in segment 1."""
     ranker = make_ranker("cross")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError
 from polyencoder.modeling import late
 from polyencoder.modeling.late import LateEncoder
 from polyencoder.modeling.transfer import transfer_weights
@@ -238,8 +238,6 @@ def test_embeddings_are_those_of_its_bi_encoder(make_model, make_late, text):
 
 
 def test_what_it_does_not_do_is_an_error(make_late, make_config):
-    with pytest.raises(InputError, match="a late-interaction encoder is not exported to ONNX"):
-        make_late().export_steps()
     with pytest.raises(ConfigError, match="token_dim is 0; it must be at least 1"):
         make_config("late", token_dim=0)
 
@@ -251,6 +249,6 @@ def test_from_a_backbone_its_turns_end_where_the_tokenizer_says(backbone_folder,
     assert ranker.model.config.turn_end == end
     ranker.save_pretrained(tmp_path / "late")
     again = Ranker.from_pretrained(tmp_path / "late", device="cpu")
-    read = again.model._read_context(again.text.contexts(CONTEXTS))
+    read = again.model.read_contexts(again.text.contexts(CONTEXTS))
     assert read.turns.size(1) == (1 if turn_separator == "none" else 3)
     assert torch.equal(again.score(CONTEXTS, ["hello"]), ranker.score(CONTEXTS, ["hello"]))

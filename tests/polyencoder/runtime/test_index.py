@@ -11,8 +11,10 @@ import pytest
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.calibration import Calibration
 from polyencoder.export.onnx import quantize_int8
+from polyencoder.index import searcher
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.runtime import Ranker
+from polyencoder.runtime import ranker as runtime_ranker
 from polyencoder.runtime import vectors as runtime_vectors
 from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import TOKENIZER, WEIGHTS
@@ -96,6 +98,42 @@ def test_probabilities(exported, records, tmp_path, monkeypatch):
         assert len(asked) == 1  # for the hits that probabilities need, too
     finally:
         ranker.calibration = None  # other tests share it
+
+
+@pytest.mark.parametrize("stored", [None, "int8", "float16"])
+def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sentences, tmp_path, monkeypatch, stored):
+    for module in (runtime_ranker, searcher):
+        monkeypatch.setattr(module, "OWN_K", 5)  # and others follow
+    ranker, folder = exported("late")
+    index = ranker.index(records, tmp_path / "index", store_tokens=stored, shard_size=7)
+    index.remove(["3", "4"])
+    small = Ranker.from_pretrained(folder)
+    opened = small.open_index(tmp_path / "index")
+    read = []
+    monkeypatch.setattr(
+        small, "read_candidate_ids", lambda ids: read.append(len(ids)) or Ranker.read_candidate_ids(small, ids)
+    )
+    for context in (sentences[:2], "hi"):
+        for settings in ({"top_k": 99}, {"top_k": 3}, {"filter": {"part": [0, 1]}}):
+            found, expected = small.search(context, opened, **settings), ranker.search(context, index, **settings)
+            assert [hit.id for hit in found] == [hit.id for hit in expected]
+            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-4, abs=1e-4)
+            scores, by_torch = ([hit.rerank_score for hit in hits if hit.rerank_score] for hits in (found, expected))
+            assert len(scores) == len(by_torch) >= 3
+            assert scores == pytest.approx(by_torch, rel=1e-4, abs=1e-4)
+    assert sum(read) == (0 if stored else 6 * 5)
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    ranker.calibration = small.calibration = Calibration(0.2, -3.0, fingerprint)
+    try:
+        for settings in ({"top_k": 99}, {"min_probability": 0.1}):
+            expected, found = (one.search("hi", tmp_path / "index", **settings) for one in (ranker, small))
+            assert [hit.id for hit in found] == [hit.id for hit in expected]
+            same = [hit.probability for hit in found if hit.probability is not None]
+            assert same == pytest.approx([hit.probability for hit in expected if hit.probability is not None], abs=1e-4)
+            assert 0 < len(same) <= 10
+    finally:
+        ranker.calibration = None  # other tests share it
+        opened.close()
 
 
 def test_an_index_of_another_model(exported, records, tmp_path):

@@ -9,6 +9,7 @@ import sys
 import httpx
 import numpy as np
 import pytest
+import torch
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import Calibration
@@ -65,6 +66,8 @@ def folder(make_ranker, tmp_path_factory):
     def make(architecture, **fields):
         place = tmp_path_factory.mktemp(architecture)
         ranker = make_ranker(architecture, **fields)
+        if architecture == "late":
+            torch.nn.init.constant_(ranker.model.exits, 1e-3)
         ranker.save_pretrained(place / "model")
         export_onnx(ranker, place / "model")
         calibration = Calibration(0.5, -3.0, model_fingerprint(ranker.model, ranker.text))
@@ -76,7 +79,7 @@ def folder(make_ranker, tmp_path_factory):
     return make
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "convert"])
+@pytest.mark.parametrize("architecture", ["bi", "poly", "late", "cross", "convert"])
 def test_the_answers_of_torch(folder, architecture):
     model = folder(architecture)
     index = () if architecture == "cross" else (str(model.with_name("replies")),)
@@ -171,11 +174,11 @@ def test_requests_that_need_torch(folder):
 def test_candidates_are_encoded_once(folder, monkeypatch):
     forward, *_ = graph_forward.load(ServerConfig(model=str(folder("bi")), backend="onnx", threads=1))
     ranker = forward.ranker
-    ids, encode, asked = ranker.text.candidate_ids([*TEXTS, TEXTS[0]]), ranker.encode_candidate_ids, []
-    expected = encode(ids)
-    monkeypatch.setattr(ranker, "encode_candidate_ids", lambda given: asked.append(len(given)) or encode(given))
+    ids, read, asked = ranker.text.candidate_ids([*TEXTS, TEXTS[0]]), ranker.read_candidate_ids, []
+    expected = ranker.encode_candidate_ids(ids)
+    monkeypatch.setattr(ranker, "read_candidate_ids", lambda given: asked.append(len(given)) or read(given))
     for some in (ids[:2], ids, ids[::-1]):
-        found = np.stack(forward(CANDIDATE, some))
+        found = np.stack([one.vector for one in forward(CANDIDATE, some)])
         np.testing.assert_allclose(found, expected[[ids.index(one) for one in some]], atol=1e-5)
     assert asked == [2, len(TEXTS) - 2]
 

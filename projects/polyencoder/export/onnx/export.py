@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -54,8 +54,9 @@ def export_onnx(
 ) -> None:
     """Exports a ranker as ONNX graphs, for `Ranker.from_pretrained(folder, backend="onnx")`.
 
-    A bi- or poly-encoder becomes `context.onnx` and `candidates.onnx`, a cross-encoder `scorer.onnx`; their inputs and
-    outputs are those of `polyencoder.modeling.export_steps`. `model.safetensors` is neither needed nor written.
+    A bi-, poly- or late-interaction encoder becomes `context.onnx` and `candidates.onnx`, a cross-encoder
+    `scorer.onnx`; their inputs and outputs are those of `polyencoder.modeling.export_steps`. `model.safetensors` is
+    neither needed nor written.
 
     Args:
         ranker: a ranker of torch.
@@ -94,7 +95,10 @@ def export_onnx(
             for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
                 written.enter_context(atomic_write(target / name)).write_text(content, encoding="utf-8")
         candidates = candidate_fingerprint(model, text) if model.has_vectors else None
-        described = Description(weights, candidates, differences, digests, model.has_one_vector)
+        score = {name: weight.tolist() for name, weight in model.export_weights().items()} or None
+        described = Description(
+            weights, candidates, differences, digests, model.has_one_vector, score, model.token_fingerprint
+        )
         description.write_text(described.to_json(), encoding="utf-8")
         for name in (DESCRIPTION, *map(int8_name, steps)):
             (target / name).unlink(missing_ok=True)
@@ -169,7 +173,8 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
     deviations, largest = [], 0.0
     for rows in batches:
         with torch.no_grad():
-            expected = _real(step(*_inputs(step, rows, pad_id=pad_id)), step.outputs)
+            inputs = _inputs(step, rows, pad_id=pad_id)
+            expected = _real(step, dict(zip(step.outputs, step(*inputs), strict=True)), mask=inputs[1])
         try:
             outputs = graph(*zip(*rows, strict=True))
         except Exception as error:  # onnxruntime's own exceptions share no base but Exception
@@ -177,7 +182,7 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
                 f"{name}: onnxruntime cannot run the graph ({first_line(error)}), so nothing was written: this "
                 "backbone cannot be exported with these versions of torch and transformers"
             ) from error
-        found = _real(map(torch.from_numpy, outputs.values()), outputs)
+        found = _real(step, {name: torch.from_numpy(output) for name, output in outputs.items()}, mask=inputs[1])
         same_shape = found.shape == expected.shape
         deviations.append((found - expected).abs().max().item() if same_shape else float("inf"))
         largest = max(expected.abs().max().item(), largest)
@@ -191,11 +196,13 @@ def _check(step: Step, batches: list[Rows], path: Path, *, name: str, pad_id: in
     return relative
 
 
-def _real(outputs: Iterable[Tensor], names: Iterable[str]) -> Tensor:
-    """The unmasked values of a step's outputs, flattened."""
-    named = dict(zip(names, outputs, strict=True))
-    mask = named.pop("codes_mask", None)
-    return torch.cat([(tensor if mask is None else tensor[mask]).flatten() for tensor in named.values()])
+def _real(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
+    """The values of a step's outputs without those of padding, flattened; `mask` is that of the tokens."""
+    masks = {step.axes("mask"): mask}
+    if "codes_mask" in outputs:
+        masks[step.axes("codes_mask")] = outputs.pop("codes_mask")
+    own = {name: masks.get(step.axes(name)) for name in outputs}
+    return torch.cat([(x if own[name] is None else x[own[name]]).flatten() for name, x in outputs.items()])
 
 
 @contextmanager

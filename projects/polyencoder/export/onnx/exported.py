@@ -40,6 +40,10 @@ class Exported:
     """That of an index's vectors; an int8 ranker's are others. None for a cross-encoder."""
     has_one_vector: bool
     """As `RankerModel.has_one_vector`."""
+    score: Mapping[str, Sequence[float]] | None = None
+    """`RankerModel.export_weights`; None of models whose scores need none."""
+    token_fingerprint: str | None = None
+    """As `RankerModel.token_fingerprint`; an int8 ranker's are others."""
 
     @classmethod
     def open(
@@ -82,8 +86,10 @@ class Exported:
             graphs,
             precision,
             {"float32": description.weights + suffix},
-            None if candidates is None else candidates + suffix,
+            candidates and candidates + suffix,
             description.has_one_vector,
+            description.score,
+            description.tokens and description.tokens + suffix,
         )
 
     @property
@@ -94,7 +100,12 @@ class Exported:
     @property
     def reads_pairs(self) -> bool:
         """As `RankerModel.reads_pairs`."""
-        return SCORER in self.graphs
+        return not self.has_vectors or self.score is not None
+
+    @property
+    def has_vectors(self) -> bool:
+        """As `RankerModel.has_vectors`."""
+        return SCORER not in self.graphs
 
     def merged(self) -> Exported:
         """As `RankerModel.merged`."""

@@ -34,6 +34,9 @@ Precision = Literal["float32", "int8"]
 
 _GRAPHS: tuple[Set[str], ...] = ({CONTEXT, CANDIDATES}, {SCORER})  # of one model
 
+SCORE = {"exits", "scale", "token_weight"}
+"""The weights of a late-interaction encoder's score."""
+
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
 QUANTIZATION = 2
@@ -76,6 +79,10 @@ class Description:
     """The SHA-256 of each graph's file, by its name."""
     has_one_vector: bool
     """As `RankerModel.has_one_vector`."""
+    score: dict[str, list[float]] | None = None
+    """`RankerModel.export_weights` of a late-interaction encoder; None of other models."""
+    tokens: str | None = None
+    """`RankerModel.token_fingerprint`."""
     quantization: int = QUANTIZATION
     """That of its int8 graphs, if any."""
     format_version: int = FORMAT_VERSION
@@ -97,6 +104,8 @@ def _checked(values: dict[str, Any]) -> Description:
     check_fields(description)
     if description.differences.keys() not in _GRAPHS:
         raise ValueError(f"differences are of {[*description.differences]}, not of a model's graphs")
+    if description.score is not None and description.score.keys() != SCORE:
+        raise ValueError(f"score has {[*description.score]}, not {', '.join(sorted(SCORE))}")
     return description
 
 

@@ -21,8 +21,10 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.contexts import by_vector
 from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.families import family
+from polyencoder.modeling.late import LateEncoder
 from polyencoder.packages import require
 from polyencoder.scoring import ContextEncoding, Keys
+from polyencoder.scoring.tokens import Texts, TokenVectors, packed, stacked
 from polyencoder.storage.checkpoint import check_config
 from polyencoder.storage.names import CANDIDATES, CONFIG, CONTEXT, SCORER
 from polyencoder.text import TextEncoder, TokenBatch
@@ -112,6 +114,58 @@ class OnnxCrossEncoder(_Exported, CrossEncoder):
         return run(self._scorer, tokens)["scores"].to(tokens.ids.device)
 
 
+class OnnxLateEncoder(OnnxSeparable, LateEncoder):
+    """A late-interaction encoder of two graphs, and the weights of its score."""
+
+    def __init__(self, config: RankerConfig, *, context: Graph, candidates: Graph, exported: Exported) -> None:
+        super().__init__(config, context=context, candidates=candidates)
+        weights = {name: torch.tensor(weight) for name, weight in (exported.score or {}).items()}
+        self.exits, self.token_weight = (
+            nn.Parameter(weights[name], requires_grad=False) for name in ("exits", "token_weight")
+        )
+        self._token_fingerprint = exported.token_fingerprint
+
+    @property
+    def exit_weights(self) -> Tensor:
+        return self.exits
+
+    @property
+    def token_fingerprint(self) -> str | None:
+        return self._token_fingerprint
+
+    def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
+        found = {name: output.to(self.place.device) for name, output in run(self._context, tokens).items()}
+        turns = found["codes_mask"].sum(1).tolist()
+        weights = tokens.mask / tokens.mask.sum(1, keepdim=True).clamp(min=1)
+        read = [
+            Texts(*(part[None] for part in (vector, own[:length], weight[:length], means[:n])))
+            for vector, own, weight, means, length, n in zip(
+                found["vector"], found["tokens"], weights, found["turns"], _lengths(tokens), turns, strict=True
+            )
+        ]
+        most = max(turns, default=0)
+        return ContextEncoding(found["vectors"][:, :most], found["codes_mask"][:, :most], tokens=read)
+
+    def read_contexts(self, tokens: TokenBatch) -> Texts:
+        read = self.encode_context(tokens).tokens
+        assert read is not None
+        return stacked(read)
+
+    def read_candidates(self, tokens: TokenBatch) -> list[TokenVectors]:
+        found = {name: output.to(self.place.device) for name, output in run(self._candidates, tokens).items()}
+        rows = zip(found["vectors"], found["tokens"], _lengths(tokens), strict=True)
+        return [TokenVectors(vector, own[:length]) for vector, own, length in rows]
+
+    def _read_candidate(self, tokens: TokenBatch) -> Texts:
+        return self._candidate_texts(*packed(self.read_candidates(tokens)))
+
+
+def _lengths(tokens: TokenBatch) -> list[int]:
+    """The number of tokens of each text, at least 1, as a late-interaction encoder reads them."""
+    lengths: list[int] = tokens.mask.sum(1).clamp(min=1).tolist()
+    return lengths
+
+
 OnnxRanker = OnnxSeparable | OnnxCrossEncoder
 
 
@@ -148,7 +202,11 @@ def load_onnx(
     if SCORER in graphs:
         model = OnnxCrossEncoder(config, scorer=graphs[SCORER])
     else:
-        model = OnnxSeparable(config, context=graphs[CONTEXT], candidates=graphs[CANDIDATES])
+        both = {"context": graphs[CONTEXT], "candidates": graphs[CANDIDATES]}
+        if exported.score is None:
+            model = OnnxSeparable(config, **both)
+        else:
+            model = OnnxLateEncoder(config, **both, exported=exported)
         model.candidate_fingerprint = exported.candidate_fingerprint
     model.weights_fingerprints = exported.weights_fingerprints
     model.precision = precision

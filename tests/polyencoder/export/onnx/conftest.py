@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable
 
 import pytest
+import torch
 from filelock import FileLock
 
 from polyencoder import Ranker
 from polyencoder.config import DenseConfig
 from polyencoder.export.onnx import export_onnx, exporters
 from polyencoder.modeling.export_steps import CandidatesStep
+from polyencoder.modeling.late import SPEED
 from polyencoder.text import TextEncoder
 
 KINDS = {
@@ -31,6 +33,8 @@ KINDS = {
     "bi-mlp": ("bi", {"candidate_mlp": True, "share_encoders": True}),
     # more codes than a context has tokens: the graph takes the other side of min(codes, length)
     "poly-many_codes": ("poly", {"context_vectors": "first_n_last", "n_codes": 60}),
+    "late": ("late", {"turn_end": 3, "reduction": "mean"}),
+    "late-map": ("late", {"token_dim": 8, "normalize": True, "output_scaling": 3.0, "share_encoders": True}),
     "cross": ("cross", {}),
     "cross-mean": ("cross", {"reduction": "mean", "pair_start": True, "output_scaling": 2.0}),
     "cross-head": ("cross", {"dense": (DenseConfig(8, "gelu", norm_eps=1e-5),), "pair_start": "end"}),
@@ -44,6 +48,7 @@ BY_CURRENT_EXPORTER = {
     "poly-turns": 0,
     "poly-multihead": 0,
     "poly-many_codes": 0,
+    "late": 0,
     "cross": 1,
 }
 
@@ -87,6 +92,10 @@ def exported(make_model, make_backbone_config, tokenizer, tmp_path_factory, trac
             architecture, fields = KINDS[kind]
             backbone = make_backbone_config(n_layers=BY_CURRENT_EXPORTER.get(kind, 2))
             model = make_model(architecture, backbone=backbone, **fields)
+            if architecture == "late":
+                with torch.no_grad():  # all exits and tokens count
+                    model.exits.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]) / SPEED)
+                    model.token_weight.copy_(torch.linspace(-1, 1, model.token_dim))
             ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
             folder = base / f"onnx-{kind}"
             with FileLock(f"{folder}.lock"), pytest.MonkeyPatch.context() as patch:

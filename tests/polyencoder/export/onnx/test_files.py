@@ -67,6 +67,10 @@ def test_graphs_are_compared_with_their_digests(folder):
         (lambda values: values.update(candidates=3), r"damaged \(ConfigError: candidates is .*; it must be a text or"),
         (lambda values: values.update(differences=None), r"damaged \(ConfigError: differences is None"),
         (
+            lambda values: values.update(score={}),
+            r"damaged \(ValueError: score has \[\], not exits, scale, token_weight",
+        ),
+        (
             lambda values: values.update(differences={"a.onnx": 0}),
             r"damaged \(ValueError: differences are of \['a.onnx'",
         ),

@@ -1,0 +1,60 @@
+"""Late interaction in numpy: the formulas of `polyencoder.modeling.late`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from polyencoder.text.batches import Array
+
+
+class TokenVectors(NamedTuple):
+    """The vectors of one candidate."""
+
+    vector: Array
+    """[dim]"""
+    tokens: Array
+    """[tokens, token_dim], each of length 1, for a late-interaction encoder; empty for other models."""
+
+
+class ContextTokens(NamedTuple):
+    """What a late-interaction encoder compares of one context, besides the vectors of its search."""
+
+    vector: Array
+    """[dim]"""
+    tokens: Array
+    """[tokens, token_dim], each of length 1."""
+    turns: Array
+    """[turns, dim], each of length 1, the latest last."""
+
+
+class LateScore:
+    """score(x, c) = w_1 x.c + s (w_2 M(c, x) + w_3 M(x, c) + w_4 max_j cos(y_j, c) + w_5 cos(y_m, c)).
+
+    Args:
+        weights: w as `exits`, s as `scale`, and `token_weight`, [token_dim], whose product with a candidate's token is
+            the softmax logit of that token's weight.
+    """
+
+    def __init__(self, weights: Mapping[str, Sequence[float]]) -> None:
+        self._exits, (self._scale,), self._token_weight = (
+            np.array(weights[name], dtype=np.float32) for name in ("exits", "scale", "token_weight")
+        )
+
+    def __call__(self, context: ContextTokens, candidates: Sequence[TokenVectors]) -> Array:
+        """The scores of candidates, at least one: float32 [candidates]."""
+        lengths = [len(one.tokens) for one in candidates]
+        starts = np.cumsum([0, *lengths[:-1]])
+        tokens = np.concatenate([one.tokens for one in candidates])
+        similarities = tokens @ context.tokens.T
+        logits = tokens @ self._token_weight * np.float32(tokens.shape[1] ** 0.5)
+        shares = np.exp(logits - np.repeat(np.maximum.reduceat(logits, starts), lengths))
+        forth = np.add.reduceat(shares * similarities.max(1), starts) / np.add.reduceat(shares, starts)
+        back = np.maximum.reduceat(similarities, starts).mean(1)
+        vectors = np.stack([one.vector for one in candidates])
+        turns = vectors @ context.turns.T / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
+        cosines = np.stack([forth, back, turns.max(1), turns[:, -1]], axis=1)
+        scores: Array = self._exits[0] * (vectors @ context.vector) + self._scale * (cosines @ self._exits[1:])
+        return scores
