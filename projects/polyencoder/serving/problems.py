@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.index.folder.files import IndexBusy
 from polyencoder.serving.service import Service
 from polyencoder.serving.sessions import NoSession, SessionBusy
@@ -113,6 +113,9 @@ def handle_problems(app: FastAPI) -> None:
     async def http(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         message = str(error.detail)
+        if error.status_code == 400 and error.__cause__ is not None:  # FastAPI does not say what of the body
+            cause = first_line(error.__cause__)
+            return problem(422, f"the body cannot be read ({cause:.120}): send JSON in UTF-8, not compressed")
         if "route" not in request.scope and error.status_code == 404:
             message = f"there is no {request.url.path:.100}; /docs lists the routes. Chats are POST /v1/chat"
         return problem(error.status_code, message, headers=error.headers)

@@ -46,7 +46,9 @@ class Result(BaseModel):
     relevance_score: float = Field(
         description="0 to 1: the probability if the model is calibrated, else a sigmoid of the score."
     )
-    document: Document | None = Field(default=None, description="The document as an object, with `return_documents`.")
+    document: dict[str, Any] | None = Field(
+        default=None, description="The document as it was sent, a text as `{text}`, with `return_documents`."
+    )
 
 
 class RerankResponse(Answer):
@@ -75,7 +77,7 @@ async def _rerank(request: RerankRequest, service: Serving, *, version: str, doc
     return RerankResponse(
         **answer_fields("rerank", model=service.name, tokens=tokens),
         results=[
-            Result(index=place, relevance_score=relevance, document=objects[place] if documents else None)
+            Result(index=place, relevance_score=relevance, document=objects[place].model_dump() if documents else None)
             for place, relevance in order
         ],
         meta={"api_version": {"version": version}},

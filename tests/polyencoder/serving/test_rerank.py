@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 
@@ -63,12 +64,13 @@ def test_coheres_client_shows_what_was_wrong(serve):
 @pytest.mark.parametrize("route", ["/v1/rerank", "/rerank", "/v2/rerank"])
 def test_each_route_ranks_and_only_version_1_gives_documents_back(serve, route):
     client = serve("cross", records=None)
-    documents = [DOCUMENTS[0], {"text": DOCUMENTS[1], "id": 7}, *DOCUMENTS[2:]]
+    documents = [DOCUMENTS[0], {"text": DOCUMENTS[1], "id": 7, "title": None}, *DOCUMENTS[2:]]
     asked = {"query": QUERY, "documents": documents, "return_documents": True, "max_chunks_per_doc": 1}
     answer = client.post(route, json=asked)
     assert_same(results(answer), expected(client.service.engine.ranker))
     given = {one["index"]: one.get("document") for one in answer.json()["results"]}
-    assert given[1] == (None if route == "/v2/rerank" else {"text": DOCUMENTS[1], "id": 7})
+    assert given[1] == (None if route == "/v2/rerank" else documents[1])
+    assert given[0] == (None if route == "/v2/rerank" else {"text": documents[0]})
     assert answer.json()["usage"]["total_tokens"] > 0
 
 
@@ -124,6 +126,22 @@ def test_what_is_not_json_is_said_with_its_place(shared):
     assert answer.json()["error"]["param"] is None
     answer = shared.post("/v1/rerank", content=b'{"query": x}', headers={"Content-Type": "application/json"})
     assert (answer.json()["message"][:20], answer.json()["error"]["param"]) == ("the body is not JSON", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (gzip.compress(b'{"query": "a"}'), "can't decode byte"),
+        ('{"query": "für"}'.encode("latin-1"), "can't decode byte"),
+        (b"[" * 100_000, "recursion"),
+        (b'{"top_n": ' + b"9" * 5000 + b"}", "4300 digits"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_said_with_what_to_send(shared, body, cause):
+    answer = shared.post("/v1/rerank", content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert cause in answer.json()["message"]
+    assert answer.json()["message"].endswith("send JSON in UTF-8, not compressed")
 
 
 def test_score_takes_one_with_many_or_pairs(serve):
