@@ -54,6 +54,7 @@ async def info(service: Serving) -> dict[str, Any]:
         "dtype": service.config.model_dtype,
         "device": str(ranker.device),
         "calibrated": ranker.calibration is not None,
+        "search_calibrated": service.search_calibrated,
         "embeddings": ranker.model.has_one_vector,
         "feedback": service.config.feedback is not None,
         "examples": service.config.examples,

@@ -136,7 +136,7 @@ async def find_hits(
     least = min_probability
     if least is None and not options.words_only:  # results by words have no probabilities
         least = service.config.min_probability
-    if least is not None and index is not None and (service.reranker or engine.ranker).calibration is None:
+    if least is not None and index is not None and not service.search_calibrated:
         raise not_calibrated()
     settings = (options, least, keep_turns)
     remote = index is not None and index.remote

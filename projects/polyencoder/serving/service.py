@@ -94,6 +94,11 @@ class Service:
         """The model's name in answers: the last part of its path, since paths are private."""
         return Path(self.config.model).name or "model"
 
+    @property
+    def search_calibrated(self) -> bool:
+        """Whether results of searches have probabilities: they are the cross-encoder's, if it reranks."""
+        return (self.reranker or self.engine.ranker).calibration is not None
+
     def searcher(self, options: SearchOptions, min_probability: LeastProbability | None, keep_turns: bool) -> Any:
         """A searcher of the newest state of the index.
 

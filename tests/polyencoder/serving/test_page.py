@@ -173,6 +173,36 @@ def test_a_search_says_how_likely_each_result_is_and_how_it_was_found(serve, bro
     assert "every candidate of the index was compared" in all_of("#search .note")[0].text
 
 
+@pytest.mark.parametrize("which", ["ranker", "reranker"])
+def test_probabilities_of_a_search_are_those_of_the_model_that_orders_it(
+    serve, make_ranker, browser, wait, all_of, calibrated, which
+):
+    """Where that model has none, neither "none of these" nor an error takes their place."""
+    ranker, reranker = make_ranker("bi"), make_ranker("cross")
+    (ranker if which == "ranker" else reranker).calibration = calibrated.calibration
+    client = serve(ranker, reranker=reranker)
+    info = client.get("/info").json()
+    assert (info["calibrated"], info["search_calibrated"]) == (which == "ranker", which == "reranker")
+    browser.get(f"{client.base_url}#search")
+    example = wait(lambda: all_of("#search .examples button"))[0]
+    assert ("not calibrated" in all_of("#about")[0].text) == (which == "ranker")
+    example.click()
+    shown = [figures(one) for one in wait(lambda: all_of("#search li"))]
+    assert [set(one) == {"probability"} for one in shown[-2:]] == [False, which == "reranker"]
+    assert all(("probability" in one) == (which == "reranker") for one in shown)
+    assert ("not calibrated" in all_of("#search .note")[0].text) == (which == "ranker")
+
+
+def test_a_search_without_results_says_no_more_than_that(serve, browser, wait, all_of, calibrated):
+    client = serve(calibrated, min_probability=1.0, examples=("any pets ?",))
+    browser.get(f"{client.base_url}#search")
+    wait(lambda: all_of("#search .examples button"))[0].click()
+    wait(lambda: all_of("#search .results h2"))
+    assert all_of("#search .results h2")[0].text == "No candidate was good enough."
+    assert not all_of("#search li")
+    assert all_of("#search .note")[0].text == ""
+
+
 def test_texts_are_sorted_with_the_keyboard_alone(serve, browser, wait, all_of):
     from selenium.webdriver.common.keys import Keys
 

@@ -25,7 +25,7 @@ async function introduce() {
   try {
     const info = await introduced();
     const candidates = info.candidates === null ? "no index" : `${info.candidates} candidates`;
-    const probable = info.calibrated ? "calibrated" : "not calibrated: scores without probabilities";
+    const probable = info.search_calibrated ? "calibrated" : "not calibrated: scores without probabilities";
     at("kept").textContent = info.feedback ? "It keeps those that you rate, with the question." : "It keeps nothing of them.";
     at("about").textContent = `${info.model} (${info.architecture} model), ${candidates}, ${probable}`;
     if (info.candidates === null) {
@@ -42,7 +42,7 @@ async function introduce() {
 }
 
 // Messages to try: the server's, or the first sentences of a few candidates, so that they are of what the index is about.
-async function offer({ examples, calibrated }) {
+async function offer({ examples, search_calibrated: calibrated }) {
   let texts = examples;
   if (!texts.length) {
     const some = { query: "hello", top_k: 3, ...(calibrated ? { min_probability: 0 } : {}) };

@@ -19,12 +19,14 @@ export function fill(shown, answer, asked, failed) {
     const width = one.probability ?? (high > low ? (scores[place] - low) / (high - low) : 1);
     list.append(candidate(one, width, answer, asked, failed));
   });
-  if (info.calibrated) list.append(noneOf(results));
+  const calibrated = results.some((one) => one.probability !== undefined);
+  if (calibrated) list.append(noneOf(results));
   const how = [...new Set(results.map((one) => HOW[one.found]).filter((one) => one))];
-  const measure = info.calibrated
+  const measure = calibrated
     ? "Probability: that a candidate is the right one, among all that there are."
     : "The model is not calibrated: bars show scores, from the lowest shown to the highest.";
-  shown.querySelector(".note").textContent = [measure, ...how.map((one) => `Found ${one}.`)].join(" ");
+  const note = results.length ? [measure, ...how.map((one) => `Found ${one}.`)] : [];
+  shown.querySelector(".note").textContent = note.join(" ");
 }
 
 // "5 candidates in 12.3 ms (tokenize 0.3, ...)"
