@@ -19,7 +19,7 @@ index.folder.__init__ index.folder.catalogue index.folder.conditions index.folde
 index.folder.schema index.folder.words
 ranker.__init__ ranker.diversity ranker.protocol ranker.ranked ranker.selector
 runtime.__init__ runtime.faiss runtime.index runtime.late runtime.ranker runtime.scoring runtime.vectors
-settings.__init__ settings.base settings.fields settings.messages settings.yaml_file
+settings.__init__ settings.base settings.common settings.fields settings.messages settings.yaml_file
 storage.__init__ storage.digests storage.fingerprint storage.names storage.temporary storage.versioned
 text.__init__ text.batches text.context text.dialogue text.encoder text.memory text.options
 text.subwords.__init__ text.subwords.tokenizer text.subwords.words

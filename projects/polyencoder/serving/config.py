@@ -10,9 +10,9 @@ from cyclopts import Parameter
 from pydantic import BeforeValidator, Field
 
 from polyencoder.checks import check_place
-from polyencoder.config import Backend, WeightDtype
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Needs, Parlai, Positive
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -55,15 +55,13 @@ class Limits(Settings):
 
 
 @settings()
-class ServerConfig(Settings):
+class ServerConfig(RankerSettings):
     """The settings of `polyencoder serve`.
 
     Raises:
         ConfigError: contradictory settings, or an address that other machines can reach without a key.
     """
 
-    model: Annotated[str, Parameter(alias="-m")]
-    """A model folder, a model file of parlai train_model, or a hub id."""
     index: Annotated[tuple[str, ...], BeforeValidator(_places), Parameter(alias="-i")] = ()
     """The index to search: a folder, or its address, milvus:... or postgres://... (default: none, it only reranks).
     Repeat it to search several as one, which cannot be changed."""
@@ -94,12 +92,6 @@ class ServerConfig(Settings):
     """Worker processes, each with its own model; they share one index."""
     threads: Count | None = None
     """Threads of each worker's model (default: torch's, divided among the workers)."""
-    device: str | None = None
-    """For example cpu or cuda:1 (default: CUDA if available)."""
-    model_dtype: WeightDtype = "float32"
-    """Precision of the encoder: bfloat16 is faster on machines that support it."""
-    backend: Backend = "torch"
-    """Inference backend: torch, or, for an exported folder, onnx or onnx-int8."""
     batch_tokens: Count = 4096
     """Maximum tokens of a batch through the model; a longer text is a batch of its own."""
     sessions: Annotated[str | None, Needs("index")] = None
