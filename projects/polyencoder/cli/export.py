@@ -60,11 +60,7 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
     examples = read_examples(settings.check, columns=settings.columns.columns)[0] if settings.check else []
     ranker = Ranker.from_pretrained(model, device="cpu")
     if settings.quantize:
-        try:
-            ranker.model.quantize()
-        except ConfigError:
-            kind = ranker.model.config.architecture
-            raise ConfigError(f"--quantize is for convert models; {model} is {kind}") from None
+        ranker.model.quantize()
     whole, run = settings.vector_dim is None, read_run(model)
     card = Path(model) / README  # of a folder that was exported already: it knows of the training
     is_ours = card.is_file() and not holds_encoder(model)

@@ -247,7 +247,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
 
     def quantize(self) -> None:
         """Turns on quantization-aware training. ConfigError if the architecture does not support it."""
-        raise ConfigError(f"a {self.title} cannot be quantized")
+        raise ConfigError(f"a {self.title} cannot be quantized: only a ConveRT can", argument="quantize")
 
     def continue_with(self, settings: Mapping[str, Any], *, origin: str) -> None:
         """Applies this architecture's own settings (`families.Family.settings`) to continued training.
