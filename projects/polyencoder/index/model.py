@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
+from polyencoder.checks import check_choice
+from polyencoder.config import Attention
 from polyencoder.errors import CheckpointError
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.exact import attention_scale
 
 
 class IndexModel:
@@ -23,7 +26,7 @@ class IndexModel:
         ranker: encodes added texts; None if only fingerprints are known, if any.
 
     Raises:
-        InputError: the attention is unknown.
+        ConfigError: the attention is unknown.
     """
 
     def __init__(
@@ -38,7 +41,7 @@ class IndexModel:
         self.ranker = None if ranker is None or isinstance(ranker, Fingerprints) else ranker
         self._attention = attention if self.ranker is None else self.ranker.model.config.poly_attention
         if self._attention is not None:
-            attention_scale(self._attention, dim=1)
+            check_choice("attention", self._attention, get_args(Attention))
 
     def check(self, maker: Maker, *, where: object) -> None:
         """Raises CheckpointError unless the model is the maker. Reads its weights only for other fingerprints."""

@@ -13,8 +13,8 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from polyencoder.calibration import DEPTH, Calibration, LeastProbability, least_probability, read_calibration
-from polyencoder.checks import checked_candidates, checked_count
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.checks import check_choice, checked_candidates, checked_count
+from polyencoder.errors import InputError
 from polyencoder.export.onnx.exported import Exported, graphs_folder
 from polyencoder.export.onnx.files import Precision
 from polyencoder.index.certificate import ShortlistOptions
@@ -76,8 +76,7 @@ class Ranker:
             CheckpointError: the graphs are missing or damaged.
             ConfigError: the configuration or tokenizer cannot be used, or onnxruntime is not installed.
         """
-        if precision not in get_args(Precision):
-            raise ConfigError(f"precision is {precision!r:.60}; it must be one of {', '.join(get_args(Precision))}")
+        check_choice("precision", precision, get_args(Precision))
         folder = graphs_folder(name, precision=precision)
         ranker = cls(Exported.open(folder, precision=precision, threads=checked_count("threads", threads, least=0)))
         ranker.source = folder
@@ -320,8 +319,7 @@ class Ranker:
             InputError: no texts or an invalid one, or the model has no such vector: a cross-encoder none at all, a
                 poly-encoder several per context (`encode_contexts`).
         """
-        if kind not in get_args(Kind):
-            raise ConfigError(f"kind is {kind!r:.60}; it must be one of {', '.join(get_args(Kind))}", argument="kind")
+        check_choice("kind", kind, get_args(Kind))
         if kind == "candidate":
             vectors = self.encode_candidates(cast("Sequence[str]", texts))
             if not len(vectors):

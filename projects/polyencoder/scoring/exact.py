@@ -19,6 +19,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
+from polyencoder.checks import check_choice
 from polyencoder.config import Attention
 from polyencoder.errors import InputError
 from polyencoder.scoring.chunks import chunk_sizes
@@ -26,8 +27,6 @@ from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.keys import attended_by_heads
 
 _ROUNDING = 1e-4  # relative rounding error by which a score in fp32 may exceed the largest of a thousand logits
-
-_ATTENTION_TYPES = get_args(Attention)
 
 
 def score(
@@ -49,6 +48,7 @@ def score(
         [batch, n] on the contexts' device, fp32 (float64 if a side is float64).
 
     Raises:
+        ConfigError: the attention type is unknown.
         InputError: if shapes, dtypes or the attention type do not fit.
     """
     scale = scale_of(context, attention)
@@ -158,30 +158,20 @@ def _masked(logits: Tensor, mask: Tensor | None) -> Tensor:
     return logits if mask is None else logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
 
 
-def attention_scale(attention: str, *, dim: int) -> float:
+def scale_of(context: ContextEncoding, attention: str) -> float:
     """The factor of the logits inside the softmax, for an attention type.
 
     Raises:
-        InputError: if the type is unknown.
+        ConfigError: the type is unknown.
+        InputError: it is `multihead` for contexts without keys, or the reverse.
     """
-    if attention not in _ATTENTION_TYPES:
-        raise InputError(f"attention must be one of {', '.join(_ATTENTION_TYPES)}; got {attention!r}")
-    return 1 / math.sqrt(dim) if attention == "sqrt" else 1.0
-
-
-def scale_of(context: ContextEncoding, attention: str) -> float:
-    """`attention_scale` for these contexts.
-
-    Raises:
-        InputError: the type is unknown, or is `multihead` for contexts without keys, or the reverse.
-    """
-    scale = attention_scale(attention, dim=context.dim)
+    check_choice("attention", attention, get_args(Attention))
     if context.batch_size and (attention == "multihead") != (context.keys is not None):
         has = "no keys" if context.keys is None else "keys"
         raise InputError(
             f"attention is {attention!r}, but the contexts have {has}; only `multihead` contexts have keys"
         )
-    return scale
+    return 1 / math.sqrt(context.dim) if attention == "sqrt" else 1.0
 
 
 def check_candidates(context: ContextEncoding, candidates: Tensor) -> None:

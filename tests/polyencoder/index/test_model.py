@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from polyencoder.errors import CheckpointError, InputError
+from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Candidate
 from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus.collection import MilvusCollection
@@ -153,7 +153,7 @@ def test_without_a_model_the_attention_is_that_of_the_maker(build, where, make_r
         assert scores(index, single) == pytest.approx(
             dict(zip(TEXTS, (vectors @ single[0]).tolist(), strict=True)), rel=1e-4, abs=1e-5
         )
-    with pytest.raises(InputError, match="attention must be one of"):
+    with pytest.raises(ConfigError, match="attention is 'none'; it must be one of basic, sqrt, multihead"):
         open_index(where, attention="none")
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import lambertw
 
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.scoring import ContextEncoding, attention_weights, score
 from polyencoder.scoring.chunks import chunk_sizes
 
@@ -265,7 +265,7 @@ def test_candidates_that_do_not_fit_are_refused(candidates):
 
 
 def test_unknown_attention_is_refused():
-    with pytest.raises(InputError, match="basic, sqrt, multihead; got 'cosine'"):
+    with pytest.raises(ConfigError, match="attention is 'cosine'; it must be one of basic, sqrt, multihead"):
         score(ContextEncoding(torch.zeros(2, 3, 8)), torch.zeros(5, 8), attention="cosine")
 
 
