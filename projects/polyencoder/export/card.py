@@ -17,6 +17,7 @@ from typing import Any
 from polyencoder.config import PROMPTS, TextConfig
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.metadata import SPLITS, front_matter, hub_dataset, hub_id, renamed, results, without_folder
+from polyencoder.modeling.families import FAMILIES
 from polyencoder.packages import versions_line
 from polyencoder.ranker.protocol import TextRanker
 
@@ -25,13 +26,8 @@ _FLAGS = (
     *("task", "mutators", "backbone", "init_model", "candidates", "eval_candidates", "batchsize", "num_epochs"),
     *("max_train_steps", "optimizer", "learningrate", "lr_scheduler", "warmup_updates", "type_optimization", "dropout"),
     *("text_truncate", "label_truncate", "history_size", "bf16", "fp16"),
-    *("label_smoothing", "final_learning_rate", "embedding_clip"),
-)
-_FLAGS_OF_CONVERT = (
-    *("vocabulary", "extra_contexts", "number_turns", "hidden_size", "intermediate_size", "attention_limits"),
-    *("attention_heads", "relative_bias", "reduction_heads", "head_sizes", "skips", "scale_batches"),
-    *("quantization_aware",),
-    *(name for name in _FLAGS if name not in ("history_size", "fp16", "backbone", "type_optimization")),
+    *("label_smoothing", "final_learning_rate", "embedding_clip", "vocabulary"),
+    *(name for family in FAMILIES.values() for name in family.settings),
 )
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
 _BAR = "\\|"  # in a cell
@@ -93,8 +89,7 @@ def measured(
 def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     """Reads ParlAI's files beside a model file; missing or damaged ones are skipped."""
     opt = _read(f"{os.fspath(model_file)}.opt")
-    shown = _FLAGS_OF_CONVERT if opt.get("model") == "convert" else _FLAGS
-    given = opt.get("override") or {name: opt.get(name) for name in shown}
+    given = opt.get("override") or {name: opt.get(name) for name in _FLAGS}
     base_model = hub_id(opt.get("base_model"))  # the agent's note, as a relative path may look like a hub id
     flags = {name: _published(name, value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
     flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}

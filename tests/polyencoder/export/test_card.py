@@ -45,6 +45,11 @@ def test_flags_of_an_opt_that_does_not_say_which_were_given(model_file):
     }
 
 
+def test_the_settings_of_an_architecture_are_among_them(model_file):
+    write(model_file, ".opt", {"model": "convert", "hidden_size": 64, "quantization_update": 20, "history_size": None})
+    assert read_run(model_file).flags == {"hidden_size": 64, "quantization_update": 20}
+
+
 def test_the_last_report_that_was_written_counts(model_file):
     write(model_file, ".valid", f'valid:\n{{"mrr": 0.1}}\n\nvalid:\n{json.dumps(REPORT)}\n\n')
     write(model_file, ".trainstats", {"final_valid_report": {"mrr": 0.2}, "final_test_report": {"mrr": 0.3}})
