@@ -90,8 +90,7 @@ class Catalogue:
 
     def rows_of_texts(self, texts: Iterable[str]) -> dict[str, int]:
         """The rows of these texts, as far as they exist."""
-        found = ((text, self._ask("SELECT row FROM texts WHERE digest = ?", (digest_of(text),))) for text in texts)
-        return {text: row[0] for text, rows in found if (row := rows.fetchone()) is not None}
+        return self._each("SELECT row FROM texts WHERE digest = ?", {text: digest_of(text) for text in texts})
 
     def text_of(self, rows: Iterable[int]) -> dict[int, str]:
         """The texts of these rows."""
@@ -104,13 +103,11 @@ class Catalogue:
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         """The texts of the entries of these ids, as far as they exist."""
-        query = f"SELECT id, text FROM {_WANTED} CROSS JOIN entries ON id = wanted JOIN texts USING (row)"
-        return dict(self._ask(query, (json.dumps([*ids]),)).fetchall())
+        return self._each("SELECT text FROM entries JOIN texts USING (row) WHERE id = ?", {id_: id_ for id_ in ids})
 
     def rows_of(self, ids: Iterable[str]) -> dict[str, int]:
         """The rows of the entries with these ids, for those that exist."""
-        query = f"SELECT id, row FROM {_WANTED} CROSS JOIN entries ON id = wanted"
-        rows = dict(self._ask(query, (json.dumps([*ids]),)).fetchall())
+        rows = self._each("SELECT row FROM entries WHERE id = ?", {id_: id_ for id_ in ids})
         if not all(isinstance(row, int) for row in rows.values()):
             raise self._damaged("a row is not a number")
         return rows
@@ -192,6 +189,11 @@ class Catalogue:
         if len(found) and not 0 <= found[0] <= found[-1] < self.rows:
             raise self._damaged("it has rows without a text")
         return found
+
+    def _each(self, query: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a query finds for each value, by its key; SQLite cuts texts of a JSON list at NUL."""
+        found = ((key, self._ask(query, (value,)).fetchone()) for key, value in values.items())
+        return {key: row[0] for key, row in found if row is not None}
 
     def _damaged(self, what: str) -> CheckpointError:
         return damaged(self._folder, what)

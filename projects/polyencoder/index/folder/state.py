@@ -143,6 +143,4 @@ class State:
             vectors = self.vectors.take(torch.tensor([*rows], dtype=torch.int64))
             scores.append(score(contexts.select(place), vectors, attention=attention)[0].tolist() if rows else [])
         how: list[Found] = ["words"] * len(found)
-        return catalogue.hits(
-            scores, [[*rows] for rows in found], how, most=options.top_k, filter=options.filter, by_words=found
-        )
+        return catalogue.hits(scores, [[*rows] for rows in found], how, most=k, filter=options.filter, by_words=found)

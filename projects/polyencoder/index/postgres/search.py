@@ -17,7 +17,7 @@ from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.index.faiss.groups import TOLERANCE, group_means
 from polyencoder.index.faiss.lists import LONGEST_LIST
 from polyencoder.index.filters import Filter
-from polyencoder.index.hits import TOP_K, Hit
+from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.postgres.meta import MOST_LISTS
 from polyencoder.index.postgres.rows import condition
@@ -103,7 +103,7 @@ def by_words(
 ) -> list[Hit]:
     """The best `top_k` rows of one context by words, with the scores of their vectors."""
     words = query_words(turns)
-    if not (rows := table.by_words(words, k=options.top_k or TOP_K, filter=options.filter) if words else []):
+    if not (rows := table.by_words(words, k=options.k(1 << 62), filter=options.filter) if words else []):
         return []
     vectors = vectors_of((row[4] for row in rows), dim=table.meta.dim)
     scores = score(context.to(dtype=at_least_fp32(context.vectors.dtype)), vectors, attention=attention)[0]

@@ -79,6 +79,15 @@ def test_an_id_that_is_half_a_character(index):
             change(["\ud83d"])
 
 
+def test_an_id_with_a_nul_is_told_from_its_beginning(tmp_path, ranker):
+    records = [{"id": "a\0b", "text": "i ski .", "metadata": {"k": 1}}, {"id": "a", "text": "bye"}]
+    with ranker.index(records, tmp_path / "nul") as index:
+        assert index.texts_of(["a\0b"]) == {"a\0b": "i ski ."}
+        assert index.vectors_of(["a\0b"]).keys() == {"a\0b"}
+        (hit,) = ranker.search("hello", index, filter={"k": 1}, diversity=0.5)
+        assert hit.id == "a\0b"
+
+
 def test_changes_are_counted(index):
     same = [Candidate("new", "a"), Candidate("new", "a")]
     assert (index.add(same), index.add(same), index.put([*same, Candidate("new", "b")])) == (1, 0, 1)

@@ -168,6 +168,12 @@ def test_changes_filters_and_removed_candidates(folder, ranker, candidates):
     assert "words: of all texts, for hybrid searches" in described(folder)
 
 
+def test_any_number_of_results(folder, ranker):
+    with FolderIndex.open(folder, ranker) as index:
+        (hits,) = index.search(ranker.encode_contexts(["ski"]), texts=["ski"], words_only=True, top_k=10**20)
+        assert len(hits) == 2
+
+
 def test_words_of_an_index_that_had_none(tmp_path, ranker, candidates, folder):
     build_index(tmp_path / "plain", candidates, ranker, shard_size=3)
     index, other = FolderIndex.open(tmp_path / "plain", ranker), FolderIndex.open(folder, ranker)
