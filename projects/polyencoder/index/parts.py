@@ -180,15 +180,15 @@ def plain(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stated(path: str) -> Fingerprints | None:
+    if not path.lower().endswith((".parquet", *ARROW)):
+        return None
     arrow = require("pyarrow", extra="data")
     try:
         if path.lower().endswith(".parquet"):
             schema = require("pyarrow.parquet", extra="data").read_schema(path)
-        elif path.lower().endswith(ARROW):
+        else:
             with _opened_arrow(path) as reader:
                 schema = reader.schema
-        else:
-            return None
     except (arrow.ArrowException, OSError) as error:
         raise InputError(f"{path}: not Parquet or Arrow, or damaged ({first_line(error)})") from None
     if (written := (schema.metadata or {}).get(FINGERPRINTS)) is None:

@@ -72,7 +72,8 @@ def test_other_columns_and_maps_are_metadata(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
-def test_an_array_beside_its_records(tmp_path, kind):
+def test_an_array_beside_its_records(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr("polyencoder.index.parts.require", lambda package, **_: pytest.fail(f"{package} is not needed"))
     np.save(tmp_path / "a.npy", VECTORS.astype(kind))
     lines = [
         json.dumps({"id": i, "text": f"text {i}"} | ({"metadata": m} if m else {})) for i, m in enumerate(METADATA)
@@ -80,6 +81,7 @@ def test_an_array_beside_its_records(tmp_path, kind):
     beside = tmp_path / "a.jsonl"
     beside.write_text("\n".join(lines))
     assert read(tmp_path / "a.npy") == candidates()
+    assert fingerprints_of(tmp_path / "a.npy") is None
     beside.write_text("\n".join(lines[:-1]))
     with pytest.raises(InputError, match=r"a\.npy, row 9: a vector without a record; .*a\.jsonl has 8"):
         read(tmp_path / "a.npy")
