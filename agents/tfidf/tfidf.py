@@ -6,10 +6,9 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,6 +18,7 @@ from parlai.agents.ranker.args import add_answering_args, fill_in_defaults
 from parlai.agents.ranker.console import explain_errors, hide_options
 from parlai.agents.ranker.dialogue.choice import check_sources, source_of
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
+from parlai.agents.ranker.dialogue.fixed import training_labels
 from parlai.agents.ranker.dialogue.history import RankerHistory
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.settings import flag
@@ -27,7 +27,6 @@ from parlai.core.message import Message
 from parlai.core.metrics import Metric, Metrics
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
-from parlai.core.teachers import create_task_agent_from_taskname
 from parlai.core.torch_agent import Batch
 from torch import Tensor
 
@@ -191,7 +190,10 @@ def _check_numbers(opt: Opt) -> None:
 
 
 def _fitted(opt: Opt) -> Tfidf:
-    """Reads the weights from an existing model file, else fits them to the task's training data."""
+    """Reads the weights from an existing model file, else fits them to the labels of the task's training data.
+
+    ConfigError if there is neither a file nor a task.
+    """
     path = opt.get("model_file")
     if path and os.path.exists(path):
         tfidf, origin = Tfidf.read(path), f"read from {path}"
@@ -199,31 +201,14 @@ def _fitted(opt: Opt) -> Tfidf:
         if wanted != tfidf.ngrams:
             raise ConfigError(f"--tfidf-ngrams {wanted}: {path} was made with {tfidf.ngrams}; give another -mf")
     else:
-        responses = islice(training_responses(opt), opt["tfidf_max_examples"])
+        if opt.get("task") in (None, "", "interactive"):
+            raise ConfigError("tfidf has no task to fit to: give -mf a file that `parlai train_model -m tfidf` wrote")
+        responses = islice(training_labels(opt), opt["tfidf_max_examples"])
         tfidf, origin = Tfidf.fit(responses, ngrams=opt["tfidf_ngrams"], task=opt.get("task")), "just fitted"
     logging.info(
         f"tfidf: weights of {len(tfidf.terms):,} terms in {tfidf.responses:,} responses of {tfidf.task}, {origin}"
     )
     return tfidf
-
-
-def training_responses(opt: Opt) -> Iterator[str]:
-    """The labels of the task's training examples, in order.
-
-    Raises:
-        ConfigError: there is no task, or one without data.
-    """
-    if opt.get("task") in (None, "", "interactive"):
-        raise ConfigError("tfidf has no task to fit to: give -mf a file that `parlai train_model -m tfidf` wrote")
-    opt = copy.deepcopy(opt)
-    # a teacher need not look for candidates
-    opt.update(datatype="train:ordered:stream", batchsize=1, candidates="batch", image_mode="no_image_model")
-    teacher = create_task_agent_from_taskname(opt)[0]  # of several tasks, ParlAI makes one teacher
-    try:
-        while not teacher.epoch_done():
-            yield from teacher.act().get("labels") or ()
-    finally:
-        teacher.shutdown()
 
 
 def _add_args(parser: ParlaiParser) -> None:

@@ -13,8 +13,8 @@ import torch
 from parlai.agents.ranker.dialogue.listed import ListedSource
 from parlai.core.message import Message
 from parlai.core.opt import Opt
+from parlai.core.teachers import create_task_agent_from_taskname
 from parlai.core.torch_agent import Batch
-from parlai.scripts.build_candidates import build_cands
 from parlai.utils.distributed import is_primary_worker, num_workers
 from torch import Tensor
 
@@ -29,7 +29,7 @@ from polyencoder.ranker.encoding import candidate_ids, encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
 from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.storage.files import atomic_write, check_writable
+from polyencoder.storage.files import check_writable, write_text
 from polyencoder.text import TokenBatch
 
 
@@ -61,11 +61,21 @@ def task_candidates(opt: Opt) -> str:
     if num_workers() == 1 and (not os.path.exists(path) or opt.get("fixed_candidate_vecs", "reuse") != "reuse"):
         logging.warning(f"collecting the candidates of {opt['task']} in {path}")
         check_writable(path, argument="model_file", overwrite=True)
-        own = {"datatype": "train:evalmode", "interactive_task": False, "selfchat_task": False, "batchsize": 1}
-        with atomic_write(path) as temporary:
-            # the negative value left by training would make ParlAI log a line for each example
-            build_cands(Opt({**opt, **own, "outfile": str(temporary), "log_every_n_secs": 10.0}))
+        write_text(path, "".join(f"{label}\n" for label in dict.fromkeys(training_labels(opt))))
     return path
+
+
+def training_labels(opt: Opt) -> Iterator[str]:
+    """The labels of a task's training examples, in order, whatever part of the task a command reads."""
+    # one reader, which looks for no candidates
+    own = {"datatype": "train:ordered:stream", "batchsize": 1, "num_workers": 0, "candidates": "batch"}
+    # of several tasks, ParlAI makes one teacher
+    teacher = create_task_agent_from_taskname(Opt({**opt, **own, "image_mode": "no_image_model"}))[0]
+    try:
+        while not teacher.epoch_done():
+            yield from teacher.act().get("labels") or ()
+    finally:
+        teacher.shutdown()
 
 
 @dataclass(frozen=True)
