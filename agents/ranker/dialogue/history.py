@@ -43,12 +43,18 @@ class RankerHistory(History):
     def update_history(self, obs: Message, temp_history: str | None = None) -> None:
         """Adds a message; in a resumed run, the first message of a conversation contains the earlier ones."""
         for message in obs.get(EARLIER, ()):
-            super().update_history(message)
+            self._add(message)
             if self._keeps_replies:
                 self.add_reply(message["labels"][0])
         if self._interactive and obs.get("text"):  # typed text may hold lone surrogates
             obs = Message({**obs, "text": LONE_SURROGATES.sub("\ufffd", obs["text"])})
-        super().update_history(obs, temp_history)
+        self._add(obs, temp_history)
+
+    def _add(self, obs: Message, temp_history: str | None = None) -> None:
+        """Adds a message, with `--split-lines` each of its lines: ParlAI repeats all of it with `--person-tokens`."""
+        text = obs.get("text")
+        for line in text.split("\n") if text and self.split_on_newln else [text]:
+            super().update_history(Message({**obs, "text": line}), temp_history)
 
     def add_reply(self, text: str | None) -> None:
         """Adds a reply, also an empty one; None is none."""

@@ -107,6 +107,13 @@ def test_person_tokens_stay_with_the_model(context_of, make_agent, tmp_path, aft
     assert heard == ranker.text.context_ids(LINES[:3])
 
 
+def test_each_of_the_split_lines_has_its_person_token(context_of):
+    """ParlAI has the whole message in the place of each line."""
+    ids, agent = context_of(person_tokens=True, split_lines=True)
+    heard = [f"__p2__ {line}" if line in REPLIES else f"__p1__ {line}" for line in LINES]
+    assert lines_of(ids, agent) == heard
+
+
 @pytest.mark.parametrize("size", [2, 20])
 def test_the_next_episode_starts_afresh(context_of, size):
     _, agent = context_of(history_size=size)
