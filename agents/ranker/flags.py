@@ -13,9 +13,9 @@ A flag may repeat the stored value, so that the same command resumes a run.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -31,7 +31,7 @@ from polyencoder.importing.bpe import END_OF_WORD
 from polyencoder.importing.options import read_options
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.families import family
-from polyencoder.text import AnyTokenizer, turn_separator
+from polyencoder.text import AnyTokenizer, read_tokenizer, turn_separator
 from polyencoder.text.vocabulary import SMALLEST_VOCABULARY
 
 # Fields of TextConfig that must match a loaded model; lengths may change
@@ -267,11 +267,12 @@ def _check_vocabulary(
 
 
 def _check_dictionary(given: Mapping[str, Any], path: str, origin: str) -> None:
-    """Raises CheckpointError for an existing `--dict-file` that is not the model's dictionary."""
+    """Raises CheckpointError for an existing `--dict-file` that is not the model's dictionary without added tokens."""
     named, own = (f"{str(name).removesuffix('.dict')}.tokenizer.json" for name in (given.get("dict_file"), path))
     if not (os.path.exists(named) and os.path.exists(own)) or os.path.samefile(named, own):
         return
-    if Path(named).read_bytes() != Path(own).read_bytes():
+    one, other = (json.loads(read_tokenizer(file).to_str()) | {"added_tokens": None} for file in (named, own))
+    if one != other:
         raise CheckpointError(
             f"--dict-file {given['dict_file']} contradicts {origin}, which has its own tokenizer: leave the flag out"
         )
