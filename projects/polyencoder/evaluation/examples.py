@@ -12,7 +12,7 @@ from polyencoder.data.pool import inline_pool
 from polyencoder.errors import InputError
 from polyencoder.evaluation import metrics
 from polyencoder.evaluation.metrics import HITS_AT, Tally
-from polyencoder.ranker.encoding import BATCH_TOKENS
+from polyencoder.ranker.encoding import BATCH_TOKENS, distinct_candidates
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.ranker.scorer import score_lists
 from polyencoder.text import token_batches
@@ -72,13 +72,14 @@ def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:
 def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
     """Yields (example's position, scores of its candidates), in the fastest order.
 
-    Models with vectors encode each distinct candidate once, and batch contexts by length.
+    Candidates with the same tokens have the same score. Models with vectors encode them once, and batch contexts by
+    length.
     """
     if ranker.model.reads_pairs:
         yield from _pair_scores(ranker, examples)
         return
-    place = {text: i for i, text in enumerate(dict.fromkeys(text for one in examples for text in one.choices))}
-    vectors = ranker.encode_candidates(list(place))
+    texts, place = distinct_candidates(ranker.text, (text for one in examples for text in one.choices))
+    vectors = ranker.encode_candidates(texts)
     lengths = [len(ranker.text.context_ids(example.turns)) for example in examples]
     for batch in token_batches(lengths, max_tokens=BATCH_TOKENS):
         contexts = ranker.encode_contexts([examples[i].turns for i in batch])

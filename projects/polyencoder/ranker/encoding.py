@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -48,6 +48,19 @@ def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: boo
     """The tokens of many candidates, in little memory."""
     parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
     return [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
+
+
+def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[list[str], dict[str, int]]:
+    """The first of all candidates with the same tokens, and each candidate's place among these.
+
+    Encoded apart, equal tokens would have vectors and scores that differ in the last bits, by their places in a batch.
+    """
+    texts = list(dict.fromkeys(candidates))
+    rows: dict[tuple[int, ...], int] = {}
+    ids = candidate_ids(text, texts, remember=True)
+    place = {one: rows.setdefault(tuple(row), len(rows)) for one, row in zip(texts, ids, strict=True)}
+    first = {row: one for one, row in reversed(place.items())}
+    return [first[row] for row in range(len(rows))], place
 
 
 @torch.no_grad()

@@ -17,7 +17,13 @@ from polyencoder.config import VectorKind
 from polyencoder.errors import InputError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.ranker.encoding import candidate_ids, encode_candidates, encode_contexts, encode_pooled
+from polyencoder.ranker.encoding import (
+    candidate_ids,
+    distinct_candidates,
+    encode_candidates,
+    encode_contexts,
+    encode_pooled,
+)
 from polyencoder.ranker.protocol import Context, Dialogue, TextRanker
 from polyencoder.ranker.reading import CandidateReader
 from polyencoder.scoring import ContextEncoding, check_scores
@@ -233,9 +239,9 @@ def score_texts(
 
 
 def score_lists(ranker: TextRanker, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> list[Tensor]:
-    """Scores each context's own candidates, by `score_texts`: [candidates] of each list. Equal texts are read once."""
-    place = {text: i for i, text in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
+    """Scores each context's own candidates, by `score_texts`: [candidates] of each list. Equal tokens score alike."""
+    texts, place = distinct_candidates(ranker.text, chain.from_iterable(lists))
     places = [torch.tensor([place[text] for text in own], dtype=torch.int64) for own in lists]
     index = pad_sequence(places, batch_first=True, padding_value=-1)
-    scores = score_texts(ranker, contexts, list(place), index)
+    scores = score_texts(ranker, contexts, texts, index)
     return [row[: len(own)] for row, own in zip(scores, lists, strict=True)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
-from polyencoder.evaluation import evaluate, recall_at_1
+from polyencoder.evaluation import evaluate, example_scores, recall_at_1
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 
 
@@ -50,6 +51,27 @@ def test_baseline_and_ranker_count_an_equal_candidate_once(make_ranker):
     ranker = make_ranker("bi")
     once = evaluate(ranker, [Example(["dogs ski"], "ski", ["dogs ski", "ski"])]).report()["rank"]
     assert evaluate(ranker, [Example(["dogs ski"], "ski", ["dogs ski", "dogs ski", "ski"])]).report()["rank"] == once
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross", "late"])
+def test_equal_tokens_have_equal_scores(make_ranker, monkeypatch, architecture):
+    """Texts that a ranker cannot tell apart stay in their order, whichever batches they would be in."""
+    ranker, noise = make_ranker(architecture), torch.Generator().manual_seed(0)
+    name = "encode_candidates" if architecture == "bi" else "forward"
+    usual = getattr(ranker.model, name)
+
+    def noisy(*parts, **options):
+        found = usual(*parts, **options)
+        if len(parts) < 3:
+            return found + 1e-3 * torch.rand(found.shape, generator=noise)
+        return found + 1e-3 * torch.rand(len(parts[1]), generator=noise)[parts[2].clamp(min=0)]
+
+    monkeypatch.setattr(ranker.model, name, noisy)
+    texts = ["do you ski ?", "Do you ski ?", "no , i read books ."]
+    scores = dict(example_scores(ranker, [Example(["hi"], text, [*texts, texts[1]]) for text in texts]))
+    assert all(own[0] == own[1] == own[3] != own[2] for own in scores.values())
+    ranks = [evaluate(ranker, [Example(["hi"], text, texts)]).report()["rank"] for text in texts[:2]]
+    assert ranks[1] - ranks[0] == 1
 
 
 def test_the_baseline_refuses_what_a_ranker_refuses():
