@@ -1,4 +1,4 @@
-"""Ranks lists of candidates by late interaction: ours beside sentence-transformers' `MultiVectorEncoder`, a ColBERT.
+"""Ranks lists of candidates by late interaction: ours beside a ColBERT of sentence-transformers or PyLate.
 
 Milliseconds of processor time, medians, from a context and texts to the ten best, the context included. Both take turns
 in one process, around one encoder; added layers are untrained, since times do not depend on them.
@@ -7,13 +7,14 @@ in one process, around one encoder; added layers are untrained, since times do n
 - `kept_ms`: the same candidates once more: our ranker remembers their token vectors, theirs are a list of tensors;
 - `stored_ms`: ours in an index with `store_tokens="int8"`, of which all candidates are scored.
 
-Their model is measured with its default, a new projection of tokens to 128 dimensions, and without.
+sentence-transformers' `MultiVectorEncoder` is measured with its default, a new projection of tokens to 128 dimensions,
+and without; with `--peer pylate`, PyLate's `ColBERT` with that projection, its default.
 `.._bytes` of a candidate: its token vectors, for ours in an index, with the vector by which it is searched.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
 import itertools
 import statistics
 import tempfile
@@ -24,16 +25,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.colbert_peers import TOKENS, PyLate, multi_vector_encoder
 from benchmarks.common import argument_parser, machine, minilm_folder, print_report, processor_ms, use_threads
 from benchmarks.search.texts import made_candidates, made_contexts, read_candidates, read_contexts
 from polyencoder import Ranker
 from polyencoder.index.searcher import Searcher
 
 COUNTS = (20, 100, 1_000)
-OURS, THEIRS, PROJECTED = "late-interaction", "MultiVectorEncoder", "MultiVectorEncoder-128"
+OURS = "late-interaction"
 TOP_K = 10
-TOKENS = 360  # of a text
 WARM_UP = 20  # candidates of an uncounted list
+
+PEERS: Mapping[str, Mapping[str, Callable[[Path], Any]]] = {
+    "sentence-transformers": {
+        "MultiVectorEncoder": functools.partial(multi_vector_encoder, projected=False),
+        "MultiVectorEncoder-128": functools.partial(multi_vector_encoder, projected=True),
+    },
+    "pylate": {"PyLate": PyLate},
+}
+"""What is measured beside ours: a system's name, and what makes it of an encoder's folder."""
 
 Times = dict[tuple[str, str], float]
 """Milliseconds of a system in a case."""
@@ -45,6 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--datapath", type=Path, help="ParlAI's data folder, for real texts")
     parser.add_argument("--repeats", type=int, default=5, help="contexts of each measurement")
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="candidates of a list")
+    parser.add_argument(
+        "--peer", choices=PEERS, default="sentence-transformers", help="pylate: in an environment with it"
+    )
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
     counts, repeats = (COUNTS[:1], 2) if flags.quick else (flags.counts, flags.repeats)
@@ -57,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     late = Ranker.from_backbone(backbone, "late", device="cpu", text={"text_truncate": TOKENS})
     with torch.no_grad():
         late.model.get_parameter("exits").fill_(1e-3)
-    peers = {name: multi_vector_encoder(backbone, projected=name == PROJECTED) for name in (THEIRS, PROJECTED)}
+    peers = {name: make(backbone) for name, make in PEERS[flags.peer].items()}
     rows = [*_times(late, peers, contexts, texts, counts=counts), *_bytes(late, peers, texts[-max(counts) :])]
     found = {(row["system"], row["candidates"], name): row[name] for row in rows for name in row}
     summary = {
@@ -67,24 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings = {"repeats": repeats, "candidates": list(counts), "tokens": TOKENS}
     report = {"benchmark": "ranking_peer", "machine": machine(), "settings": settings, "rows": rows, "summary": summary}
     print_report(report, as_json=flags.json)
-
-
-def multi_vector_encoder(backbone: str | Path, *, projected: bool, config: Mapping[str, Any] | None = None) -> Any:
-    """Makes their model of an encoder: with a new projection to 128 dimensions, or by the encoder's own outputs."""
-    try:
-        package = importlib.import_module("sentence_transformers")
-        dense = importlib.import_module("sentence_transformers.base.modules.dense").Dense
-        model = package.MultiVectorEncoder(str(backbone), device="cpu", config_kwargs=dict(config or {}))
-    except (ImportError, AttributeError) as error:
-        raise SystemExit(
-            f"this compares with sentence-transformers' MultiVectorEncoder ({error}): "
-            "pip install 'sentence-transformers>=6.2'"
-        ) from None
-    if not projected:
-        kept = [module for module in model.children() if not isinstance(module, dense)]
-        model = package.MultiVectorEncoder(modules=kept, device="cpu")
-    model.max_seq_length = TOKENS
-    return model
 
 
 def _times(

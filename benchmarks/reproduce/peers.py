@@ -1,12 +1,13 @@
-"""Trains sentence-transformers' bi-, late-interaction or cross-encoder on ConvAI2, as ours: backbone, data, updates.
+"""Trains other libraries' rankers on ConvAI2, as ours: backbone, data, updates.
 
     python -m benchmarks.reproduce.peers bi --backbone FOLDER --datapath DATA --examples 20000 --out FOLDER
 
 prints one JSON object with R@1 and MRR on the validation set. Trainers and losses are sentence-transformers', with
 their defaults: `MultipleNegativesRankingLoss` with the other labels of a batch, for a late-interaction encoder
-(`MultiVectorEncoder`) that of its MaxSim; for a cross-encoder `BinaryCrossEntropyLoss` with sampled negatives. As ours,
-these two are trained without dropout, and each update has whole examples. After a kill the same command resumes from
-the last checkpoint.
+(`MultiVectorEncoder`) that of its MaxSim; for a cross-encoder `BinaryCrossEntropyLoss` with sampled negatives. `pylate`
+is PyLate's late-interaction encoder with its `CachedContrastive`, in an environment with it (`pip install
+pylate==1.6.0`; it needs older versions). As ours, these three are trained without dropout, and each update has whole
+examples. After a kill the same command resumes from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from benchmarks.agents import CONVAI2, teacher_of
-from benchmarks.ranking_peer import multi_vector_encoder
+from benchmarks.colbert_peers import TOKENS, PyLate, multi_vector_encoder
+from benchmarks.common import peer_module
 from polyencoder.evaluation.metrics import Tally, of_example, ranks
 
 SCALE = 20.0  # of cosines, its default
@@ -37,8 +39,6 @@ CACHED = 2
 """Texts with activations in memory at once when a late-interaction encoder is trained; no result depends on it."""
 ENCODED = 512
 """Contexts whose token vectors are in memory at once."""
-TOKENS = 360
-"""Length limit of a bi-encoder's texts and of a cross-encoder's pairs, which are cut at the end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -105,8 +105,10 @@ def last_checkpoint(folder: Path) -> str | None:
 
 Example = tuple[str, str, list[str]]
 """A context as one text, its label, and in validation its candidates."""
-Parts = tuple[Any, Callable[[dict[str, Any]], Any], Callable[[Sequence[Example]], Iterable[torch.Tensor]]]
-"""A model, a function from arguments to its trainer, and a function that scores each example's candidates."""
+Score = Callable[[Sequence[Example]], Iterable[torch.Tensor]]
+"""Scores each example's candidates."""
+Parts = tuple[Any, Callable[[dict[str, Any]], Any], Score]
+"""A model, a function from arguments to its trainer, and one that scores."""
 
 
 def _bi(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
@@ -152,19 +154,45 @@ def _late(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> 
             loss=losses.CachedMultiVectorMultipleNegativesRankingLoss(model, mini_batch_size=CACHED),
         )
 
+    return model, train, _by_tokens(model, bf16=flags.bf16)
+
+
+def _pylate(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
+    """PyLate's ColBERT. It has a new projection of tokens to 128 dimensions."""
+    losses, utils = peer_module("pylate.losses"), peer_module("pylate.utils")
+    encoder = PyLate(flags.backbone, config=NO_DROPOUT)
+    pairs = import_module("datasets").Dataset.from_list(
+        [{"query": text, "positive": label} for text, label, _ in examples]
+    )
+
+    def train(args: dict[str, Any]) -> Any:
+        return peer.SentenceTransformerTrainer(
+            model=encoder.model,
+            args=peer.SentenceTransformerTrainingArguments(per_device_train_batch_size=flags.batch_size, **args),
+            train_dataset=pairs,
+            loss=losses.CachedContrastive(encoder.model, mini_batch_size=CACHED),
+            data_collator=utils.ColBERTCollator(encoder.model.tokenize),
+        )
+
+    return encoder.model, train, _by_tokens(encoder, bf16=flags.bf16)
+
+
+def _by_tokens(encoder: Any, *, bf16: bool) -> Score:
+    """Scores candidates by token vectors; each text is encoded once."""
+    low = torch.autocast("cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16, enabled=bf16)
+
     def score(evaluated: Sequence[Example]) -> Iterator[torch.Tensor]:
         texts = list(dict.fromkeys(candidate for _, _, candidates in evaluated for candidate in candidates))
-        low = torch.autocast(model.device.type, dtype=torch.bfloat16, enabled=flags.bf16)
         with low:
-            tokens = dict(zip(texts, model.encode_document(texts, show_progress_bar=True), strict=True))
+            tokens = dict(zip(texts, encoder.encode_document(texts, show_progress_bar=True), strict=True))
         for start in range(0, len(evaluated), ENCODED):  # contexts of about the same length are encoded together
             some = evaluated[start : start + ENCODED]
             with low:
-                contexts = model.encode_query([text for text, _, _ in some], show_progress_bar=False)
+                contexts = encoder.encode_query([text for text, _, _ in some], show_progress_bar=False)
             for context, (_, _, candidates) in zip(contexts, some, strict=True):
-                yield model.similarity([context.float()], [tokens[one].float() for one in candidates])[0]
+                yield encoder.similarity([context.float()], [tokens[one].float() for one in candidates])[0]
 
-    return model, train, score
+    return score
 
 
 def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) -> Parts:
@@ -206,6 +234,7 @@ def _cross(peer: Any, flags: argparse.Namespace, examples: Sequence[Example]) ->
 MAKERS: Mapping[str, Callable[[Any, argparse.Namespace, Sequence[Example]], Parts]] = {
     "bi": _bi,
     "late": _late,
+    "pylate": _pylate,
     "cross": _cross,
 }
 

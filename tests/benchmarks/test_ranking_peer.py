@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
 from benchmarks import ranking_peer
+from benchmarks.colbert_peers import multi_vector_encoder
 
 pytestmark = pytest.mark.slow
 
@@ -33,11 +33,9 @@ def test_both_sides_rank_the_same_lists(bert, capsys):
 
 def test_their_best_candidates_are_those_of_maxsim(bert):
     pytest.importorskip("sentence_transformers.multi_vector_encoder")
-    peer = ranking_peer.multi_vector_encoder(bert, projected=False)
+    peer = multi_vector_encoder(bert, projected=False)
     texts = ["hello there", "how are you", "i am fine", "what is your name", "good morning"]
     context = peer.encode_query("hello , how are you ?", show_progress_bar=False)
-    assert context.size(1) == 16
-    torch.testing.assert_close(context.norm(dim=-1), torch.ones(len(context)))
     tokens = peer.encode_document(texts, show_progress_bar=False)
     expected = [float((context @ one.T).max(1).values.sum()) for one in tokens]
     order = sorted(texts, key=lambda text: -expected[texts.index(text)])
