@@ -22,6 +22,8 @@ from typing import Any
 
 from polyencoder.checks import checked_candidate, unencodable
 from polyencoder.data.example import Example
+from polyencoder.data.ubuntu import LABEL as UBUNTU_LABEL
+from polyencoder.data.ubuntu import is_ubuntu
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import are_messages, turns_of_messages
 
@@ -45,6 +47,8 @@ class Columns:
 
 def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
     """Reads the example of a record; InputError names `where` an invalid one is from."""
+    if is_ubuntu(record):
+        _check_right(record.get(UBUNTU_LABEL), where=where)
     given, record = record, usual_columns(record, columns, where=where)
     right = next((name for name in (columns.response, columns.responses) if name in record), columns.response)
     names = {"context": columns.context}
@@ -113,7 +117,7 @@ def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[
 
 def usual_columns(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
     """A record of any layout in the columns of a pair or graded candidates; InputError if it has no response."""
-    return _of_tuple(_of_messages(_without_absent(record, columns), columns, where=where), columns)
+    return _of_tuple(_of_messages(_without_absent(record, columns), columns, where=where), columns, where=where)
 
 
 def _without_absent(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
@@ -147,7 +151,7 @@ def _responses(record: Mapping[str, Any], columns: Columns) -> list[str]:
     return found
 
 
-def _of_tuple(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
+def _of_tuple(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
     """Renames the columns of a triple or n-tuple to those of a pair; other records are returned unchanged."""
     usual = columns.context == Columns.context and columns.response == Columns.response
     anchor = next((name for name in ANCHORS if name in record), None)
@@ -156,11 +160,23 @@ def _of_tuple(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
         return record
     found = sorted((int(match[1] or 0), name) for name in record if (match := _NEGATIVE.fullmatch(name)))
     negatives = [text for _, name in found if not _is_empty(text := record[name])]  # shorter than other tuples
+    _check_right(record.get("label"), where=where)
+    if any(isinstance(text, list) for text in (record[POSITIVE], *negatives)):
+        raise InputError(f"{where}: a tuple of {anchor!r} and {POSITIVE!r} has a text in each column, and here a list")
     made = {columns.context: record[anchor], columns.response: record[POSITIVE]}
     own = record.get(columns.candidates)
     if own is None and negatives:
         own = [record[POSITIVE], *negatives]
     return made if own is None else made | {columns.candidates: own}
+
+
+def _check_right(label: Any, *, where: str) -> None:
+    """Raises InputError for a text that its own label calls wrong: half of sentence-transformers' labelled pairs."""
+    if label in (0, "0", "0.0"):
+        raise InputError(
+            f"{where}: has the label 0, so its response is wrong, and pairs have right ones: leave out such records "
+            "(skip_bad_examples)"
+        )
 
 
 def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:

@@ -162,6 +162,31 @@ def test_what_is_refused_with_its_line(tmp_path, fields, message):
     assert skipped.count == 1
 
 
+LABELLED = {"anchor": "hi", "positive": "a"}
+UBUNTU = {"Context": "hi __eou__ __eot__", "Utterance": "a"}
+
+
+@pytest.mark.parametrize("right", [1, 1.0, "1", "1.0", True, None])
+@pytest.mark.parametrize("wrong", [0, 0.0, "0", "0.0", False])
+def test_a_text_with_the_label_0_is_no_response(tmp_path, right, wrong):
+    """Half of sentence-transformers' labelled pairs have a negative in the column `positive`; and Ubuntu's rows."""
+    for record, name, columns in ((LABELLED, "label", None), (UBUNTU, "Label", Columns("Context", "Utterance"))):
+        rows = [{**record, name: right}, {**record, name: wrong}]
+        with pytest.raises(InputError, match=r"a\.jsonl, line 2: has the label 0, so its response is wrong"):
+            read(tmp_path, *rows, columns=columns)
+        skipped = BadExamples(skip=True)
+        assert [one.label for one in read(tmp_path, *rows, columns=columns, bad=skipped)] == ["a"]
+        assert skipped.count == 1
+    class_of_another_kind = {"context": "hi", "response": "a", "label": wrong}
+    assert read(tmp_path, class_of_another_kind) == [graded("a", None)]
+
+
+@pytest.mark.parametrize("field", ["positive", "negative", "negative_2"])
+def test_a_tuple_has_a_text_in_each_column(tmp_path, field):
+    with pytest.raises(InputError, match="line 1: a tuple of 'anchor' and 'positive' has a text in each column"):
+        read(tmp_path, {**LABELLED, field: ["a", "b"]})
+
+
 def test_a_response_that_is_no_candidate_can_join_them():
     record = {"context": "hi", "responses": ["c", "a"], "candidates": ["a", "b"]}
     found = pair_of(record, Columns(), where="x", add_response=True)
