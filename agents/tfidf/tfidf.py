@@ -151,10 +151,11 @@ class TfidfAgent(Agent):
 
     def _answers(self, examples: list[Message]) -> list[dict[str, Any]]:
         labels = [obs.get("label_choice") for obs in examples]
+        has_labels = None not in labels
         batch = Batch(
-            labels=None if None in labels else labels,
+            labels=labels if has_labels else None,
             candidates=[self.source.own(obs) for obs in examples],
-            right=None,
+            right=[self.source.right(obs) for obs in examples] if has_labels else None,
             contexts=[self._context(obs) for obs in examples],
         )
         ranked = self.source.ranked(batch, self._scores, most=self.opt["cap_num_predictions"])

@@ -122,6 +122,15 @@ def test_inline_candidates_are_ranked_as_scikit_learn_would(ngrams, make_weights
         assert alone["metrics"]["rank"].value() == rank
 
 
+def test_several_labels_among_the_candidates_are_all_right(make_weights, make_tfidf, respond):
+    """As for a ranker, which is compared with this baseline."""
+    own = ["music", "snow dog", "blue", "dog"]
+    turn = {"text": "dog", "label_candidates": own, "eval_labels": ["blue", "dog", "snow dog"]}
+    metrics = respond(make_tfidf(model_file=make_weights()), turn)[0]["metrics"]
+    assert metrics["R4@1"].value() == metrics["rank"].value() == 1
+    assert 0.9 < metrics["nDCG@10"].value() < 1  # "blue" is no better than "music"
+
+
 def test_fixed_candidates_and_a_label_beside_them(make_weights, make_tfidf, respond, tmp_path):
     fixed = list(dict.fromkeys(RESPONSES[:20]))
     (tmp_path / "fixed.txt").write_text("\n".join(fixed), encoding="utf-8")
