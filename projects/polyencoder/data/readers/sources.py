@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 from polyencoder.errors import InputError, first_line
 from polyencoder.packages import require
@@ -24,6 +25,8 @@ ZSTD_WINDOW = 1 << 31  # bytes: dumps are written with `zstd --long=31`, which n
 # Decompressors get the file in small pieces, whatever they ask for: `DataFile.fraction` is as fine as these.
 PIECE = 1 << 14
 DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError)
+_read: WeakSet[Any] = WeakSet()
+"""Standard inputs that were opened."""
 
 
 class DamagedFile(InputError):
@@ -75,11 +78,15 @@ def open_bytes(path: str | os.PathLike[str]) -> DataFile:
     """Opens a file for reading, as a context manager. Decompresses `.gz`, `.bz2`, `.xz`, `.zst`; `-` is standard input.
 
     Raises:
-        InputError: it cannot be opened. Reading a damaged or truncated file raises `DamagedFile`, an InputError.
+        InputError: it cannot be opened, or is standard input, which was read before. Reading a damaged or truncated
+            file raises `DamagedFile`, an InputError.
     """
     name = os.fspath(path)
     if name == "-":
         stdin: Any = sys.stdin.buffer
+        if stdin in _read and not stdin.isatty():
+            raise InputError("standard input can be read once, and was read already: give a file for the other")
+        _read.add(stdin)
         return DataFile(_Source(stdin.read1, name="standard input"), path="standard input", size=None)
     disk = _open(name)
     status = os.fstat(disk.fileno())

@@ -37,6 +37,8 @@ def test_standard_input_is_read_and_stays_open(monkeypatch):
         assert (file.path, file.size, file.fraction) == ("standard input", None, None)
         assert file.readline() == b"one\n"
     assert not sys.stdin.buffer.closed
+    with pytest.raises(InputError, match="standard input can be read once, and was read already"):
+        open_bytes("-")
 
 
 def test_what_cannot_be_opened_is_named(tmp_path):
