@@ -15,6 +15,8 @@ from polyencoder.config import VectorKind
 from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import expand
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.index import candidates_from
+from polyencoder.ranker.protocol import Dialogue
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count
@@ -46,20 +48,23 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
 
     Args:
         texts: FILE, GLOB or - for standard input: one text per line, or JSON lines, CSV, TSV or Parquet with context or
-            text.
+            text; candidates as polyencoder index reads them.
     """
     out = settings.out
     check_place("out", out)
     if out.suffix != ".npy":
         raise ConfigError(f"{out}: vectors are written as numpy's .npy; give the file this ending", argument="out")
     check_writable(out, argument="out", overwrite=settings.overwrite)
-    questions = list(read_questions(expand(texts)))
-    if not questions:
+    files = expand(texts)
+    read: list[Dialogue] = (
+        [one.text for one in candidates_from(files)]
+        if settings.kind == "candidate"
+        else [one.turns for one in read_questions(files)]
+    )
+    if not read:
         raise InputError(f"{', '.join(texts)}: no text in it")
     vectors = load_encoder(settings.encoder).encode(
-        ["\n".join(one.turns) for one in questions]
-        if settings.kind == "candidate"
-        else [one.turns for one in questions],
+        read,
         kind=settings.kind,
         normalize=settings.normalize,
         batch_size=settings.batch_size,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from transformers import BertConfig, BertModel
@@ -30,6 +32,15 @@ def test_a_row_for_each_text(ranker, tmp_path, sentences, kind):
     vectors = np.load(tmp_path / "out.npy")
     np.testing.assert_allclose(vectors, ranker.encode(sentences, kind=kind, normalize=True), rtol=1e-4, atol=1e-5)
     assert f"{len(sentences)} vectors of {vectors.shape[1]} numbers" in result.output
+
+
+def test_candidates_are_read_as_an_index_reads_them(ranker, tmp_path):
+    records = [{"_id": "1", "title": "my cat", "text": "it sleeps ."}, {"text": "hello .", "context": "a greeting"}]
+    corpus, out = tmp_path / "corpus.jsonl", tmp_path / "out.npy"
+    corpus.write_text("".join(json.dumps(record) + "\n" for record in records))
+    run_command("encode", corpus, "--model", tmp_path / "model", "--kind", "candidate", "--no-progress", "--out", out)
+    expected = ranker.encode(["my cat it sleeps .", "hello ."], kind="candidate")
+    np.testing.assert_allclose(np.load(out), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_pre_trained_encoder_as_it_is(ranker, tmp_path, sentences, make_hf_tokenizer):
