@@ -87,7 +87,7 @@ class Selector:
         top_k = None if top_k is None else checked_count("top_k", top_k)
         calibration = self.ranker.calibration
         least = least_probability(calibration, min_probability, of=self.ranker)
-        scores = self.ranker.score([turns], [one.text for one in read])[0].numpy()
+        scores = np.asarray(self.ranker.score([turns], [one.text for one in read])[0])  # of torch or the runtime
         return selection(read, scores, calibration, top_k=top_k, least=least)
 
 

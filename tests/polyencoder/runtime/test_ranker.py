@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from polyencoder import CheckpointError, ConfigError, InputError
+from polyencoder import CheckpointError, ConfigError, InputError, Selector
 from polyencoder import Ranker as TorchRanker
 from polyencoder.calibration import Calibration
 from polyencoder.export.onnx import export_onnx, quantize_int8
@@ -97,6 +97,14 @@ def test_probabilities(exported, sentences, tmp_path):
     with warnings.catch_warnings(record=True) as caught:
         assert Ranker.from_pretrained(folder).calibration is None
     assert "fitted to other weights" in str(caught[0].message)
+
+
+def test_a_selector_chooses_as_with_torch(exported, sentences):
+    ranker, folder = exported("poly-first_n_last")
+    found = Selector(Ranker.from_pretrained(folder)).select("hi", sentences, top_k=3)
+    expected = Selector(ranker).select("hi", sentences, top_k=3)
+    assert [one.option for one in found.chosen] == [one.option for one in expected.chosen]
+    assert [one.score for one in found.chosen] == pytest.approx([one.score for one in expected.chosen], abs=1e-4)
 
 
 def test_int8_graphs_need_a_calibration_of_their_own(exported, sentences, tmp_path):
