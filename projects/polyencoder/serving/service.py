@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +20,6 @@ from polyencoder.serving.readiness import SharedCall
 from polyencoder.serving.sessions import Sessions
 from polyencoder.serving.telemetry import Telemetry
 from polyencoder.serving.writing import IndexWriter
-from polyencoder.storage.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from polyencoder.index.base import Index
@@ -40,7 +38,7 @@ class Service:
     """The cross-encoder that re-ranks the first results of a search."""
     writer: IndexWriter
     sessions: Sessions | None
-    """None without an index, which a chat's replies come from."""
+    """None without a file for them: there is one where there is an index, which a chat's replies come from."""
     check_index: SharedCall[None]
     """Checks that the index, if any, can be searched."""
     count: SharedCall[int | None]
@@ -80,7 +78,14 @@ class Service:
             index=index,
             reranker=reranker,
             writer=IndexWriter(index),
-            sessions=None if index is None else _sessions(config),
+            sessions=None
+            if config.sessions is None
+            else Sessions(
+                Path(config.sessions),
+                most=config.max_sessions,
+                seconds=config.session_seconds,
+                most_characters=config.limits.characters,
+            ),
             check_index=SharedCall(lambda: None if index is None else index.check_searchable(), seconds=seconds),
             count=SharedCall(lambda: None if index is None else len(index), seconds=seconds),
             metrics=metrics,
@@ -125,20 +130,6 @@ class Service:
             self.index.close()
         if self.engine.telemetry is not None:
             self.engine.telemetry.close()
-
-
-def _sessions(config: ServerConfig) -> Sessions:
-    """The file of sessions; a temporary one by default."""
-    temporary = None if config.sessions else TemporaryFolder()
-    sessions = Sessions(
-        Path(config.sessions or "") if temporary is None else Path(temporary.name) / "sessions.sqlite",
-        most=config.max_sessions,
-        seconds=config.session_seconds,
-        most_characters=config.limits.characters,
-    )
-    if temporary is not None:
-        weakref.finalize(sessions, temporary.cleanup)
-    return sessions
 
 
 def _service(request: Request) -> Service:

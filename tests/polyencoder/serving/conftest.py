@@ -82,8 +82,9 @@ def shared(make_model, tokenizer, tmp_path_factory) -> Iterator[httpx.Client]:
     """A client of a server of a bi-encoder that no test changes; it is also called ranker.example."""
     model = make_model("bi")
     ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
-    index = ranker.index(REPLIES, tmp_path_factory.mktemp("shared") / "index")
-    config = ServerConfig(model="tiny", index="index", port=0, allow_hosts=("Ranker.example",))
+    folder = tmp_path_factory.mktemp("shared")
+    index, sessions = ranker.index(REPLIES, folder / "index"), str(folder / "sessions.sqlite")
+    config = ServerConfig(model="tiny", index="index", port=0, allow_hosts=("Ranker.example",), sessions=sessions)
     with (
         running(Service.of(config, BatchForward(ranker), index=index)) as url,
         httpx.Client(base_url=url, timeout=SECONDS) as client,
