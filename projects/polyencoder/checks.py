@@ -72,8 +72,8 @@ def checked_candidates(name: str, values: Any) -> list[str]:
 
 
 def checked_iterable(name: str, values: Any, *, of: str) -> Iterable[Any]:
-    """Checks an iterable, such as a generator. Raises InputError for anything else, and for a single text or dict."""
-    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable):
+    """Checks an iterable, such as a generator. Raises InputError for anything else, a table, a single text or dict."""
+    if isinstance(values, (str, bytes, Mapping)) or not isinstance(values, Iterable) or _is_table(values):
         what = "is one text" if isinstance(values, (str, bytes)) else f"is {shown(values)}"
         raise InputError(f"{name} {what}; give a list of {of}")
     return values
@@ -251,12 +251,17 @@ def _items(values: Any) -> list[Any] | None:
     """The items of a sequence; None for anything else: a dict or a set, which are unordered, or a single value."""
     if isinstance(values, (bytes, Mapping, set, frozenset)) or not hasattr(values, "__len__"):
         return None
-    if getattr(values, "ndim", 1) != 1:  # of a table pandas would give the names of its columns
+    if _is_table(values):
         return None
     try:
         return list(values)
     except TypeError:  # of an array of no dimension
         return None
+
+
+def _is_table(values: Any) -> bool:
+    """Whether it is an array or table of more or fewer dimensions than one: pandas' give the names of their columns."""
+    return getattr(values, "ndim", 1) != 1
 
 
 def shown(value: Any) -> str:

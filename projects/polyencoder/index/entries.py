@@ -58,7 +58,7 @@ def _candidate(record: Any, *, where: str) -> Candidate:
     if others := [key for key in record if key not in ("text", "id", "metadata", "vector")]:
         raise InputError(f"{where} has {others[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
     id_: Any = record.get("id")
-    if isinstance(id_, int) and not isinstance(id_, bool):
+    if isinstance(id_, (int, np.integer)) and not isinstance(id_, bool):
         id_ = str(id_)
     return Candidate(id_, record["text"], record.get("metadata"), where, record.get("vector"))
 

@@ -7,11 +7,13 @@ from datetime import date
 from decimal import Decimal
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.index.entries import Candidate, canonical, checked, taken
+from polyencoder.errors import InputError
+from polyencoder.index.entries import Candidate, canonical, checked, checked_records, taken
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 VALUES = st.recursive(
@@ -52,6 +54,17 @@ def test_what_json_lacks_becomes_what_it_has():
 def test_metadata_that_cannot_be_kept_is_named(metadata, message):
     with pytest.raises(ValueError, match=message):
         canonical(metadata)
+
+
+def test_numbers_of_numpy_are_ids():
+    assert [one.id for one in checked_records({"text": "a", "id": id_} for id_ in np.arange(2))] == ["0", "1"]
+
+
+def test_a_table_is_no_list_of_records():
+    for values in (pandas.DataFrame({"text": ["a", "b"], "id": ["1", "2"]}), np.array([["a", "b"]])):
+        with pytest.raises(InputError, match="give a list of texts or of records"):
+            checked_records(values)
+    assert len([*checked_records(pandas.Series(["a", "b"]))]) == 2
 
 
 def test_an_id_follows_from_text_and_metadata():
