@@ -8,7 +8,7 @@ MODULES = """
 __init__ __main__ checks config errors lazy packages processor
 calibration.__init__ calibration.probability calibration.relevance
 cli.__init__ cli.main cli.serve cli.shared.__init__ cli.shared.output
-data.__init__ data.example data.layouts
+data.__init__ data.example data.layouts data.ubuntu
 export.__init__ export.onnx.__init__ export.onnx.exported export.onnx.files export.onnx.graph
 hub.__init__ hub.resolve
 index.__init__ index.certificate index.entries index.filters index.grouping index.hits index.meta index.options
