@@ -107,19 +107,25 @@ class Ranker:
         return ranked[:top_k]
 
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Array:
-        """Scores every candidate for every context: float32 [contexts, candidates]."""
+        """Scores every candidate for every context: float32 [contexts, candidates].
+
+        Equal candidates are read once, and have equal scores.
+        """
         texts = checked_candidates("candidates", candidates)
         if not texts:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        turns = _turns_of(contexts)
-        candidates_ids = self.text.candidate_ids(texts)
+        place = {text: column for column, text in enumerate(dict.fromkeys(texts))}
+        scores = self._scores(_turns_of(contexts), self.text.candidate_ids([*place]))
+        return scores if len(place) == len(texts) else scores[:, [place[text] for text in texts]]
+
+    def _scores(self, turns: Sequence[Sequence[str]], candidates_ids: Sequence[Sequence[int]]) -> Array:
         if not self.model.has_vectors:
             ids_of = map(self.text.context_ids, turns)
             return np.stack([self.score_ids([(ids, candidate) for candidate in candidates_ids]) for ids in ids_of])
         encoded = self._contexts(turns)
         if self._by_tokens is None:
             return self.score_vectors(encoded, self.encode_candidate_ids(candidates_ids))
-        parts = [candidates_ids[i : i + _WITH_TOKENS] for i in range(0, len(texts), _WITH_TOKENS)]
+        parts = [candidates_ids[i : i + _WITH_TOKENS] for i in range(0, len(candidates_ids), _WITH_TOKENS)]
         return np.concatenate([self.rescore(encoded, self.read_candidate_ids(part)) for part in parts], axis=1)
 
     def score_ids(

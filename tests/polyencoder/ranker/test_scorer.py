@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModel
 
 from polyencoder.modeling.backbone import Backbone
+from polyencoder.ranker import scorer
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.ranker.scorer import score_lists, score_texts
 
@@ -47,6 +48,20 @@ def test_a_model_keeps_its_mode_and_scores_as_in_evaluation(make_ranker, archite
     one, other = (ranker.score(["hello !"], ["i love dogs .", "my cat ."]) for _ in range(2))
     assert torch.equal(one, other)
     assert [module.training for module in model.modules()] == modes
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late"])
+def test_equal_candidates_are_read_once_and_keep_their_order(make_ranker, sentences, architecture, monkeypatch):
+    ranker, read = make_ranker(architecture), []
+    scored = scorer.score_texts
+    monkeypatch.setattr(scorer, "score_texts", lambda *given: read.append(given[2]) or scored(*given))
+    candidates = [*sentences, *sentences[::-1]]
+    scores = ranker.score(["hi", "hello"], candidates)
+    assert read == [list(dict.fromkeys(sentences))]
+    assert torch.equal(scores, scores.flip(1))
+    torch.testing.assert_close(scores[:, : len(sentences)], ranker.score(["hi", "hello"], sentences))
+    order = [one.index for one in ranker.rank("hi", candidates)]
+    assert all(order.index(i) < order.index(len(candidates) - 1 - i) for i in range(len(sentences)))
 
 
 def test_an_encoder_keeps_its_pooler(backbone_folder):

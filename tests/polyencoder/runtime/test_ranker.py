@@ -28,6 +28,8 @@ def check_the_same(ranker: TorchRanker, found: Ranker, contexts, candidates) -> 
     assert (scores.dtype, scores.shape) == (np.float32, expected.shape)
     assert expected.std() > 1e-2  # or any score would do
     np.testing.assert_allclose(scores, expected, **CLOSE)
+    twice = found.score(contexts, [*candidates, *candidates[::-1]])
+    assert np.array_equal(twice, twice[:, ::-1])
     for context in contexts:
         ranked, by_torch = found.rank(context, candidates), ranker.rank(context, candidates)
         assert [(one.index, one.text) for one in ranked] == [(one.index, one.text) for one in by_torch]
