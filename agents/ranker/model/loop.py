@@ -100,6 +100,8 @@ class TrainLoopState:
         """
         opt = self._opt
         if not self.trains:
+            if current_loop() is not None:
+                raise ConfigError(f"-dt {opt['datatype']}: trains nothing; give -dt train, or evaluate by eval_model")
             return
         if opt.get("use_reply") == "model" and not opt.get("train_predict"):
             raise ConfigError("--use-reply model: in training it needs --train-predict true, which makes these replies")

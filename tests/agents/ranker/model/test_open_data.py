@@ -54,6 +54,14 @@ def nothing_is_trained(monkeypatch):
     monkeypatch.setattr(RankerAgent, "train_step", fail)
 
 
+@pytest.mark.parametrize("datatype", ["train:evalmode", "valid"])
+def test_a_datatype_that_trains_nothing(datatype, train_on, tmp_path):
+    """ParlAI would evaluate for so long, and save the model as a trained one."""
+    with pytest.raises(ConfigError, match=f"-dt {datatype}: trains nothing; give -dt train, or evaluate by eval_model"):
+        train_on(datatype=datatype)
+    assert not (tmp_path / "model").exists()
+
+
 @pytest.mark.parametrize("split", ["valid", "test"])
 @pytest.mark.parametrize("stream", ["", ":stream"])
 def test_a_file_that_is_missing(split, stream, pairs, train_on, nothing_is_trained, tmp_path):
