@@ -9,11 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from polyencoder.config import RankerConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import (
+    DESCRIPTION,
     HOW_TO_EXPORT,
     HOW_TO_QUANTIZE,
+    Description,
     Precision,
     check_saved_weights,
     download_patterns,
@@ -21,7 +25,7 @@ from polyencoder.export.onnx.files import (
     read_description,
 )
 from polyencoder.export.onnx.graph import CPU, Graph
-from polyencoder.storage.names import CONFIG, SCORER, TOKENIZER
+from polyencoder.storage.names import CANDIDATES, CONFIG, SCORER, TOKENIZER
 from polyencoder.text.encoder import TextEncoder, read_tokenizer
 
 
@@ -77,6 +81,7 @@ class Exported:
         for graph in graphs.values():
             if graph.takes_both_texts:
                 graph.separator = text.separator_ids[0]
+        _check_score(description, graphs, source)
         candidates, suffix = description.candidates, ""
         if not exact:  # another quantization gives other vectors and scores
             suffix = f"-{precision}.{description.quantization}"
@@ -130,6 +135,18 @@ def graphs_folder(name: str | os.PathLike[str], *, precision: Precision = "float
     from polyencoder.hub.resolve import downloaded  # here: a folder needs no hub
 
     return downloaded(name, download_patterns(precision))
+
+
+def _check_score(description: Description, graphs: Mapping[str, Graph], source: Path) -> None:
+    """Raises CheckpointError unless there are weights of a score for what the graphs give."""
+    tokens = graphs[CANDIDATES].dims.get("tokens") if CANDIDATES in graphs else None
+    expected = {} if tokens is None else {"exits": (5,), "scale": (1,), "token_weight": (tokens,)}
+    found = {name: np.shape(weights) for name, weights in (description.score or {}).items()}
+    if found != expected:
+        raise CheckpointError(
+            f"{source / DESCRIPTION}: damaged: the graphs need weights of a score with the shapes {expected}, not "
+            f"{found}; export again"
+        )
 
 
 def _read(path: Path) -> bytes:

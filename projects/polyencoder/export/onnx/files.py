@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from polyencoder.checks import check_fields
 from polyencoder.errors import CheckpointError
 from polyencoder.storage.digests import file_digest, weights_fingerprint
@@ -33,9 +35,6 @@ from polyencoder.storage.versioned import versioned
 Precision = Literal["float32", "int8"]
 
 _GRAPHS: tuple[Set[str], ...] = ({CONTEXT, CANDIDATES}, {SCORER})  # of one model
-
-SCORE = {"exits", "scale", "token_weight"}
-"""The weights of a late-interaction encoder's score."""
 
 DESCRIPTION = "onnx.json"
 FORMAT_VERSION = 1
@@ -104,8 +103,9 @@ def _checked(values: dict[str, Any]) -> Description:
     check_fields(description)
     if description.differences.keys() not in _GRAPHS:
         raise ValueError(f"differences are of {[*description.differences]}, not of a model's graphs")
-    if description.score is not None and description.score.keys() != SCORE:
-        raise ValueError(f"score has {[*description.score]}, not {', '.join(sorted(SCORE))}")
+    for name, weights in (description.score or {}).items():
+        if not np.isfinite(np.array(weights, dtype=np.float32)).all():
+            raise ValueError(f"score has {name} that are not finite")
     return description
 
 

@@ -64,7 +64,8 @@ class Graph:
         self._pad_id = pad_id
         self.separator = separator
         self.outputs = [one.name for one in self._session.get_outputs()]
-        self.dim = self._session.get_outputs()[0].shape[-1]
+        self.dims = {one.name: one.shape[-1] for one in self._session.get_outputs()}
+        self.dim = self.dims[self.outputs[0]]
 
     @property
     def takes_both_texts(self) -> bool:

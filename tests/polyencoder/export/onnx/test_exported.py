@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import pytest
 
 from polyencoder import CheckpointError
 from polyencoder.export.onnx.exported import Exported, graphs_folder
+from polyencoder.export.onnx.files import DESCRIPTION
 from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.storage.digests import weights_fingerprint
 from polyencoder.storage.fingerprint import model_fingerprint
@@ -44,3 +46,15 @@ def test_a_name_of_the_hub_without_its_package(tmp_path, monkeypatch):
     assert graphs_folder(tmp_path) == tmp_path
     with pytest.raises(CheckpointError, match="^some/name: no such folder, and .* `huggingface_hub`, which is not"):
         graphs_folder("some/name")
+
+
+def test_weights_that_are_not_for_the_graphs(exported, edit_json, tmp_path):
+    """Without them the scores would be those of other vectors."""
+    score = Exported.open(exported("late")[1]).score
+    changes = [None, {}, score | {"exits": [1.0]}, score | {"scale": []}, score | {"token_weight": [0.0] * 15}]
+    for kind, wrong in (("late", changes), ("bi", [score])):
+        folder = shutil.copytree(exported(kind)[1], tmp_path / kind)
+        for one in wrong:
+            edit_json(folder / DESCRIPTION, score=one)
+            with pytest.raises(CheckpointError, match=r"onnx.json: damaged: the graphs need .*; export again"):
+                Exported.open(folder)

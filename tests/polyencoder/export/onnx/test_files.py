@@ -67,13 +67,14 @@ def test_graphs_are_compared_with_their_digests(folder):
         (lambda values: values.update(candidates=3), r"damaged \(ConfigError: candidates is .*; it must be a text or"),
         (lambda values: values.update(differences=None), r"damaged \(ConfigError: differences is None"),
         (
-            lambda values: values.update(score={}),
-            r"damaged \(ValueError: score has \[\], not exits, scale, token_weight",
+            lambda values: values.update(score={"exits": [0.5, float("nan")]}),
+            r"damaged \(ValueError: score has exits that are not finite",
         ),
         (
             lambda values: values.update(differences={"a.onnx": 0}),
             r"damaged \(ValueError: differences are of \['a.onnx'",
         ),
+        (lambda values: values.update(score={"scale": "a"}), r"damaged \(ValueError: could not convert .*'a'\)"),
         (lambda values: values.update(graphs=[]), r"damaged \(ConfigError: graphs is .*; it must be an object\)"),
     ],
 )
