@@ -18,6 +18,15 @@ class TokenVectors(NamedTuple):
     tokens: Array
     """[tokens, token_dim], each of length 1, for a late-interaction encoder; empty for other models."""
 
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int]], vectors: Array, tokens: Array | None) -> list[TokenVectors]:
+        """Those of candidates with these token ids, from what the graph gives."""
+        if tokens is None:
+            tokens = np.empty((len(ids), 0, 0), dtype=np.float32)
+        # copies, as a view would keep its whole batch in memory
+        rows = zip(vectors, tokens, ids, strict=True)
+        return [cls(vector.copy(), own[: max(1, len(row))].copy()) for vector, own, row in rows]
+
 
 class ContextTokens(NamedTuple):
     """What a late-interaction encoder compares of one context, besides the vectors of its search."""
@@ -28,6 +37,15 @@ class ContextTokens(NamedTuple):
     """[tokens, token_dim], each of length 1."""
     turns: Array
     """[turns, dim], each of length 1, the latest last."""
+
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int]], found: Mapping[str, Array]) -> list[ContextTokens]:
+        """Those of contexts with these token ids, from what the graph gives."""
+        rows = zip(found["vector"], found["tokens"], found["turns"], ids, found["codes_mask"].sum(1), strict=True)
+        return [
+            cls(vector.copy(), own[: max(1, len(row))].copy(), turns[:count].copy())
+            for vector, own, turns, row, count in rows
+        ]
 
 
 class LateScore:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 
@@ -33,10 +33,12 @@ from polyencoder.text.batches import Array
 from polyencoder.text.context import join_pair, lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 
+T = TypeVar("T")
 Kind = Literal["context", "candidate"]
 ReadCandidates = Callable[[Sequence[Sequence[int]]], list[TokenVectors]]
 
-_WITH_TOKENS = 1 << 7  # texts, the vectors of whose tokens are in memory at once
+_WITH_TOKENS = 1 << 7  # contexts, and as many candidates, the vectors of whose tokens are in memory at once
+_OUTPUTS = 1 << 5  # contexts whose outputs of a graph, several times as large, are in memory at once
 
 
 class Ranker:
@@ -122,11 +124,12 @@ class Ranker:
         if not self.model.has_vectors:
             ids_of = map(self.text.context_ids, turns)
             return np.stack([self.score_ids([(ids, candidate) for candidate in candidates_ids]) for ids in ids_of])
-        encoded = self._contexts(turns)
         if self._by_tokens is None:
-            return self.score_vectors(encoded, self.encode_candidate_ids(candidates_ids))
-        parts = [candidates_ids[i : i + _WITH_TOKENS] for i in range(0, len(candidates_ids), _WITH_TOKENS)]
-        return np.concatenate([self.rescore(encoded, self.read_candidate_ids(part)) for part in parts], axis=1)
+            return self.score_vectors(self._contexts(turns), self.encode_candidate_ids(candidates_ids))
+        some = _parts(candidates_ids, _WITH_TOKENS)
+        encoded = map(self._contexts, _parts(turns, _WITH_TOKENS))
+        scores: Array = np.block([[self.rescore(one, self.read_candidate_ids(ids)) for ids in some] for one in encoded])
+        return scores
 
     def score_ids(
         self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], *, read: ReadCandidates | None = None
@@ -155,10 +158,7 @@ class Ranker:
     def read_candidate_ids(self, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
         """Encodes candidates for `rescore`, from their token ids."""
         found = self.model.graphs[CANDIDATES](ids)
-        tokens = found.get("tokens", np.empty((len(ids), 0, 0), dtype=np.float32))
-        # copies, as a view would keep its whole batch in memory
-        rows = zip(found["vectors"], tokens, ids, strict=True)
-        return [TokenVectors(vector.copy(), own[: max(1, len(row))].copy()) for vector, own, row in rows]
+        return TokenVectors.of(ids, found["vectors"], found.get("tokens"))
 
     def rescore(self, contexts: Contexts, candidates: Sequence[TokenVectors]) -> Array:
         """Scores candidates that were read before for each encoded context: float32 [contexts, candidates]."""
@@ -331,22 +331,23 @@ class Ranker:
             if not len(vectors):
                 raise InputError("no text to encode: the list of texts is empty")
         else:
-            contexts = self.encode_contexts(texts)
+            self._check_has_vectors()
+            turns = _turns_of(texts)
             if not self.model.has_one_vector:
                 raise InputError(
                     f"a {self.model.title} has several vectors of a context, which `encode_contexts` gives; ask for "
                     "another kind",
                     argument="kind",
                 )
-            vectors = contexts.context_vectors
+            parts = [turns] if self._by_tokens is None else _parts(turns, _WITH_TOKENS)
+            vectors = np.concatenate([self._contexts(part).context_vectors for part in parts])
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
     def encode_context_ids(self, ids: Sequence[Sequence[int]]) -> Contexts:
         """Like `encode_contexts`, for token ids."""
         graph = self.model.graphs[CONTEXT]
         if self._by_tokens is not None:
-            parts = [ids[i : i + _WITH_TOKENS] for i in range(0, len(ids), _WITH_TOKENS)]
-            return Contexts.concatenated([_with_tokens(part, graph(part)) for part in parts])
+            return Contexts.concatenated([_with_tokens(part, graph(part)) for part in _parts(ids, _OUTPUTS)])
         found = graph(ids)
         if graph.takes_both_texts:  # a multi-context ConveRT ranks by the first vector, that of both texts
             return Contexts(found["vectors"][:, :1])
@@ -363,15 +364,12 @@ class Ranker:
 def _with_tokens(ids: Sequence[Sequence[int]], found: Mapping[str, Array]) -> Contexts:
     """The encoded contexts from what a late-interaction encoder's graph gives."""
     mask = found["codes_mask"]
-    counts = mask.sum(1)
-    tokens = [
-        ContextTokens(vector, own[: max(1, len(row))].copy(), turns[:count].copy())
-        for vector, own, turns, row, count in zip(
-            found["vector"], found["tokens"], found["turns"], ids, counts, strict=True
-        )
-    ]
-    most = int(counts.max())
-    return Contexts(found["vectors"][:, :most].copy(), mask[:, :most].copy(), tokens=tokens)
+    most = int(mask.sum(1).max())
+    return Contexts(found["vectors"][:, :most].copy(), mask[:, :most].copy(), tokens=ContextTokens.of(ids, found))
+
+
+def _parts(rows: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [rows[first : first + size] for first in range(0, len(rows), size)]
 
 
 def _turns_of(contexts: Sequence[Dialogue]) -> list[list[str]]:

@@ -14,7 +14,9 @@ from polyencoder import Ranker as TorchRanker
 from polyencoder.calibration import Calibration
 from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.runtime import Ranker
+from polyencoder.runtime import ranker as runtime_ranker
 from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.storage.names import CONTEXT
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +79,23 @@ def test_vectors_of_torch(separable, exported, dialogues, sentences):
         for normalize in (False, True):
             wanted = ranker.encode(texts, kind=kind, normalize=normalize)
             np.testing.assert_allclose(found.encode(texts, kind=kind, normalize=normalize), wanted, **CLOSE)
+
+
+def test_the_tokens_of_a_few_texts_are_in_memory_at_once(exported, dialogues, sentences, monkeypatch):
+    """Those of all contexts would be the most of what a process needs."""
+    ranker, folder = exported("late")
+    found = Ranker.from_pretrained(folder)
+    monkeypatch.setattr(runtime_ranker, "_WITH_TOKENS", 3)
+    monkeypatch.setattr(runtime_ranker, "_OUTPUTS", 2)
+    graph, kept, outputs = found.model.graphs[CONTEXT], [], []
+    encode = found.encode_context_ids
+    monkeypatch.setattr(found, "encode_context_ids", lambda ids: kept.append(len(ids)) or encode(ids))
+    monkeypatch.setitem(found.model.graphs, CONTEXT, lambda ids: outputs.append(len(ids)) or graph(ids))
+    np.testing.assert_allclose(found.score(dialogues, sentences), ranker.score(dialogues, sentences), **CLOSE)
+    expected = ranker.encode(dialogues, kind="context")
+    np.testing.assert_allclose(found.encode(dialogues, kind="context"), expected, **CLOSE)
+    assert sum(kept) == sum(outputs) == 2 * len(dialogues)
+    assert (max(kept), max(outputs)) == (3, 2)
 
 
 def test_probabilities(exported, sentences, tmp_path):
