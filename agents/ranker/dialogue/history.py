@@ -53,8 +53,14 @@ class RankerHistory(History):
     def _add(self, obs: Message, temp_history: str | None = None) -> None:
         """Adds a message, with `--split-lines` each of its lines: ParlAI repeats all of it with `--person-tokens`."""
         text = obs.get("text")
-        for line in text.split("\n") if text and self.split_on_newln else [text]:
-            super().update_history(Message({**obs, "text": line}), temp_history)
+        lines = [] if text is None else text.split("\n") if self.split_on_newln else [text]
+        for left, line in zip(range(len(lines))[::-1], lines, strict=True):
+            self._update_raw_strings(line)
+            if self.add_person_tokens and not (left and self.add_p1_after_newln):  # which only the last line has
+                line = self._add_person_tokens(line, self.p1_token, self.add_p1_after_newln)
+            self._update_strings(line)
+            self._update_vecs(line)
+        self.temp_history = temp_history
 
     def add_reply(self, text: str | None) -> None:
         """Adds a reply, also an empty one; None is none."""

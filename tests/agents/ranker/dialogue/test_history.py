@@ -107,10 +107,13 @@ def test_person_tokens_stay_with_the_model(context_of, make_agent, tmp_path, aft
     assert heard == ranker.text.context_ids(LINES[:3])
 
 
-def test_each_of_the_split_lines_has_its_person_token(context_of):
+@pytest.mark.parametrize("after_newline", [False, True])
+def test_each_of_the_split_lines_has_its_person_token(context_of, after_newline):
     """ParlAI has the whole message in the place of each line."""
-    ids, agent = context_of(person_tokens=True, split_lines=True)
+    ids, agent = context_of(person_tokens=True, split_lines=True, add_p1_after_newln=after_newline)
     heard = [f"__p2__ {line}" if line in REPLIES else f"__p1__ {line}" for line in LINES]
+    if after_newline:  # only the last line of a message is what the person says
+        heard[:2] = LINES[:2]
     assert lines_of(ids, agent) == heard
 
 
