@@ -173,7 +173,10 @@ def _of_tuple(record: dict[str, Any], columns: Columns, *, where: str) -> dict[s
 def _check_right(label: Any, *, where: str) -> None:
     """Raises InputError for a text that its own label calls wrong: half of sentence-transformers' labelled pairs."""
     if label in (0, "0", "0.0"):
-        raise InputError(f"{where}: has the label 0, so its response is wrong, and pairs have right ones: leave it out")
+        raise InputError(
+            f"{where}: has the label 0, so its response is wrong, and pairs have right ones: leave it out",
+            argument="skip_bad_examples",
+        )
 
 
 def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:

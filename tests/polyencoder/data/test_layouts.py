@@ -172,8 +172,9 @@ def test_a_text_with_the_label_0_is_no_response(tmp_path, right, wrong):
     """Half of sentence-transformers' labelled pairs have a negative in the column `positive`; and Ubuntu's rows."""
     for record, name, columns in ((LABELLED, "label", None), (UBUNTU, "Label", Columns("Context", "Utterance"))):
         rows = [{**record, name: right}, {**record, name: wrong}]
-        with pytest.raises(InputError, match=r"a\.jsonl, line 2: has the label 0, so its response is wrong"):
+        with pytest.raises(InputError, match=r"a\.jsonl, line 2: has the label 0, so its response is wrong") as raised:
             read(tmp_path, *rows, columns=columns)
+        assert raised.value.argument == "skip_bad_examples"  # whose flag a command that has it names
         skipped = BadExamples(skip=True)
         assert [one.label for one in read(tmp_path, *rows, columns=columns, bad=skipped)] == ["a"]
         assert skipped.count == 1
