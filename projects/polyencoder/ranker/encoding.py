@@ -44,7 +44,7 @@ def encode_candidates(
     return torch.empty(0, model.dim, device=next(model.parameters()).device) if found is None else found
 
 
-def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: bool) -> list[Sequence[int]]:
+def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: bool) -> list[array[int]]:
     """The tokens of many candidates, in little memory."""
     parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
     return [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
@@ -56,9 +56,9 @@ def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[l
     Encoded apart, equal tokens would have vectors and scores that differ in the last bits, by their places in a batch.
     """
     texts = list(dict.fromkeys(candidates))
-    rows: dict[tuple[int, ...], int] = {}
+    rows: dict[bytes, int] = {}
     ids = candidate_ids(text, texts, remember=True)
-    place = {one: rows.setdefault(tuple(row), len(rows)) for one, row in zip(texts, ids, strict=True)}
+    place = {one: rows.setdefault(row.tobytes(), len(rows)) for one, row in zip(texts, ids, strict=True)}
     first = {row: one for one, row in reversed(place.items())}
     return [first[row] for row in range(len(rows))], place
 

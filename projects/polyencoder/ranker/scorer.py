@@ -64,14 +64,14 @@ class Scorer:
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Tensor:
         """Scores every candidate for every context: [contexts, candidates], float32, on the CPU.
 
-        Equal candidates are read once, and have equal scores.
+        Candidates with the same tokens are read once, and have equal scores.
         """
         candidates = checked_candidates("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        place = {text: column for column, text in enumerate(dict.fromkeys(candidates))}
-        scores = score_texts(self, checked_contexts(contexts), list(place))
-        return scores if len(place) == len(candidates) else scores[:, [place[text] for text in candidates]]
+        texts, place = distinct_candidates(self.text, candidates)
+        scores = score_texts(self, checked_contexts(contexts), texts)
+        return scores if len(texts) == len(candidates) else scores[:, [place[text] for text in candidates]]
 
     @torch.inference_mode()
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> ContextEncoding:

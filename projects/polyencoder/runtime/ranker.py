@@ -111,14 +111,15 @@ class Ranker:
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Array:
         """Scores every candidate for every context: float32 [contexts, candidates].
 
-        Equal candidates are read once, and have equal scores.
+        Candidates with the same tokens are read once, and have equal scores.
         """
         texts = checked_candidates("candidates", candidates)
         if not texts:
             raise InputError("no candidate to rank: the list of candidates is empty")
-        place = {text: column for column, text in enumerate(dict.fromkeys(texts))}
-        scores = self._scores(_turns_of(contexts), self.text.candidate_ids([*place]))
-        return scores if len(place) == len(texts) else scores[:, [place[text] for text in texts]]
+        place: dict[tuple[int, ...], int] = {}
+        columns = [place.setdefault(tuple(ids), len(place)) for ids in self.text.candidate_ids(texts)]
+        scores = self._scores(_turns_of(contexts), [*place])
+        return scores if len(place) == len(texts) else scores[:, columns]
 
     def _scores(self, turns: Sequence[Sequence[str]], candidates_ids: Sequence[Sequence[int]]) -> Array:
         if not self.model.has_vectors:

@@ -37,6 +37,15 @@ def check_the_same(ranker: TorchRanker, found: Ranker, contexts, candidates) -> 
         assert [(one.index, one.text) for one in ranked] == [(one.index, one.text) for one in by_torch]
 
 
+def test_candidates_with_the_same_tokens_are_read_once(exported, sentences, monkeypatch):
+    found, read = Ranker.from_pretrained(exported("bi-mean_first")[1], threads=1), []
+    usual = found.encode_candidate_ids
+    monkeypatch.setattr(found, "encode_candidate_ids", lambda ids: read.append(len(ids)) or usual(ids))
+    scores = found.score(["hi"], [*sentences, *map(str.upper, sentences[::-1])])
+    assert read == [len(set(sentences))]
+    assert np.array_equal(scores, scores[:, ::-1])
+
+
 def test_scores_and_order_of_torch(kind, exported, dialogues, sentences):
     ranker, folder = exported(kind)
     check_the_same(ranker, Ranker.from_pretrained(folder, threads=1), dialogues, sentences)
