@@ -29,6 +29,7 @@ _FLAGS = (
     *("label_smoothing", "final_learning_rate", "embedding_clip", "vocabulary"),
     *(name for family in FAMILIES.values() for name in family.settings),
 )
+_NOT_OF_CONVERT = ("history_size", "fp16", "backbone", "type_optimization")  # flags that `-m convert` does not have
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
 _BAR = "\\|"  # in a cell
 TASK = "text-ranking"
@@ -89,7 +90,8 @@ def measured(
 def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
     """Reads ParlAI's files beside a model file; missing or damaged ones are skipped."""
     opt = _read(f"{os.fspath(model_file)}.opt")
-    given = opt.get("override") or {name: opt.get(name) for name in _FLAGS}
+    absent = _NOT_OF_CONVERT if opt.get("model") == "convert" else ()
+    given = opt.get("override") or {name: opt.get(name) for name in _FLAGS if name not in absent}
     base_model = hub_id(opt.get("base_model"))  # the agent's note, as a relative path may look like a hub id
     flags = {name: _published(name, value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
     flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}

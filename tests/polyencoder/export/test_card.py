@@ -46,7 +46,7 @@ def test_flags_of_an_opt_that_does_not_say_which_were_given(model_file):
 
 
 def test_the_settings_of_an_architecture_are_among_them(model_file):
-    write(model_file, ".opt", {"model": "convert", "hidden_size": 64, "quantization_update": 20, "history_size": None})
+    write(model_file, ".opt", {"model": "convert", "hidden_size": 64, "quantization_update": 20, "history_size": 4})
     assert read_run(model_file).flags == {"hidden_size": 64, "quantization_update": 20}
 
 

@@ -306,7 +306,7 @@ def test_bad_searches_are_refused(make_search):
         searcher.search(contexts, top_k=1, tolerance=-1)
     with pytest.raises(ConfigError, match="effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index"):
         searcher.search(contexts, top_k=1, effort=9)
-    with pytest.raises(InputError, match="got 'dot'"):
+    with pytest.raises(ConfigError, match="attention is 'dot'; it must be one of basic, sqrt, multihead"):
         searcher.search(contexts, top_k=1, attention="dot")
 
 
