@@ -9,7 +9,6 @@ Names are imported on first use: `import polyencoder` alone does not import torc
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from polyencoder.lazy import lazy_names
@@ -36,14 +35,7 @@ __all__ = [
     "__version__",
 ]
 
-_MODULES = {
-    **dict.fromkeys(("RankerConfig", "TextConfig"), "config"),
-    **dict.fromkeys(("CheckpointError", "ConfigError", "InputError", "PolyencoderError"), "errors"),
-    "Ranked": "ranker.ranked",
-    "Ranker": "ranker.ranker",
-    "Selector": "ranker.selector",
-}
-_get, __dir__ = lazy_names(__name__, _MODULES)
+_get, __dir__ = lazy_names(__name__)
 
 
 def __getattr__(name: str) -> Any:
@@ -51,9 +43,12 @@ def __getattr__(name: str) -> Any:
         from polyencoder.packages import version_of
 
         return version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or "unknown"
-    if name in _MODULES and find_spec(f"{__name__}.{_MODULES[name]}") is None:
+    try:
+        return _get(name)
+    except ModuleNotFoundError as error:
+        if not str(error.name).startswith(__name__):
+            raise
         raise ImportError(
             f"polyencoder-runtime has no polyencoder.{name}: take Ranker from polyencoder.runtime, or install "
             "parlai-polyencoder"
-        )
-    return _get(name)
+        ) from None

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """A package's `__getattr__` and `__dir__` (PEP 562).
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The `__getattr__` and `__dir__` (PEP 562) of a package whose `__all__` is imported for type checkers alone.
 
-    Args:
-        package: its `__name__`.
-        modules: the names that it offers, each with the module, relative to the package, that defines it.
+    Those imports, under `if TYPE_CHECKING`, are read in its source, and made when a name is asked for.
     """
+    module = import_module(package)
+    source = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    imports = (node for node in ast.walk(source) if isinstance(node, ast.ImportFrom))
+    modules = {one.name: str(node.module) for node in imports for one in node.names if one.name in module.__all__}
 
     def get(name: str) -> Any:
         if name not in modules:
             if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
                 return import_module(f"{package}.{name}")  # `polyencoder.index.open`, without an import of its own
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{package}.{modules[name]}"), name)
-        setattr(import_module(package), name, found)  # asked for once
+        found = getattr(import_module(modules[name]), name)
+        setattr(module, name, found)  # asked for once
         return found
 
     def names() -> list[str]:
-        module = import_module(package)
         return sorted({*vars(module), *module.__all__})
 
     return get, names

@@ -12,7 +12,7 @@ from polyencoder.text.tokens import pad
 
 
 def test_a_name_is_that_of_its_module():
-    get, _ = lazy_names("polyencoder.text", {"pad": "tokens"})
+    get, _ = lazy_names("polyencoder.text")
     assert get("pad") is pad is polyencoder.text.pad
     with pytest.raises(AttributeError, match="module 'polyencoder.text' has no attribute 'pads'"):
         get("pads")
@@ -27,7 +27,7 @@ def test_a_module_is_an_attribute_as_of_any_package():
     """`polyencoder.text.options`, although nothing has imported it."""
     import polyencoder.text.options as options
 
-    get, _ = lazy_names("polyencoder.text", {})
+    get, _ = lazy_names("polyencoder.text")
     assert get("options") is options
 
 

@@ -41,21 +41,4 @@ __all__ = [
     "verify",
 ]
 
-_MODULES = {
-    "Candidate": "entries",
-    "Index": "base",
-    "IndexOptions": "build_options",
-    "candidates_from": "candidates",
-    "FederatedIndex": "federated",
-    "FolderIndex": "folder",
-    "build_index": "folder.build",
-    "verify": "folder.verify",
-    "Hit": "hits",
-    "Fingerprints": "meta",
-    "open_index": "open",
-    "Filter": "filters",
-    "SearchOptions": "options",
-    "vectors_from": "parts",
-    "Searcher": "searcher",
-}
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -47,13 +47,4 @@ __all__ = [
     "turn_separator",
 ]
 
-_MODULES = {
-    "token_batches": "batches",
-    **dict.fromkeys(("join_turns", "latest_utterances", "lines_of", "persona_lines", "same", "surround"), "context"),
-    **dict.fromkeys(("AnyTokenizer", "TextEncoder", "read_subwords", "read_tokenizer"), "encoder"),
-    **dict.fromkeys(("TokenBatch", "pad"), "tokens"),
-    **dict.fromkeys(
-        ("own_separator", "separate_turns", "special_tokens", "train_tokenizer", "turn_separator"), "vocabulary"
-    ),
-}
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__)

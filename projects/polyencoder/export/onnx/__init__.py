@@ -18,5 +18,4 @@ if TYPE_CHECKING:
 
 __all__ = ["export_onnx", "load_onnx", "quantize_int8"]
 
-_MODULES = {"export_onnx": "export", "load_onnx": "runtime", "quantize_int8": "quantize"}
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -13,5 +13,4 @@ if TYPE_CHECKING:
 
 __all__ = ["FolderIndex", "described_folder", "remove_index"]
 
-_MODULES = {"FolderIndex": "index", "described_folder": "describe", "remove_index": "files"}
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -22,9 +22,4 @@ __all__ = [
     "split_words",
 ]
 
-_MODULES = {
-    **dict.fromkeys(("SubwordSettings", "count_words", "learn_subwords", "learn_subwords_of_size"), "learning"),
-    **dict.fromkeys(("SubwordTokenizer", "is_subword_tokenizer"), "tokenizer"),
-    **dict.fromkeys(("MARKER", "split_words"), "words"),
-}
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(__name__)
