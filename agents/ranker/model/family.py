@@ -28,11 +28,10 @@ from polyencoder.config import PROMPTS, Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.modeling.build import fitting
+from polyencoder.modeling.build import lay_out
 from polyencoder.modeling.encoder_config import backbone_config, scratch_config, with_dropout
 from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
-from polyencoder.modeling.reranker_head import own_pair_start, own_pair_truncate
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base
 from polyencoder.storage.checkpoint import holds_ranker
@@ -179,14 +178,8 @@ class ModelFamily:
                 )
             config = dataclasses.replace(start.config, backbone=backbone, text=text.config)
         else:  # default lengths are fitted, not an error
-            reranker = pretrained is not None and own.get("dense") and not family(architecture).can.has_vectors
-            if reranker:
-                own["pair_truncate"] = own_pair_truncate(opt["backbone"], backbone)
-            if start is None or own.get("pair_truncate") is None:  # those of a ranker to start from are its own
-                lengths, longest = given_lengths(opt), own.get("pair_truncate")
-                text.lay_out(fitting(text.config, backbone, architecture, given=lengths, pair_truncate=longest))
-            if reranker:
-                own["pair_start"] = own_pair_start(opt["backbone"], text)
+            encoder = None if pretrained is None else opt["backbone"]
+            lay_out(text, own, backbone, architecture, given=given_lengths(opt), encoder=encoder)
             config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
             config = family(architecture).model.completed(config, text)
         check_layout(config)

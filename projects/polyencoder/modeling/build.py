@@ -50,22 +50,36 @@ def build_model(config: RankerConfig, backbone: Backbone | None = None) -> Ranke
     return model
 
 
-def fitting(
-    text: TextConfig,
+def lay_out(
+    text: TextEncoder,
+    config: dict[str, Any],
     backbone: Mapping[str, Any],
     architecture: Architecture,
     *,
     given: Collection[str],
-    pair_truncate: int | None = None,
-) -> TextConfig:
-    """Shortens default text lengths to the backbone's maximum, and logs it; `given` lengths are unchanged.
+    encoder: str | os.PathLike[str] | None = None,
+) -> None:
+    """Shortens a new ranker's default text lengths to the backbone's maximum, and logs it; `given` ones are unchanged.
 
-    Of pairs that are cut to `pair_truncate` tokens a context, the question, has a quarter at most, and a candidate, the
-    passage, all that the context leaves.
+    A cross-encoder's fields `config` get the pairs of a reranker, the `encoder`: a context, the question, has a quarter
+    of their tokens at most, a candidate, the passage, the rest. A ranker to start from that has pairs keeps its own.
     """
-    if pair_truncate is not None:
-        own: dict[str, Any] = {"text_truncate": pair_truncate // 4, "label_truncate": pair_truncate}
-        return replace(text, **{name: length for name, length in own.items() if name not in given})
+    reranker = encoder if config.get("dense") and not family(architecture).can.has_vectors else None
+    if reranker is not None:
+        config.setdefault("pair_truncate", own_pair_truncate(reranker, backbone))
+    longest = config.get("pair_truncate")
+    if longest is None:
+        text.lay_out(_fitted(text.config, backbone, architecture, given=given))
+    elif encoder is not None:
+        own = {"text_truncate": longest // 4, "label_truncate": longest}
+        text.lay_out(replace(text.config, **{name: length for name, length in own.items() if name not in given}))
+    if reranker is not None and "pair_start" not in config:
+        config["pair_start"] = own_pair_start(reranker, text)
+
+
+def _fitted(
+    text: TextConfig, backbone: Mapping[str, Any], architecture: Architecture, *, given: Collection[str]
+) -> TextConfig:
     limit, together = max_length({**backbone}), not family(architecture).can.has_vectors
     if limit is None:
         return text
@@ -103,17 +117,11 @@ def from_encoder(
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
     backbone.resize(tokenizer.get_vocab_size())
-    layout = TextConfig(**(special | own_prompts(name, given=text) | text))
+    words = TextEncoder(tokenizer, TextConfig(**(special | own_prompts(name, given=text) | text)))
     config = own_fields(name, architecture, given=config) | config
     encoder = backbone_config(backbone.model)
-    reranker = config.get("dense") and not family(architecture).can.has_vectors
-    if reranker:
-        config.setdefault("pair_truncate", own_pair_truncate(name, encoder))
-    layout = fitting(layout, encoder, architecture, given=text, pair_truncate=config.get("pair_truncate"))
-    words = TextEncoder(tokenizer, layout)
-    if reranker and "pair_start" not in config:
-        config["pair_start"] = own_pair_start(name, words)
-    new = RankerConfig(architecture=architecture, backbone=encoder, text=layout, **config)
+    lay_out(words, config, encoder, architecture, given=text, encoder=name)
+    new = RankerConfig(architecture=architecture, backbone=encoder, text=words.config, **config)
     model = build_model(family(architecture).model.completed(new, words), backbone)
     start_from_heads(model, name)
     start_from_dense(model, name)
@@ -145,11 +153,9 @@ def from_ranker(
         raise ConfigError(f"{origin} has the turn_separator {own!r}, which cannot be changed: leave it out")
     residual = config.pop("residual", None)
     fields = inherited_fields(stored, architecture, given=config, residual=residual) | config
-    layout = replace(words.config, **{"candidate_rows": False, **text})
-    if fields.get("pair_truncate") is None:
-        layout = fitting(layout, stored.backbone, architecture, given=text)
-    words = TextEncoder(words.tokenizer, layout)
-    described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=layout, **fields)
+    words = TextEncoder(words.tokenizer, replace(words.config, **{"candidate_rows": False, **text}))
+    lay_out(words, fields, stored.backbone, architecture, given=text)
+    described = RankerConfig(architecture=architecture, backbone=stored.backbone, text=words.config, **fields)
     check_layout(described)
     new = build_model(family(architecture).model.completed(described, words))
     transfer_weights(new, model.state_dict(), origin=origin)
