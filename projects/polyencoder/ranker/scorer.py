@@ -230,15 +230,13 @@ def score_texts(
             columns = None if index is None else index[i : i + at_once].to(device)
             if read:
                 scores = model.rescore(encode_contexts(model, text, some), read)
-                check_scores(scores)
             elif model.reads_pairs:
                 scores = model(text.contexts(some).to(device), texts, columns)
-                check_scores(scores)
             else:
                 scores = model.score(encode_contexts(model, text, some), vectors)
-                check_scores(scores)
-                if columns is not None:
-                    scores = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -torch.inf)
+            check_scores(scores)
+            if columns is not None and not model.reads_pairs:
+                scores = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -torch.inf)
             parts.append(scores.float().cpu())
     return torch.cat(parts)
 
