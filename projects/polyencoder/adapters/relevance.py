@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import requests
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
@@ -14,14 +14,6 @@ from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_
 from polyencoder.ranker.ranker import Ranker
 
 
-class Relevance(Protocol):
-    """Orders documents for a query."""
-
-    def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
-        """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all."""
-        ...
-
-
 @dataclass(frozen=True)
 class InProcess:
     """A ranker in this process."""
@@ -29,6 +21,7 @@ class InProcess:
     ranker: Ranker
 
     def __call__(self, query: str, documents: Sequence[str], *, top_n: int | None = None) -> list[tuple[int, float]]:
+        """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all."""
         if not documents:
             return []
         return ranked(documents, self.ranker.score([query], documents)[0].numpy(), self.ranker.calibration, top_n=top_n)
@@ -86,6 +79,10 @@ def _reason(answer: requests.Response) -> str:
         if isinstance(said, dict) and said.get(name):
             return str(said[name])
     return " ".join(answer.text.split()) or answer.reason
+
+
+Relevance = InProcess | OfServer
+"""Orders documents for a query."""
 
 
 def relevance_of(model: Ranker | str, *, api_key: str | None = None, served_model: str | None = None) -> Relevance:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,8 +12,11 @@ from torch import Tensor
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.data.example import Example
 from polyencoder.evaluation import example_scores
-from polyencoder.ranker.protocol import Context, TextRanker
+from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import check_scores
+
+if TYPE_CHECKING:
+    from polyencoder.index.searcher import Searcher
 
 _AT_ONCE = 32  # contexts per search
 
@@ -56,28 +59,11 @@ def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Ten
     return _together(found)
 
 
-class ContextSearch(Protocol):
-    """A search for contexts; `polyencoder.index.searcher.Searcher` is one."""
-
-    reranker: Any
-    """The cross-encoder whose scores the hits have, or None."""
-
-    @property
-    def among(self) -> int:
-        """The number of distinct candidates in the index."""
-        ...
-
-    def __call__(self, contexts: Sequence[Context]) -> Sequence[Sequence[Any]]:
-        """The hits of each context: `text`, `score` and, with a reranker, `rerank_score`."""
-        ...
-
-
-def observe_search(searcher: ContextSearch, examples: Sequence[Example]) -> Observations:
+def observe_search(searcher: Searcher, examples: Sequence[Example]) -> Observations:
     """Searches for each example's context.
 
-    The search finds `DEPTH` hits and one for each right candidate, if the index has that many.
-
-    With a cross-encoder the scores are those of the hits that it read.
+    The search finds `DEPTH` hits and one for each right candidate, if the index has that many. With a cross-encoder the
+    scores are those of the hits that it read.
     """
     found: list[_Ranked] = []
     for i in range(0, len(examples), _AT_ONCE):

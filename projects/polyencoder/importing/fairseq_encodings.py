@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Protocol
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -18,28 +17,6 @@ from polyencoder.importing.bpe import read_numbers as read_vocabulary
 from polyencoder.importing.fairseq_dictionary import SPACE, FairseqDictionary
 from polyencoder.importing.patterns import matches
 from polyencoder.importing.sentencepiece_model import read_sentencepiece
-
-
-class Encoding(Protocol):
-    """Splits texts into the symbols of a dictionary."""
-
-    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
-        """The tokenizer with the dictionary's ids. Symbols that the dictionary lacks get ids behind them.
-
-        Raises:
-            CheckpointError: a file is missing or damaged, or does not belong to the dictionary.
-        """
-
-
-def build_tokenizer(encoding: Encoding, dictionary: FairseqDictionary) -> Tokenizer:
-    """An encoding's tokenizer, with special tokens around each text as in RoBERTa. Errors are those of the encoding."""
-    tokenizer = encoding.tokenizer(dictionary)
-    start, end = "<s>", "</s>"
-    tokenizer.post_processor = processors.RobertaProcessing(
-        (end, dictionary.ids[end]), (start, dictionary.ids[start]), trim_offsets=True, add_prefix_space=False
-    )
-    tokenizer.add_special_tokens(dictionary.special)
-    return tokenizer
 
 
 @dataclass(frozen=True)
@@ -129,3 +106,24 @@ class PlainWords:
             [matches(r"[^\s]+"), pre_tokenizers.Split(Regex(typed), behavior="isolated")]
         )
         return tokenizer
+
+
+Encoding = Gpt2 | Codes | SentencePiece | PlainWords
+"""Splits texts into the symbols of a dictionary."""
+
+
+def build_tokenizer(encoding: Encoding, dictionary: FairseqDictionary) -> Tokenizer:
+    """An encoding's tokenizer with the dictionary's ids, and special tokens around each text as in RoBERTa.
+
+    Symbols that the dictionary lacks get ids behind them.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or does not belong to the dictionary.
+    """
+    tokenizer = encoding.tokenizer(dictionary)
+    start, end = "<s>", "</s>"
+    tokenizer.post_processor = processors.RobertaProcessing(
+        (end, dictionary.ids[end]), (start, dictionary.ids[start]), trim_offsets=True, add_prefix_space=False
+    )
+    tokenizer.add_special_tokens(dictionary.special)
+    return tokenizer

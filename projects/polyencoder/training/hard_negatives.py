@@ -9,38 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from polyencoder.errors import InputError
+from polyencoder.index.base import Index
+from polyencoder.index.hits import Hit
 from polyencoder.index.meta import separable
 from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.settings.training import HardNegatives
 from polyencoder.text import same
-
-
-class SearchHit(Protocol):
-    """A hit of a search."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def score(self) -> float: ...
-
-
-class Searchable(Protocol):
-    """An index, or `EncodedTexts`."""
-
-    def __len__(self) -> int: ...
-
-    def search(self, contexts: ContextEncoding, *, top_k: int) -> Sequence[Sequence[SearchHit]]:
-        """The best candidates of each context, best first."""
-        ...
 
 
 class ScoredText(NamedTuple):
@@ -66,6 +48,7 @@ class EncodedTexts:
         ]
 
 
+SearchHit = Hit | ScoredText
 Find = Callable[[int], Sequence[Sequence[SearchHit]]]
 """top_k -> the best candidates of each context, best first."""
 
@@ -80,7 +63,7 @@ class Miner:
         InputError: the ranker is a cross-encoder, or the index is empty.
     """
 
-    def __init__(self, ranker: TextRanker, index: Searchable, settings: HardNegatives) -> None:
+    def __init__(self, ranker: TextRanker, index: Index | EncodedTexts, settings: HardNegatives) -> None:
         self._model = separable(ranker)
         if len(index) == 0:
             raise InputError("the index is empty: no candidates to mine")

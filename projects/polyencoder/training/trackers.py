@@ -10,25 +10,10 @@ import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from polyencoder.packages import require
 from polyencoder.settings.training import TrackerName
-
-
-class Tracker(Protocol):
-    """One run of a tracker."""
-
-    id: str
-    """With which a resumed run continues it."""
-
-    def log(self, figures: Mapping[str, float], *, step: int) -> None:
-        """Adds figures, by names such as `train/loss`."""
-        ...
-
-    def close(self, *, failed: bool = False) -> None:
-        """Ends the run, or this part of it."""
-        ...
 
 
 class TensorBoard:
@@ -37,6 +22,9 @@ class TensorBoard:
     Args:
         folder: of the run's files. name: of the run. options: its settings.
         id: of the run to continue; None for a new one. step: updates so far; later ones of a killed run are replaced.
+
+    Attributes:
+        id: with which a resumed run continues it.
     """
 
     def __init__(self, folder: Path, *, name: str, options: Mapping[str, Any], id: str | None, step: int) -> None:
@@ -50,11 +38,13 @@ class TensorBoard:
             self._writer.add_text("settings", f"| setting | value |\n| --- | --- |\n{rows}")
 
     def log(self, figures: Mapping[str, float], *, step: int) -> None:
+        """Adds figures, by names such as `train/loss`."""
         for name, value in figures.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()  # else a kill takes figures of before the last checkpoint
 
     def close(self, *, failed: bool = False) -> None:
+        """Ends the run, or this part of it."""
         self._writer.close()
 
 
@@ -134,7 +124,8 @@ class MLflow:
 
 PROJECT = "polyencoder"
 """The project or experiment of runs, where the environment names no other."""
-TRACKERS: dict[TrackerName, type[TensorBoard | WandB | Trackio | MLflow]] = {
+Tracker = TensorBoard | WandB | Trackio | MLflow
+TRACKERS: dict[TrackerName, type[Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WandB,
     "trackio": Trackio,
