@@ -154,6 +154,8 @@ def evaluate_retrieval(
     if rerank is not None:
         run = rerank_run(ranker, rerank, judged, texts or {}, depth=depth)
     elif index is not None:
+        if depth < len(index) and (deeper := [str(one) for one in _parsed(measures) if _cutoff(one) > depth]):
+            _log.warning("%s: of the first %d results alone, which depth finds; give more", ", ".join(deeper), depth)
         run = search_run(
             ranker,
             index,
@@ -245,11 +247,16 @@ def check_measures(measures: Sequence[str]) -> None:
     for measure in _parsed(measures):
         try:
             measure.validate_params()
-            if measure.params.get("cutoff", 1) < 1:
+            if _cutoff(measure) < 1:
                 raise ValueError("its cutoff must be at least 1")
             ir_measures.evaluator([measure], {"1": {"a": 1, "b": 0}}).calc({"1": {"a": 1.0, "b": 0.5}})
         except _CANNOT as error:
             raise cannot_compute({str(measure): one_line(error)}) from None
+
+
+def _cutoff(measure: Any) -> int:
+    """How many results a measure looks at; 1 for one without a cutoff."""
+    return int(measure.params.get("cutoff", 1))
 
 
 def _check_qrels(qrels: Qrels) -> None:

@@ -22,7 +22,7 @@ def candidates_from(
     """Yields the candidates of files, in order.
 
     JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`; all other fields are metadata, and so are
-    the fields of a `metadata` object, as for `Ranker.index`. A record with `_id` in place of `id` is one of BEIR's
+    the fields of a `metadata` object, as for `Ranker.index`. A candidate lacks the fields of empty cells. A record with `_id` in place of `id` is one of BEIR's
     `corpus.jsonl`: its `title` is the beginning of the text. Any other file has a text per line; empty lines are
     skipped. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and
     `.zst` files are decompressed.
@@ -33,10 +33,12 @@ def candidates_from(
             JSON cannot hold, such as nan. It names the line.
     """
     for path in expand(paths):
-        is_lines = format_of(path) == "txt"
+        format = format_of(path)
         for where, record in records(path, bad=bad):
-            if is_lines and not record["text"].strip():
+            if format == "txt" and not record["text"].strip():
                 continue
+            if format in ("csv", "tsv"):  # a table has no other way to say that a candidate lacks a field
+                record = {name: cell for name, cell in record.items() if cell or name == "text"}
             try:
                 candidate = candidate_of(record, where=where)
             except InputError as error:

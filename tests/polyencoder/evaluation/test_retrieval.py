@@ -192,6 +192,17 @@ def test_a_run_need_not_find_what_is_judged(make_ranker, queries, texts, caplog)
     assert "no result is a judged document; is it of another corpus?" in caplog.text
 
 
+def test_a_measure_that_looks_behind_the_depth_is_told(make_ranker, queries, texts, caplog):
+    """R@3 of two results is R@2."""
+    ranker, qrels = make_ranker("bi"), {"q1": {"d0": 1}}
+    index = ranker.index([{"id": id_, "text": text} for id_, text in texts.items()])
+    for depth, measures in ((3, ["R@3"]), (2, ["R@2", "AP"]), (len(texts), ["R@100"])):
+        evaluate_retrieval(ranker, queries, qrels, index=index, measures=measures, depth=depth)
+    assert not caplog.records
+    evaluate_retrieval(ranker, queries, qrels, index=index, measures=["R@3", "RR"], depth=2)
+    assert "R@3: of the first 2 results alone, which depth finds; give more" in caplog.text
+
+
 def test_a_measure_of_results_that_are_not_judged(make_ranker, queries, texts):
     """Accuracy of judgements that are all relevant divides by the number of other results."""
     run, qrels = {"q1": {"d0": 2.0, "d4": 1.0}}, {"q1": {"d0": 1}}

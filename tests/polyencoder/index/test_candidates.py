@@ -92,6 +92,15 @@ def test_csv(tmp_path):
     assert without_place(candidates_from(tmp_path / "c.csv")) == expected
 
 
+def test_an_empty_cell_of_a_table_is_no_value(tmp_path):
+    """An id is then derived, and the candidates without a document are no group of their own."""
+    (tmp_path / "c.tsv").write_text("text\tid\tdocument\nhello\t\td1\nhi\tb\t\n")
+    assert without_place(candidates_from(tmp_path / "c.tsv")) == [
+        (None, "hello", {"document": "d1"}),
+        ("b", "hi", None),
+    ]
+
+
 def test_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
     found = list(candidates_from("-"))
