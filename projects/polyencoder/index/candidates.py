@@ -22,10 +22,10 @@ def candidates_from(
     """Yields the candidates of files, in order.
 
     JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`; all other fields are metadata, and so are
-    the fields of a `metadata` object, as for `Ranker.index`. A candidate lacks the fields of empty cells. A record with `_id` in place of `id` is one of BEIR's
-    `corpus.jsonl`: its `title` is the beginning of the text. Any other file has a text per line; empty lines are
-    skipped. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and
-    `.zst` files are decompressed.
+    the fields of a `metadata` object, as for `Ranker.index`. A candidate lacks the fields of empty cells. A record with
+    `_id` in place of `id` is one of BEIR's `corpus.jsonl`: its `title` is the beginning of the text. Any other file has
+    a text per line; empty lines are skipped. The names may be globs and comma-separated lists; `-` is standard input;
+    `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
