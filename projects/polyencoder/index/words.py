@@ -12,6 +12,8 @@ from unicodedata import normalize
 
 import regex
 
+from polyencoder.text.dialogue import PERSONA
+
 _CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
 _WORDS = regex.compile(rf"{_CHARACTER}|(?:(?!{_CHARACTER})[\p{{L}}\p{{N}}\p{{M}}])+")
 _IS_CHARACTER = regex.compile(_CHARACTER).fullmatch
@@ -34,13 +36,16 @@ def _folded(text: str) -> str:
 def query_words(turns: Sequence[str]) -> list[str]:
     """The words that a context is searched by, each once; two with a space between them must be neighbours.
 
+    What marks a line of the persona, which nobody said, is none of them.
+
     Examples:
         >>> query_words(["Where is order 4711? 北京大"])
         ['where', 'is', 'order', '4711', '北 京', '京 大']
     """
     found: dict[str, None] = {}
     for turn in turns:
-        for is_character, run in groupby(words_of(turn), key=lambda word: _IS_CHARACTER(word) is not None):
+        said = words_of(turn.replace(PERSONA.strip(), " "))
+        for is_character, run in groupby(said, key=lambda word: _IS_CHARACTER(word) is not None):
             words = [*run]
             pairs = is_character and len(words) > 1
             found |= dict.fromkeys(map(" ".join, pairwise(words)) if pairs else words)

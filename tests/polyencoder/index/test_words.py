@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.index.words import query_words, words_of
+from polyencoder.text.dialogue import turns_of
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,17 @@ def test_the_words_of_a_context_occur_once_and_characters_in_pairs():
     assert query_words(["do you ski ?", "do I ?"]) == ["do", "you", "ski", "i"]
     assert query_words(["去北京大 ok 京", "北京"]) == ["去 北", "北 京", "京 大", "ok", "京"]
     assert query_words(["?", ""]) == []
+
+
+def test_the_mark_of_a_persona_is_no_word():
+    """Or each chat with a system message would search for `your` and `persona`."""
+    assert query_words([*turns_of("it", [{"role": "system", "content": "Be kind."}]), "Is it?"]) == [
+        "be",
+        "kind",
+        "is",
+        "it",
+    ]
+    assert query_words(["your persona: i ski .\nhi"]) == ["i", "ski", "hi"]
 
 
 @given(st.lists(st.text()))
