@@ -16,6 +16,7 @@ import gc
 import importlib.util
 import json
 import logging
+import pickle
 import random
 import signal
 import sys
@@ -34,7 +35,13 @@ from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
-from tests.encoders import SENTENCES, backbone_folder, make_hf_tokenizer, make_reranker  # noqa: F401 - fixtures
+from tests.encoders import (  # noqa: F401 - fixtures
+    SENTENCES,
+    backbone_folder,
+    batch_of,
+    make_hf_tokenizer,
+    make_reranker,
+)
 from tests.faster import (  # noqa: F401 - fixtures
     by_current_exporter,
     certificates_read_once,
@@ -173,6 +180,12 @@ def make_model(make_config):
 
 
 @pytest.fixture(scope="session")
+def stubs() -> dict:
+    """What PolyAI's test modules compute: see convert_stubs/README.md."""
+    return json.loads((Path(__file__).parent / "polyencoder/convert_stubs/stubs.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="session")
 def vocabulary(tmp_path_factory) -> Path:
     """The folder of a tiny vocabulary of ConveRT's subwords."""
     tokenizer = learn_subwords(count_words(SENTENCES), SubwordSettings(min_count=2, buckets=9))
@@ -253,20 +266,22 @@ def no_network(monkeypatch):
 
 
 @pytest.fixture
-def malicious_pickle(tmp_path):
-    """(protocol) -> a pickle that makes a folder when it is loaded, and the path of that folder."""
-    import pickle
-
+def malicious(tmp_path) -> tuple[object, Path]:
+    """An object whose pickle makes a folder when it is loaded, and the path of that folder."""
     witness = tmp_path / "the-pickle-ran"
 
     class Writes:
         def __reduce__(self):
             return os.mkdir, (str(witness),)
 
-    def make(protocol: int) -> tuple[bytes, Path]:
-        return pickle.dumps(Writes(), protocol=protocol), witness
+    return Writes(), witness
 
-    return make
+
+@pytest.fixture
+def malicious_pickle(malicious):
+    """(protocol) -> the pickle of `malicious`, and the path of the folder that it makes."""
+    writes, witness = malicious
+    return lambda protocol: (pickle.dumps(writes, protocol=protocol), witness)
 
 
 @pytest.fixture

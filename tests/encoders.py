@@ -9,6 +9,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
+ENCODERS = ["bert", "roberta", "modernbert", "distilbert"]  # in `backbone_folder`
+
 SENTENCES = [
     "hello , how are you today ?",
     "i am fine , thank you . how are you ?",
@@ -98,6 +100,12 @@ def backbone_folder(tmp_path_factory, make_hf_tokenizer):
         return made[kind]
 
     return make
+
+
+@pytest.fixture
+def batch_of(padded):
+    """(encoder) -> two sequences that each of `ENCODERS` can read, padded with its own padding."""
+    return lambda encoder: padded([[2, 9, 8, 7, 3], [2, 6, 3]], pad_id=encoder.model.config.pad_token_id)
 
 
 @pytest.fixture(scope="session")

@@ -108,11 +108,17 @@ def assert_in_one_part(model: str, parts: Collection[Collection[str]], *, others
     assert not (unknown := {name for name in ours if not places[name]} - FOLLOWED - OURS), unknown
 
 
+def message_of(error: pytest.ExceptionInfo[Exception]) -> str:
+    """Of an error of one line."""
+    (line,) = str(error.value).splitlines()
+    return line
+
+
 def assert_not_supported(name: str, make: Callable[..., Any], **options: Any) -> None:
     """That making an agent with this flag is an error of one line, which names it and says what to do."""
     value = _OTHERWISE.get(name, True)
     with pytest.raises(ConfigError) as error:
         make(**options, **{name: value})
-    (line,) = str(error.value).splitlines()
+    line = message_of(error)
     assert line.startswith(f"--{name.replace('_', '-')} {value} is not supported: "), line
     assert line.rpartition("; ")[2].startswith(("use ", "leave it out")), line

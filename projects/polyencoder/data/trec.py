@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 from polyencoder.data.readers import DataFile, lines
@@ -79,7 +80,9 @@ def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
             raise InputError(
                 f"{where}: has {len(fields)} columns, but a run has TREC's six, `query Q0 document rank score name`"
             )
-        score = float(fields[4]) if _is_number(fields[4]) else math.nan
+        score = math.nan
+        with suppress(ValueError):
+            score = float(fields[4])
         if not math.isfinite(score):
             raise InputError(f"{where}: the score is {fields[4]!r:.40}; it must be a finite number")
         yield where, fields[0], fields[2], score
@@ -132,11 +135,3 @@ def _by_query(path: Path, rows: Iterable[tuple[str, str, str, T]], verb: str) ->
     if not table:
         raise InputError(f"{os.fspath(path)}: is empty")
     return table
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

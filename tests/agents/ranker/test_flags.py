@@ -15,15 +15,10 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.settings.training import TrainingConfig
-from tests.agents.flag_tables import FOLLOWED, OURS, assert_in_one_part, assert_not_supported, flags_of
+from tests.agents.flag_tables import FOLLOWED, OURS, assert_in_one_part, assert_not_supported, flags_of, message_of
 
 MODELS = ["biencoder", "polyencoder", "crossencoder", "lateencoder"]
 OF_TFIDF = {"tfidf_context", "tfidf_ngrams", "tfidf_max_examples"}
-
-
-def message_of(error) -> str:
-    (line,) = str(error.value).splitlines()
-    return line
 
 
 # ---- the table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from argparse import Namespace
 
 import pytest
@@ -360,15 +359,10 @@ class TestRefusals:
         assert "\n" not in str(caught.value)
 
     @pytest.mark.parametrize("legacy", [False, True])
-    def test_a_malicious_pickle_does_not_run(self, checkpoint, files, tmp_path, legacy):
-        witness = tmp_path / "the-pickle-ran"
-
-        class Runs:
-            def __reduce__(self):
-                return os.system, (f"touch {witness}",)
-
-        with pytest.raises(CheckpointError, match=r"model\.pt: holds \w+\.system, which is neither a tensor nor plain"):
-            import_fairseq(checkpoint(args=ARGS, extra_state=Runs(), legacy=legacy), **files)
+    def test_a_malicious_pickle_does_not_run(self, checkpoint, files, malicious, legacy):
+        runs, witness = malicious
+        with pytest.raises(CheckpointError, match=r"model\.pt: holds \w+\.mkdir, which is neither a tensor nor plain"):
+            import_fairseq(checkpoint(args=ARGS, extra_state=runs, legacy=legacy), **files)
         assert not witness.exists()
 
     def test_out_is_a_file(self, checkpoint, files):

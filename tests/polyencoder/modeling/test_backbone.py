@@ -12,43 +12,36 @@ from polyencoder.modeling.encoder_config import backbone_config
 from polyencoder.modeling.loading import load_pretrained
 from polyencoder.text import TokenBatch, pad
 from polyencoder.text.batches import length_groups
-
-ENCODERS = ["bert", "roberta", "modernbert", "distilbert"]
-
-
-@pytest.fixture
-def batch(padded):
-    """Two sequences that every tiny model can read, padded with the model's own padding."""
-    return lambda backbone: padded([[2, 9, 8, 7, 3], [2, 6, 3]], pad_id=backbone.model.config.pad_token_id)
+from tests.encoders import ENCODERS
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
 class TestEncoders:
-    def test_outputs_are_the_models_own(self, backbone_folder, batch, kind):
+    def test_outputs_are_the_models_own(self, backbone_folder, batch_of, kind):
         backbone = load_pretrained(backbone_folder(kind)).eval()
-        tokens = batch(backbone)
+        tokens = batch_of(backbone)
         theirs = AutoModel.from_pretrained(backbone_folder(kind), attn_implementation="eager").eval()
         expected = theirs(input_ids=tokens.ids, attention_mask=tokens.mask.long()).last_hidden_state
         outputs = backbone(tokens)
         assert outputs.shape == (2, 5, backbone.dim) == (2, 5, 16)
         torch.testing.assert_close(outputs[tokens.mask], expected[tokens.mask], rtol=1e-4, atol=1e-5)
 
-    def test_attention_is_fused_and_nothing_is_left_unused(self, backbone_folder, batch, kind):
+    def test_attention_is_fused_and_nothing_is_left_unused(self, backbone_folder, batch_of, kind):
         backbone = load_pretrained(backbone_folder(kind))
         assert backbone.model.config._attn_implementation == attention.NAME
         assert not any("pooler" in name for name in backbone.state_dict())
         assert {parameter.dtype for parameter in backbone.parameters()} == {torch.float32}
-        backbone(batch(backbone)).sum().backward()
+        backbone(batch_of(backbone)).sum().backward()
         assert all(parameter.grad is not None for parameter in backbone.parameters())
 
-    def test_resizing_keeps_the_embeddings(self, backbone_folder, batch, kind):
+    def test_resizing_keeps_the_embeddings(self, backbone_folder, batch_of, kind):
         backbone = load_pretrained(backbone_folder(kind)).eval()
-        before, outputs = backbone.model.get_input_embeddings().weight.clone(), backbone(batch(backbone))
+        before, outputs = backbone.model.get_input_embeddings().weight.clone(), backbone(batch_of(backbone))
         backbone.resize(70)
         after = backbone.model.get_input_embeddings().weight
         assert after.shape == (70, 16)
         assert torch.equal(after[:64], before)
-        assert torch.equal(backbone(batch(backbone)), outputs)
+        assert torch.equal(backbone(batch_of(backbone)), outputs)
         assert backbone_config(backbone.model)["vocab_size"] == 70
         backbone.resize(10)  # never smaller
         assert backbone.model.get_input_embeddings().weight.shape == (70, 16)

@@ -11,18 +11,11 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import backbone_config, max_length, scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained
-
-ENCODERS = ["bert", "roberta", "modernbert", "distilbert"]
-
-
-@pytest.fixture
-def batch(padded):
-    """Two sequences that every tiny model can read, padded with the model's own padding."""
-    return lambda backbone: padded([[2, 9, 8, 7, 3], [2, 6, 3]], pad_id=backbone.model.config.pad_token_id)
+from tests.encoders import ENCODERS
 
 
 @pytest.mark.parametrize("kind", ENCODERS)
-def test_its_configuration_rebuilds_it(backbone_folder, batch, kind):
+def test_its_configuration_rebuilds_it(backbone_folder, batch_of, kind):
     """Through JSON, as a checkpoint keeps it."""
     backbone = load_pretrained(backbone_folder(kind)).eval()
     config = backbone_config(backbone.model)
@@ -30,7 +23,7 @@ def test_its_configuration_rebuilds_it(backbone_folder, batch, kind):
     again = build_backbone(config)
     assert backbone_config(again.model) == config
     again.load_state_dict(backbone.state_dict())
-    assert torch.equal(again.eval()(batch(backbone)), backbone(batch(backbone)))
+    assert torch.equal(again.eval()(batch_of(backbone)), backbone(batch_of(backbone)))
 
 
 @pytest.mark.parametrize("kind", ENCODERS)

@@ -289,16 +289,11 @@ def test_a_pickle_beside_a_model_file_never_runs(model_file, malicious_pickle, n
     assert not witness.exists()
 
 
-def test_a_pickle_inside_a_model_file_never_runs(model_file, tmp_path):
+def test_a_pickle_inside_a_model_file_never_runs(model_file, malicious):
     """What torch itself would write of an object that comes with code."""
-    witness = tmp_path / "the-pickle-ran"
-
-    class MakesAFolder:
-        def __reduce__(self):
-            return os.mkdir, (str(witness),)
-
+    makes_a_folder, witness = malicious
     states = torch.load(model_file, weights_only=True)
-    torch.save(states | {"optimizer": MakesAFolder()}, model_file)
+    torch.save(states | {"optimizer": makes_a_folder}, model_file)
     with pytest.raises(CheckpointError, match="model.file: damaged, or not a file of weights that can be read safely"):
         Ranker.from_pretrained(model_file)
     assert not witness.exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import zipfile
@@ -77,17 +76,12 @@ def test_nothing_else_of_numpys_is_read(value, tmp_path):
         load_states(saved(value, tmp_path / "file"), mmap=False)
 
 
-class _Runs:
-    def __reduce__(self):
-        return os.mkdir, ("must-not-be-made",)
-
-
-def test_code_never_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    torch.save({"number": np.float64(1), "code": _Runs()}, tmp_path / "file")
+def test_code_never_runs(tmp_path, malicious):
+    code, witness = malicious
+    torch.save({"number": np.float64(1), "code": code}, tmp_path / "file")
     with pytest.raises(UnpicklingError):
         load_states(tmp_path / "file", mmap=False)
-    assert not (tmp_path / "must-not-be-made").exists()
+    assert not witness.exists()
 
 
 def test_plain_numbers():

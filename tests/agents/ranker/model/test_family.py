@@ -15,13 +15,9 @@ from parlai.scripts.train_model import TrainModel
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.storage.checkpoint import read_model_file
+from tests.agents.flag_tables import message_of
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
-
-
-def message_of(error) -> str:
-    (line,) = str(error.value).splitlines()
-    return line
 
 
 @pytest.mark.parametrize("model", MODELS)

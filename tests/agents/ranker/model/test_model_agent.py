@@ -191,15 +191,10 @@ def test_a_pickle_never_runs(protocol, flag, malicious_pickle, make_agent, path)
 
 
 @pytest.mark.slow
-def test_a_pickle_inside_a_checkpoint_never_runs(trained, make_agent, path):
-    witness = path.with_name("ran")
-
-    class Writes:
-        def __reduce__(self):
-            return (type(witness).touch, (witness,))
-
+def test_a_pickle_inside_a_checkpoint_never_runs(trained, malicious, make_agent, path):
+    writes, witness = malicious
     states = torch.load(trained("biencoder")[0], weights_only=True)
-    torch.save({**states, "model": Writes()}, path)
+    torch.save({**states, "model": writes}, path)
     with pytest.raises(CheckpointError, match="not a file of weights that can be read safely"):
         make_agent("biencoder", init_model=str(path))
     assert not witness.exists()

@@ -15,6 +15,7 @@ from polyencoder.index.entries import Candidate, canonical
 from polyencoder.index.filters import Kind
 from polyencoder.index.postgres.index import PostgresIndex
 from polyencoder.index.postgres.rows import condition, written
+from tests.polyencoder.index.filtering import passes
 from tests.polyencoder.index.postgres.tables import drawn, names, stored
 
 VALUES = [None, True, False, 0, 1, 1.0, 1.5, -1, 10**20, 1e20, 1e23, 10**23, "1", "true", "", "ü'\"\\", [1], {"a": 1}]
@@ -22,27 +23,12 @@ VALUES += [["1", 1.5, None], [[1], {"a": 2}], [True, 10**23]]
 FILTERS = [value for value in VALUES if not isinstance(value, (list, dict))]
 
 
-def equal(value, option) -> bool:
-    """Whether JSON calls them equal: numbers exactly, apart from truth and text."""
-    kinds = [
-        bool if isinstance(x, bool) else (int, float) if isinstance(x, (int, float)) else type(x)
-        for x in (value, option)
-    ]
-    return kinds[0] == kinds[1] and value == option
-
-
-def passes(value, option) -> bool:
-    """Whether the value is the option, or a list that contains it."""
-    within = value if isinstance(value, list) and option is not None else []
-    return any(equal(one, option) for one in (value, *within))
-
-
 def test_filters_compare_as_json_does(where):
     metadata = [{"a": value} for value in VALUES] + [{}, {"b": 1}]
     index = stored(where, drawn(len(metadata), 1, 4)[0], metadata)
     contexts = drawn(1, 1, 4, contexts=1)[1]
     for options in [*([one] for one in FILTERS), [], FILTERS, ["x\0", 1]]:
-        right = {str(i) for i, one in enumerate(metadata) if any(passes(one.get("a"), option) for option in options)}
+        right = {str(i) for i, one in enumerate(metadata) if passes(one, {"a": options})}
         hits = index.search(contexts, filter={"a": options}, top_k=100)[0]
         assert {hit.id for hit in hits} == right
         assert index.count({"a": options}) == len(right)

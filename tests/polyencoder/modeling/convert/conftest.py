@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -21,12 +18,6 @@ TINY = {
     "head_sizes": (16, 16),
     "output_size": 10,
 }
-
-
-@pytest.fixture(scope="session")
-def stubs() -> dict:
-    """What PolyAI's test modules compute: see convert_stubs/README.md."""
-    return json.loads((Path(__file__).parents[2] / "convert_stubs" / "stubs.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
