@@ -118,11 +118,11 @@ def checked(candidate: Candidate) -> tuple[str, str, str | None]:
     return text, id_, metadata
 
 
-def taken(candidate: Candidate, id_: str, text: str, *, whose: str, other: str) -> str:
+def taken(candidate: Candidate, id_: str, text: str, *, other: str) -> str:
     """The error message for a new candidate whose id belongs to one with this text."""
     where = f"{candidate.where}: " if candidate.where else ""
     short = text if len(text) <= 60 else text[:57] + "..."
     return (
-        f"{where}the id {id_!r} is that of {whose} already, {short!r}, which has other {other}: give each candidate "
+        f"{where}the id {id_!r} is that of another candidate already, {short!r}, which has other {other}: give each candidate "
         "its own id, or update the existing one"
     )

@@ -180,7 +180,7 @@ def to_write(
             else:
                 continue
             if how == "add":
-                raise InputError(taken(record, entry.id, old.entry.text, whose="another candidate", other=other))
+                raise InputError(taken(record, entry.id, old.entry.text, other=other))
             if vector is None and other != "text":
                 row = old._replace(entry=entry)
         there[entry.id] = row

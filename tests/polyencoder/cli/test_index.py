@@ -103,7 +103,7 @@ def test_torchrun_ends_when_the_candidates_cannot_be_used(model, tmp_path):
     done = torchrun("--model", model, "--candidates", path, "--out", tmp_path / "index")
     assert done.returncode != 0
     assert "polyencoder: " in done.stderr
-    assert "bad.jsonl, line 2: the id 'a' is that of candidate 1 already" in done.stderr
+    assert "bad.jsonl, line 2: the id 'a' is that of another candidate already" in done.stderr
     assert not (tmp_path / "index").exists()
 
 
@@ -255,7 +255,7 @@ def test_an_id_that_two_candidates_have(model, tmp_path):
     path = tmp_path / "bad.jsonl"
     path.write_text('{"id": "a", "text": "one"}\n{"id": "a", "text": "two"}\n')
     arguments = ["index", "--model", model, "--candidates", path, "--out", tmp_path / "index"]
-    command_fails(InputError, "bad.jsonl, line 2: the id 'a' is that of candidate 1 already", *arguments)
+    command_fails(InputError, "bad.jsonl, line 2: the id 'a' is that of another candidate already", *arguments)
     assert not (tmp_path / "index").exists()
 
 

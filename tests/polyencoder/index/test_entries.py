@@ -91,6 +91,6 @@ def test_a_candidate_without_text_or_id_is_refused(candidate, message):
 
 
 def test_an_id_that_is_taken_shows_whose_it_is():
-    message = taken(Candidate("7", "new"), "7", "x" * 60, whose="a candidate", other="text")
-    assert message.startswith(f"the id '7' is that of a candidate already, '{'x' * 60}', which has other text")
-    assert f"'{'x' * 57}...'" in taken(Candidate("7", "new"), "7", "x" * 61, whose="a candidate", other="text")
+    message = taken(Candidate("7", "new"), "7", "x" * 60, other="text")
+    assert message.startswith(f"the id '7' is that of another candidate already, '{'x' * 60}', which has other text")
+    assert f"'{'x' * 57}...'" in taken(Candidate("7", "new"), "7", "x" * 61, other="text")

@@ -228,14 +228,14 @@ class Catalogue:
             id_.encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"{where}not a candidate that an index can hold: {error}") from None
-        known = ask("SELECT number, metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
+        known = ask("SELECT metadata, text FROM entries JOIN texts USING (row) WHERE id = ?", (id_,))
         if (entry := known.fetchone()) is not None:
-            number, old_metadata, old_text = entry
+            old_metadata, old_text = entry
             if (old_text, old_metadata) == (text, metadata):
                 return 0
             if how == "add":
                 other = "text" if old_text != text else "metadata"
-                raise InputError(taken(candidate, id_, old_text, whose=f"candidate {number + 1}", other=other))
+                raise InputError(taken(candidate, id_, old_text, other=other))
             removed = self.remove(id_)
         elif how == "update":
             raise InputError(f"{where}{self._folder}: no candidate has the id {id_!r}")

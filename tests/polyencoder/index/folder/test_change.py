@@ -53,7 +53,7 @@ class TestChanging:
     @pytest.mark.parametrize(
         ("change", "argument", "message"),
         [
-            ("add", Candidate("0", "other"), "the id '0' is that of candidate 1 already"),
+            ("add", Candidate("0", "other"), "the id '0' is that of another candidate already"),
             ("remove", "nobody", "no candidate has the id 'nobody'"),
             ("update", Candidate("nobody", "text"), "no candidate has the id 'nobody'"),
             ("update", Candidate(None, "text", where="f, line 3"), "f, line 3: has no id"),
