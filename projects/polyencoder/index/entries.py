@@ -123,6 +123,6 @@ def taken(candidate: Candidate, id_: str, text: str, *, other: str) -> str:
     where = f"{candidate.where}: " if candidate.where else ""
     short = text if len(text) <= 60 else text[:57] + "..."
     return (
-        f"{where}the id {id_!r} is that of another candidate already, {short!r}, which has other {other}: give each candidate "
-        "its own id, or update the existing one"
+        f"{where}the id {id_!r} is that of another candidate already, {short!r}, which has other {other}: give each "
+        "candidate its own id, or update the existing one"
     )

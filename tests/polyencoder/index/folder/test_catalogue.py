@@ -74,7 +74,8 @@ def test_metadata_comes_back(catalogue):
 def test_an_id_that_is_there(make_catalogue, other):
     text, metadata, what = other
     candidates = [*CANDIDATES, Candidate("a", text, metadata, where="c.jsonl, line 7")]
-    with pytest.raises(InputError, match=f"c.jsonl, line 7: the id 'a' is that of another candidate .*'hello'.*other {what}"):
+    message = f"c.jsonl, line 7: the id 'a' is that of another candidate .*'hello'.*other {what}"
+    with pytest.raises(InputError, match=message):
         make_catalogue(candidates)
 
 
