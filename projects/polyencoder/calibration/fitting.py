@@ -59,6 +59,15 @@ class Fit(NamedTuple):
     """The share of contexts answered at the threshold; 0 without one."""
 
 
+def check_fit(examples: int, *, unanswerable: float, precision: float | None) -> None:
+    """Raises InputError for too few examples, and a share that is not between 0 and 1, as `fit` does."""
+    for name, share in {"unanswerable": unanswerable, "precision": precision}.items():
+        if share is not None and not 0 < share < 1:
+            raise InputError(f"{name} is {share}; it must be between 0 and 1", argument=name)
+    if examples < _FEWEST_EXAMPLES:
+        raise InputError(f"{examples} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}")
+
+
 def fit(
     observations: Observations, *, fingerprint: str, unanswerable: float = 0.5, precision: float | None = None
 ) -> Fit:
@@ -74,13 +83,7 @@ def fit(
         InputError: there are too few examples, a share is not between 0 and 1, or the model finds the right candidate
             in almost no case, or no better than chance.
     """
-    for name, share in {"unanswerable": unanswerable, "precision": precision}.items():
-        if share is not None and not 0 < share < 1:
-            raise InputError(f"{name} is {share}; it must be between 0 and 1", argument=name)
-    if len(observations) < _FEWEST_EXAMPLES:
-        raise InputError(
-            f"{len(observations)} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}"
-        )
+    check_fit(len(observations), unanswerable=unanswerable, precision=precision)
     first = int(observations.right[:, 0].sum())
     if first < _LEAST_RIGHT * len(observations):
         raise InputError(

@@ -68,7 +68,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     until the model is trained again. One for an index and one for ranking are kept side by side; int8 graphs have their
     own: --backend onnx-int8. With --hybrid, the file also has the weight of vectors beside words.
     """
-    from polyencoder.calibration.fitting import fit
+    from polyencoder.calibration.fitting import check_fit, fit
     from polyencoder.calibration.observations import observe, observe_search
     from polyencoder.index.open import open_index
     from polyencoder.index.searcher import Searcher
@@ -86,6 +86,7 @@ def calibrate(settings: CalibrateSettings) -> None:
         negatives=settings.negatives,
         seed=settings.seed,
     )
+    check_fit(len(examples), unanswerable=unanswerable, precision=settings.precision)  # before the model reads them
     ranker, searcher, weight = load(settings.model), None, None
     reranker = load_reranker(settings.rerank, settings.model)
     if index is None:

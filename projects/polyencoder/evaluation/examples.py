@@ -103,8 +103,8 @@ def check_examples(examples: Sequence[Example], *, at_least: int = 2) -> None:
     if not examples:
         raise InputError("no example to evaluate the ranker on")
     for number, example in enumerate(examples, start=1):
-        candidates = example.choices
+        where, candidates = example.where or f"example {number}", example.choices
         if (label := next((text for text in example.right if text not in candidates), None)) is not None:
-            raise InputError(f"example {number}: the label {label!r} is not among its {len(candidates)} candidates")
+            raise InputError(f"{where}: the label {label!r} is not among its {len(candidates)} candidates")
         if len(set(candidates)) < at_least:
-            raise InputError(f"example {number}: the label {example.label!r} is its only candidate: nothing to rank")
+            raise InputError(f"{where}: the label {example.label!r} is its only candidate: nothing to rank")

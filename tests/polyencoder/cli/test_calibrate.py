@@ -195,7 +195,7 @@ def test_a_cross_encoder_that_re_ranks(ranker, make_ranker, write, texts, tmp_pa
     assert all(0 < hit["probability"] < 1 for hit in hits)
 
 
-def test_what_cannot_be_used(ranker, write, texts, tmp_path):
+def test_what_cannot_be_used(ranker, write, texts, tmp_path, monkeypatch):
     ranker.save_pretrained(tmp_path / "model")
     path = write(ranker, among=texts)
     options = ["calibrate", "--data", path]
@@ -203,6 +203,7 @@ def test_what_cannot_be_used(ranker, write, texts, tmp_path):
         call(*options, "--model", tmp_path / "model", "--rerank", tmp_path / "model")
     with pytest.raises(ConfigError, match="export a hub's model to a folder first"):
         call(*options, "--model", "nowhere/model")
+    monkeypatch.setattr("polyencoder.cli.calibrate.load", pytest.fail)  # nothing is scored before
     with pytest.raises(InputError, match="precision is 90.0; it must be between 0 and 1"):
         call(*options, "--model", tmp_path / "model", "--precision", 90)
     assert not (tmp_path / "model" / "calibration.json").exists()

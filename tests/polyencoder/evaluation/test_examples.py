@@ -30,6 +30,8 @@ def test_recall_of_what_cannot_be_counted(make_ranker):
         recall_at_1(ranker, [])
     with pytest.raises(InputError, match="example 2: the label 'c' is not among its 2 candidates"):
         recall_at_1(ranker, [Example(["hi"], "a", ["a", "b"]), Example(["hi"], "c", ["a", "b"])])
+    with pytest.raises(InputError, match="my.jsonl, line 7: the label 'a' is not among its 1 candidates"):
+        recall_at_1(ranker, [Example(["hi"], "a", ["b"], "my.jsonl, line 7")])
 
 
 @pytest.mark.parametrize("architecture", ["bi", "cross", "late"])
