@@ -92,6 +92,12 @@ def _says_nothing(content: Any) -> bool:
 
 
 def _content(content: Any, *, where: str) -> str:
-    if isinstance(content, list) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+    if isinstance(content, list):
+        for part in content:
+            if not isinstance(part, Mapping) or part.get("type") != "text":
+                raise InputError(
+                    f"{where}, content is a list with {shown(part)}: leave out all but texts, "
+                    "{'type': 'text', 'text': ...}"
+                )
         content = "\n".join(checked_text(f"{where}, content", part.get("text")) for part in content)
     return checked_text(f"{where}, content", content)
