@@ -10,7 +10,14 @@ from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, open
 from polyencoder.errors import InputError
 
 BLOCK = 1 << 14  # bytes; how far the file is read ahead of the caller
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_UTF16 = "the file looks like UTF-16: save it as UTF-8"
+LOOKS_LIKE = {
+    codecs.BOM_UTF16_LE: _UTF16,
+    codecs.BOM_UTF16_BE: _UTF16,
+    b"PK\3\4": "the file looks like an Excel workbook or a zip archive: save the table as CSV in UTF-8",
+    b"\x1f\x8b": "the file looks compressed: let its name end in .gz",
+}
+"""What to do with files of other kinds, by their first bytes."""
 
 
 def lines(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[int, str]]:
@@ -81,6 +88,6 @@ def _one_by_one(block: bytes, *, path: str, number: int, bad: OnBad) -> Iterator
 def undecodable(path: str, number: int, error: UnicodeDecodeError) -> InputError:
     """The error for a line that is not UTF-8."""
     byte = f"byte {error.object[error.start]:#04x} at column {error.start + 1}"
-    is_utf16 = number == 1 and error.object.startswith(UTF16_MARKS)
-    todo = "the file looks like UTF-16: save it as UTF-8" if is_utf16 else "convert the file to UTF-8"
+    known = (todo for mark, todo in LOOKS_LIKE.items() if number == 1 and error.object.startswith(mark))
+    todo = next(known, "convert the file to UTF-8")
     return InputError(f"{path}, line {number}: is not {error.encoding} text ({byte}); {todo}")

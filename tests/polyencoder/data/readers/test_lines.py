@@ -66,6 +66,16 @@ def test_utf16_is_recognised(tmp_path):
         list(lines(path))
 
 
+def test_files_of_other_kinds_are_recognised(tmp_path):
+    """To convert them to UTF-8 would break them."""
+    (tmp_path / "c.xlsx").write_bytes(b"PK\3\4\x14\0\6\0\b\0\0\0!\0\xdf\xa4\xd2l")
+    with pytest.raises(InputError, match="c.xlsx, line 1: .* looks like an Excel workbook .*: save the table as CSV"):
+        list(lines(tmp_path / "c.xlsx"))
+    (tmp_path / "c.jsonl").write_bytes(gzip.compress(b'{"text": "a"}\n', mtime=0))
+    with pytest.raises(InputError, match="c.jsonl, line 1: .* looks compressed: let its name end in .gz"):
+        list(lines(tmp_path / "c.jsonl"))
+
+
 def test_a_cut_gzip_gives_whole_lines_and_then_an_error(tmp_path):
     expected = [(number, f"line {number * 7919}") for number in range(1, 60)]
     whole = gzip.compress("".join(f"{text}\n" for _, text in expected).encode(), mtime=0)
