@@ -21,7 +21,7 @@ from polyencoder.index.hybrid import Scaled
 from polyencoder.ranker.protocol import Context
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
-from polyencoder.settings.fields import Count, Files, Needs, Without
+from polyencoder.settings.fields import Count, Files, Needs, OneIndex, Without
 from polyencoder.storage.files import check_writable
 from polyencoder.storage.fingerprint import model_fingerprint
 
@@ -38,7 +38,7 @@ class CalibrateSettings(Settings):
     """FILE of examples that the model was not trained on (JSON lines, CSV, TSV or Parquet): `context`, the right
     `response` and perhaps `candidates`; for an example without these they are drawn, as polyencoder evaluate does."""
     columns: ColumnSettings = field(default_factory=ColumnSettings)
-    index: Annotated[str | None, Parameter(alias="-i")] = None
+    index: OneIndex | None = None
     """Calibrate for searching this index instead of ranking each example's candidates."""
     rerank: Annotated[str | None, Needs("index")] = None
     """With --index: calibrate this cross-encoder, which reranks what --model finds."""

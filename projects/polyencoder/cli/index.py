@@ -19,7 +19,7 @@ from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.faiss.kinds import check_parameters, parse_faiss
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings
-from polyencoder.settings.fields import Files, Needs, Without
+from polyencoder.settings.fields import Files, Needs, OneIndex, Without
 
 if TYPE_CHECKING:
     from polyencoder.index import Index
@@ -151,7 +151,7 @@ class UpdateSettings(Settings):
     """Changes of an index."""
 
     model: RankerSettings
-    index: Annotated[str, Parameter(alias="-i")]
+    index: OneIndex
     """The index: its folder, or its address (milvus:... or postgres://...)."""
     remove: Files | None = None
     """Remove these ids: FILE with one id per line, or -."""

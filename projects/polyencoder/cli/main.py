@@ -246,7 +246,9 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
     if isinstance(error, ValidationError) and error.argument and isinstance(error.__cause__, pydantic.ValidationError):
         return config_error(error.__cause__, of=error.argument.hint)
     if isinstance(error, RepeatArgumentError):
-        return UsageError(f"{error.token.keyword} is given twice: give it once, with commas between files")
+        name = error.token.keyword
+        files = "" if name in ("--index", "-i", "--compare") else ", with commas between files"
+        return UsageError(f"{name} is given twice: give it once{files}")
     if not isinstance(error, MissingArgumentError):
         error.verbose = False
         return UsageError(" ".join(str(error).split()))

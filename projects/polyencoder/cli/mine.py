@@ -23,7 +23,7 @@ from polyencoder.hub.resolve import exists
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
-from polyencoder.settings.fields import Count, Files, NotNegative, Share, Without
+from polyencoder.settings.fields import Count, Files, NotNegative, OneIndex, Share, Without
 from polyencoder.settings.training import HardNegatives, Similarity, parse_ranks
 from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
@@ -57,7 +57,7 @@ class MineSettings(Settings):
     max_positive_similarity: Similarity | None = None
     """Leave out near-duplicates of right responses: negatives whose vectors have a cosine above this, such as 0.95,
     with theirs."""
-    index: Annotated[str | None, Parameter(alias="-i")] = None
+    index: OneIndex | None = None
     """Mine in this index (default: the responses of the pairs)."""
     words: Annotated[bool, Without("index")] = False
     """Mine among the responses by their words (BM25) instead of by vectors. Margins are of the model's scores, so it

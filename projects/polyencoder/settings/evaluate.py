@@ -11,7 +11,7 @@ from polyencoder.config import ContextVector
 from polyencoder.index.filters import Exactness
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
-from polyencoder.settings.fields import Count, Files, Needs, Parlai, Without
+from polyencoder.settings.fields import Count, Files, Needs, OneIndex, Parlai, Without
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")
 """The measures by default, by their names in ir_measures."""
@@ -36,7 +36,7 @@ class QrelsSettings(Settings):
     """FOLDER in BEIR's layout, in place of --qrels and --queries: corpus.jsonl, queries.jsonl, qrels/SPLIT.tsv."""
     split: Annotated[str, Needs("beir")] = "test"
     """Which qrels of --beir."""
-    index: Annotated[str | None, _OF_QRELS, Parameter(alias="-i")] = None
+    index: Annotated[OneIndex | None, _OF_QRELS] = None
     """The index to search: its folder, or its address (milvus:... or postgres://...). With --rerank-run, the one that
     has the texts of the documents."""
     rerank_run: Annotated[str | None, _OF_QRELS] = None
@@ -56,7 +56,7 @@ class QrelsSettings(Settings):
     """Effort of FAISS, as in polyencoder search."""
     ignore_identical_ids: Annotated[bool, _OF_QRELS] = False
     """Leave out documents whose id is that of their query, as BEIR's code does."""
-    compare: Annotated[str | None, _OF_QRELS] = None
+    compare: Annotated[str | None, _OF_QRELS, Parameter(allow_repeating=False)] = None
     """Also measure this TREC run of the same queries, with the p value of each difference."""
     run_out: Annotated[str | None, _OF_QRELS] = None
     """Write the run to this file, in TREC's format."""

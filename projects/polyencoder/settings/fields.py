@@ -34,6 +34,8 @@ def numbers(value: Any) -> Any:
 
 Files = Annotated[str, Parameter(allow_repeating=False)]
 """A file or a pattern of files, or several of them with commas between them."""
+OneIndex = Annotated[str, Parameter(alias="-i", allow_repeating=False)]
+"""An index, where others take several: a second one is an error, or it would take the first one's place."""
 Numbers = Annotated[tuple[int, ...], BeforeValidator(numbers), Parameter(n_tokens=1)]
 """Whole numbers, in a text with commas."""
 Pair = Annotated[tuple[float, float], BeforeValidator(numbers), Parameter(n_tokens=1)]

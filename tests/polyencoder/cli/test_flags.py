@@ -169,6 +169,23 @@ def test_a_flag_of_files_is_given_once(words):
     assert re.fullmatch(r"polyencoder: --?\w+ is given twice: give it once, with commas between files\n", done.stderr)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["update", "-m", "none", "--index", "one", "--remove-id", "a"],
+        ["evaluate", "-m", "none", "--beir", "none", "--index", "one"],
+        ["calibrate", "-m", "none", "-d", "none", "--index", "one"],
+        ["mine", "-m", "none", "-p", "none", "-o", "none", "--index", "one"],
+        ["evaluate", "-m", "none", "--beir", "none", "--compare", "one"],
+    ],
+)
+def test_commands_of_one_index_take_no_second(words):
+    """`polyencoder search` takes several; here the last one would be changed or measured, and the others not."""
+    flag = next(word for word in words if word in ("--index", "--compare"))
+    done = invoke(*words, flag, "two")
+    assert (done.exit_code, done.stderr) == (2, f"polyencoder: {flag} is given twice: give it once\n")
+
+
 def test_a_switch_with_a_value_that_it_cannot_have():
     done = invoke(*TRAIN, "--bf16=maybe")
     assert (done.exit_code, done.stdout) == (2, "")
