@@ -17,7 +17,7 @@ from typing import Any
 from polyencoder.config import PROMPTS
 from polyencoder.data.collator import Collator
 from polyencoder.data.pairs import data_files
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, TrainingError
 from polyencoder.evaluation.names import NDCG
 from polyencoder.export.card import TrainingRun, measured, model_card
 from polyencoder.export.folder import README
@@ -173,7 +173,8 @@ def _train(
         _log.warning("skipped %d times: an example whose candidates are all right", trainer.skipped_examples)
     if settings.data.streaming and data.bad.count:
         _log.warning(data.bad.summary())
-    assert best.trained is not None  # there is an evaluation at the end of every run
+    if best.trained is None:
+        raise TrainingError(f"nothing was trained: a callback ended the run before its first update ({trainer.stopped})")
     warning = why_no_better(
         trainer,
         before=baselines.before,

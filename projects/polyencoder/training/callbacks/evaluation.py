@@ -68,11 +68,18 @@ class Evaluation(Callback):
 
     def after_step(self, run: Run, outcome: Outcome | None) -> None:
         due = self.position(run) // self._every
-        if (due > self._done or run.is_over) and self._at != run.updates.count:
+        if due > self._done or run.is_over:
+            self._evaluate(run)
+        self._done = due
+
+    def on_end(self, run: Run) -> None:
+        self._evaluate(run)  # another callback may have ended the run
+
+    def _evaluate(self, run: Run) -> None:
+        if self._at != run.updates.count:
             self._at = run.updates.count
             self.report = self.measure(run)
             run.evaluated(self.report)
-        self._done = due
 
 
 class KeepBest(Callback):

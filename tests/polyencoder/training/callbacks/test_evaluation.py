@@ -53,6 +53,17 @@ def test_an_evaluation_is_due_after_so_many_examples_and_at_the_end(evaluated, e
     assert callback.report == {"loss": 32.0}
 
 
+def test_a_run_that_another_callback_ends_is_evaluated_once_more(evaluated):
+    callback = Measured(None, [], every=16)
+    for expected in ([16], [16, 24]):
+        evaluated.step(callback)
+        if expected == [16]:
+            evaluated.step(callback)
+        callback.on_end(evaluated)
+        callback.on_end(evaluated)
+        assert evaluated.reports == expected
+
+
 def test_without_a_new_update_there_is_no_evaluation(evaluated):
     """Gradients that are accumulated change no weights: examples go by, and the model stays."""
     callback = Measured(None, [], every=8)
