@@ -36,9 +36,10 @@ class ScoreCache:
             self._connection = sqlite3.connect(
                 ":memory:" if path is None else os.fspath(path), isolation_level=None, timeout=_BUSY_SECONDS
             )
+            # the table first: another process may be creating the file, its header and table at once
+            ((tables,),) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master")
             ((application,),) = self._connection.execute("PRAGMA application_id")
             ((version,),) = self._connection.execute("PRAGMA user_version")
-            ((tables,),) = self._connection.execute("SELECT COUNT(*) FROM sqlite_master")
             if tables and (application, version) != (_APPLICATION, FORMAT_VERSION):
                 raise CheckpointError(
                     f"{path}: not a cache of teacher's scores of format {FORMAT_VERSION}: remove it, or give another"

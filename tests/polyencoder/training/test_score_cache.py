@@ -53,6 +53,20 @@ def test_in_memory_alone(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_file_that_another_process_creates_meanwhile(path, monkeypatch):
+    connect = sqlite3.connect
+
+    class Slow(sqlite3.Connection):
+        def execute(self, *arguments):
+            found = super().execute(*arguments).fetchall()
+            monkeypatch.setattr(sqlite3, "connect", connect)
+            ScoreCache(path).close()
+            return found
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Slow))
+    assert len(ScoreCache(path)) == 0
+
+
 def test_two_at_once(path):
     first, second = ScoreCache(path), ScoreCache(path)
     first.put({key(1): 1.0})
