@@ -66,8 +66,10 @@ def build_trainer(
         callbacks.append(MeasuredScaling(agent.scaling_was_measured))
     if run.is_in_loop and run.planned_updates:
         to_come = run.planned_updates - agent.updates.count
-        if is_primary_worker() and (reason := model.why_too_short(to_come * max(1, opt.get("update_freq") or 1))):
-            logging.warning(reason)
+        too_short = model.why_too_short(to_come * max(1, opt.get("update_freq") or 1))
+        for reason in (too_short, config.hard_negatives.why_unused(run.planned_updates)):
+            if reason and is_primary_worker():
+                logging.warning(reason)
     return trainer_of(agent, ranker, callbacks, config=config, run=run, restored=restored)
 
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.settings.training import PrecisionName, ScheduleConfig, ScheduleName
-from polyencoder.training.optimizer import FUSED
+from polyencoder.training.optimizer import FUSED, check_embedding_clip
 from polyencoder.training.optimizer import parameter_groups as matrices_and_others
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
@@ -103,6 +103,7 @@ def parameter_groups(model: nn.Module, opt: Opt) -> list[dict[str, Any]]:
     if decay is None:
         decay = ADAMW_DECAY if opt["optimizer"] == "adamw" else 0.0
     groups = matrices_and_others(model, weight_decay=decay, embedding_clip=opt.get("embedding_clip") or None)
+    check_embedding_clip(groups, opt.get("embedding_clip"))
     if opt["optimizer"] == "adamw":  # ParlAI gives these to its other Adams only
         for group in groups:
             group["betas"], group["eps"] = tuple(opt.get("betas", (0.9, 0.999))), opt.get("adam_eps", 1e-8)

@@ -32,11 +32,12 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
     """Builds the optimizer of a model's trainable parameters.
 
     Raises:
-        ConfigError: no parameter is trainable.
+        ConfigError: no parameter is trainable, or with `embedding_clip` no embedding.
     """
     groups = parameter_groups(model, weight_decay=config.weight_decay, embedding_clip=config.embedding_clip or None)
     if not groups:
         raise ConfigError("nothing to train: all parameters of the model are frozen")
+    check_embedding_clip(groups, config.embedding_clip)
     options: dict[str, Any] = {"lr": config.learning_rate}
     if config.name in _ADAMS:
         options |= {"betas": config.betas, "eps": config.eps}
@@ -63,6 +64,16 @@ def parameter_groups(
         {"params": apart, "weight_decay": 0.0, "clip": embedding_clip, "lookup_decay": weight_decay},
     ]
     return [group for group in groups if group["params"]]
+
+
+def check_embedding_clip(groups: list[dict[str, Any]], clip: float | None) -> None:
+    """Raises ConfigError for an `embedding_clip` that nothing reads, as no embeddings are trained."""
+    if clip and not any("clip" in group for group in groups):
+        raise ConfigError(
+            "embedding_clip limits the gradients of embeddings, of which none are trained: leave it out, or train them "
+            "(fine_tuned all)",
+            argument="embedding_clip",
+        )
 
 
 @torch.no_grad()

@@ -174,7 +174,9 @@ def _train(
     if settings.data.streaming and data.bad.count:
         _log.warning(data.bad.summary())
     if best.trained is None:
-        raise TrainingError(f"nothing was trained: a callback ended the run before its first update ({trainer.stopped})")
+        raise TrainingError(
+            f"nothing was trained: a callback ended the run before its first update ({trainer.stopped})"
+        )
     warning = why_no_better(
         trainer,
         before=baselines.before,
@@ -262,8 +264,13 @@ def _say_what_learns(trainer: Trainer, data: RunData) -> None:
     )
     config, batch = trainer.config, trainer.config.batch_size * trainer.processes.count
     updates = trainer.goal.total_updates(batch=batch, accumulate=config.accumulate)  # if time does not end the run
-    if updates is not None and (reason := trainer.model.why_too_short(updates * config.accumulate)):
-        _log.warning(reason)
+    if updates is not None:
+        for reason in (
+            trainer.model.why_too_short(updates * config.accumulate),
+            config.hard_negatives.why_unused(updates),
+        ):
+            if reason:
+                _log.warning(reason)
 
 
 def _shown(settings: TrainSettings, *, is_first: bool) -> tuple[list[Callback], list[Callback]]:

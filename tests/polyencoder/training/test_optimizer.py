@@ -64,5 +64,8 @@ def test_without_a_gradient_there_is_nothing_to_clip():
     optimizer = build_optimizer(model, OptimizerConfig(name="adadelta", learning_rate=1.0, embedding_clip=1.0))
     clip_embeddings(optimizer)
     assert model.table.weight.grad is None
+    model.table.weight.requires_grad_(False)
+    with pytest.raises(ConfigError, match="embedding_clip limits .* of which none are trained"):
+        build_optimizer(model, OptimizerConfig(embedding_clip=1.0))
     with pytest.raises(ConfigError, match="embedding_clip is -1; it must be at least 0"):
         OptimizerConfig(embedding_clip=-1)

@@ -1,13 +1,14 @@
-"""Runs that a callback ends: the model is evaluated and kept all the same, unless nothing was trained."""
+"""Runs that a callback ends: the model is evaluated and kept, unless nothing was trained. Runs too short to mine."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 import pytest
 
 from polyencoder.errors import TrainingError
-from polyencoder.training import TrainSettings, train_ranker
+from polyencoder.training import Example, TrainSettings, train_ranker
 from tests.polyencoder.training.runs import EXAMPLES, VALID, Stop
 
 
@@ -36,3 +37,13 @@ def test_a_run_that_a_callback_ends_before_an_update(settings):
     waits = replace(settings, training=replace(settings.training, accumulate=2))
     with pytest.raises(TrainingError, match=r"nothing was trained: .* before its first update \(enough\)"):
         train_ranker(waits, train=EXAMPLES, valid=VALID, callbacks=[Stop(after=1)])
+
+
+@pytest.mark.parametrize(("every", "warned"), [(5, False), (6, True)])
+def test_a_run_that_ends_before_it_mines_hard_negatives_has_a_warning(settings, caplog, every, warned):
+    caplog.set_level(logging.INFO, "polyencoder")
+    mining = settings.changed(hard_negatives=1, hard_negatives_every=every, batch_size=4, patience=None)
+    things = ("dogs", "cat", "teacher", "math", "school", "ski", "mountains", "brother")
+    train_ranker(mining, train=[Example([f"{one} ?"], f"my {one} .") for one in things], valid=VALID)
+    assert ("no hard negatives will be mined" in caplog.text) == warned
+    assert ("hard negatives: encoded" in caplog.text) == (not warned)

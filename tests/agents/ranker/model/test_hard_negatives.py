@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import parlai.utils.logging as logging
 import pytest
 import torch
 
@@ -121,6 +122,14 @@ def test_a_cross_encoders_are_those_of_its_start(trained, make_agent, respond, p
 def test_training_with_them(train, tmp_path):
     report = train("biencoder", tmp_path / "model", hard_negatives=3, hard_negatives_every=4)
     assert report["accuracy"] > 0.9
+
+
+@pytest.mark.slow
+def test_a_run_that_is_too_short_for_them_has_a_warning(train, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(logging, "warning", said.append)
+    train("biencoder", tmp_path / "model", hard_negatives=3, num_epochs=1.0)
+    assert any("no hard negatives will be mined" in str(one) and "1000 updates" in str(one) for one in said)
 
 
 @pytest.mark.parametrize(
