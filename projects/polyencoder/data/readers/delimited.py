@@ -79,9 +79,11 @@ def _cells(text: _Lines, delimiter: str, bad: OnBad) -> Iterator[tuple[str, list
             bad(DamagedFile(f"{error}; line {text.number} is the last whole one"))
             return
         except csv.Error as error:
-            bad(text.error or InputError(f"{text.where}: not a row of cells ({error}); look for a quote out of place"))
             # An open quote is only noticed at the next quote, or at the end of the file.
-            if text.ended or text.row_size > SWALLOWED:
+            again = text.ended or text.row_size > SWALLOWED
+            lines = text.where if again else text.whole
+            bad(text.error or InputError(f"{lines}: not a row of cells ({error}); look for a quote out of place"))
+            if again:
                 text.back_behind_first()
                 reader = csv.reader(text, delimiter=delimiter, strict=True)
             continue
@@ -124,6 +126,11 @@ class _Lines:
     def where(self) -> str:
         """The place of the row."""
         return f"{self.path}, line {self._first}"
+
+    @property
+    def whole(self) -> str:
+        """The place of the row with its last line, if that is another."""
+        return self.where if self.number == self._first else f"{self.path}, lines {self._first} to {self.number}"
 
     def __iter__(self) -> _Lines:
         return self

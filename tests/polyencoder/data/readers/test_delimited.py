@@ -72,6 +72,15 @@ def test_a_quote_that_is_never_closed_is_an_error_where_it_opens(write):
         list(records(path))
 
 
+def test_a_row_of_several_lines_that_cannot_be_read_names_all_of_them(write):
+    """They are left out together, and count as one record."""
+    path = write("a.csv", b'text,id\n"5 in,1\nlost,2\n"x y",3\nkept,4\n')
+    found, bad = read_all(path)
+    assert (found, bad.count) == ([{"text": "kept", "id": "4"}], 1)
+    with pytest.raises(InputError, match="a.csv, lines 2 to 4: not a row of cells"):
+        list(records(path))
+
+
 def test_rows_behind_a_quote_that_is_never_closed_are_read(write):
     good = [(str(n), "z" * 30) for n in range(5000)]
     path = write("a.csv", 'a,b\n1,x\n2,"y\n' + "".join(f"{a},{b}\n" for a, b in good) + '7,"never\n8,z\n')
