@@ -37,6 +37,12 @@ def run(make_ranker, tmp_path, monkeypatch):
     return call
 
 
+def test_a_map_that_is_no_better_has_a_warning(run, monkeypatch):
+    """As a ranker that training does not improve."""
+    monkeypatch.setattr("polyencoder.training.candidate_map.mapped", lambda model, matrix: model)
+    assert "\nwarning: the map is no better than no map: R@1 +0.000; it needs more pairs" in run(*VALID)
+
+
 def test_from_pairs_to_a_ranker(run, tmp_path):
     said = run(*VALID, "--out", "mapped")
     assert "held out: R@1" in said
