@@ -74,7 +74,8 @@ def _queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _turns(record: dict[str, Any], *, where: str) -> list[str]:
-    name = next((one for one in COLUMNS if one in record), None)
+    there = [one for one in COLUMNS if one in record]
+    name = next((one for one in there if record[one]), there[0] if there else None)  # a table has all columns
     if name is None:
         raise InputError(
             f"{where}: has none of {', '.join(map(repr, COLUMNS))}; it has {', '.join(map(repr, record)) or 'nothing'}"

@@ -18,8 +18,8 @@ from polyencoder.distributed.encoding import EncodeCandidates, candidates_table
 from polyencoder.distributed.parts import check_whole, make_folder, part_name, write_part
 from polyencoder.errors import InputError, PolyencoderError, first_line
 from polyencoder.index.build_options import SHARD_SIZE
-from polyencoder.index.candidates import candidate_of
-from polyencoder.index.parts import Paths, plain
+from polyencoder.index.candidates import candidate_of, plain
+from polyencoder.index.parts import Paths
 from polyencoder.packages import require
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.errors import InputError
-from polyencoder.index.candidates import candidate_of
+from polyencoder.index.candidates import candidate_of, plain
 from polyencoder.index.entries import Candidate, checked
 from polyencoder.index.meta import Fingerprints, separable
-from polyencoder.index.parts import FINGERPRINTS, plain
+from polyencoder.index.parts import FINGERPRINTS
 from polyencoder.packages import require
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker

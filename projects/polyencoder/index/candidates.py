@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
@@ -22,10 +24,10 @@ def candidates_from(
     """Yields the candidates of files, in order.
 
     JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`; all other fields are metadata, and so are
-    the fields of a `metadata` object, as for `Ranker.index`. A candidate lacks the fields of empty cells. A record with
-    `_id` in place of `id` is one of BEIR's `corpus.jsonl`: its `title` is the beginning of the text. Any other file has
-    a text per line; empty lines are skipped. The names may be globs and comma-separated lists; `-` is standard input;
-    `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
+    the fields of a `metadata` object, as for `Ranker.index`. In a table, empty cells are no fields, and `metadata` may
+    be JSON. A record with `_id` in place of `id` is one of BEIR's `corpus.jsonl`: its `title` is the beginning of the
+    text. Any other file has a text per line; empty lines are skipped. The names may be globs and comma-separated lists;
+    `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
@@ -39,7 +41,11 @@ def candidates_from(
                 continue
             if format in ("csv", "tsv"):  # a table has no other way to say that a candidate lacks a field
                 record = {name: cell for name, cell in record.items() if cell or name == "text"}
+            if format in ("csv", "tsv", "parquet"):
+                record = plain(record)
             try:
+                if isinstance(record.get("vector"), list):
+                    raise InputError(f"{where}: has a vector: give the file as vectors, or leave that column out")
                 candidate = candidate_of(record, where=where)
             except InputError as error:
                 bad(error)
@@ -83,3 +89,15 @@ def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
     except ValueError as error:
         raise InputError(f"{where}: {error}") from None
     return Candidate(id_, text, record or None, where)
+
+
+def plain(record: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table, whose metadata, JSON or a map, are a dict."""
+    if (metadata := record.pop("metadata", None)) is None:
+        return record
+    if isinstance(metadata, str):
+        with suppress(ValueError):  # a plain text is metadata, too
+            metadata = json.loads(metadata)
+    elif isinstance(metadata, list) and all(isinstance(one, tuple) and len(one) == 2 for one in metadata):
+        metadata = dict(metadata)
+    return record | {"metadata": metadata}

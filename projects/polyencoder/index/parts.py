@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from polyencoder.data.readers import OnBad, expand, raise_it, records
 from polyencoder.errors import InputError, first_line
-from polyencoder.index.candidates import candidate_of
+from polyencoder.index.candidates import candidate_of, plain
 from polyencoder.index.entries import Candidate
 from polyencoder.index.given import checked_vector
 from polyencoder.index.meta import Fingerprints
@@ -166,17 +165,6 @@ def _matrix(column: Any, *, path: str) -> Iterable[Any]:
         return flat.reshape(-1, kind.list_size)
     offsets = column.offsets.to_numpy()
     return np.split(flat, (offsets[1:-1] - offsets[0])) if len(column) else []
-
-
-def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """A row whose metadata, JSON or a map, is a dict."""
-    metadata = record.pop("metadata", None)
-    if isinstance(metadata, str):
-        with suppress(ValueError):  # a plain text is metadata, too
-            metadata = json.loads(metadata)
-    elif isinstance(metadata, list) and all(isinstance(one, tuple) and len(one) == 2 for one in metadata):
-        metadata = dict(metadata)
-    return record | {"metadata": metadata}
 
 
 def _stated(path: str) -> Fingerprints | None:

@@ -51,6 +51,14 @@ def test_bad_queries_are_named(tmp_path, name, content, message):
         read_queries(str(tmp_path / name))
 
 
+def test_an_empty_context_beside_a_text_counts_as_absent(tmp_path):
+    """In a table every record has all columns."""
+    (tmp_path / "q.jsonl").write_text(
+        '{"id": 1, "context": null, "text": "a"}\n{"id": 2, "context": ["b"], "text": ""}'
+    )
+    assert read_queries(str(tmp_path / "q.jsonl")) == {"1": ["a"], "2": ["b"]}
+
+
 def test_contexts_keep_the_ids_of_their_records(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"_id": "x", "text": "hi"}\n{"id": 3, "text": "ho"}\n{"text": "hey"}\n')
     assert [one.id for one in read_questions([str(tmp_path / "q.jsonl")])] == ["x", 3, None]

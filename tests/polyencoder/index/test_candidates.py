@@ -101,6 +101,22 @@ def test_an_empty_cell_of_a_table_is_no_value(tmp_path):
     ]
 
 
+def test_the_metadata_of_a_table_may_be_json(tmp_path):
+    """As in the files of vectors, and where Ray or Spark read the table."""
+    (tmp_path / "c.csv").write_text('text,metadata\nhello,"{""lang"": ""en""}"\nhi,\nbye,plain\n')
+    expected = [(None, "hello", {"lang": "en"}), (None, "hi", None), (None, "bye", {"metadata": "plain"})]
+    assert without_place(candidates_from(tmp_path / "c.csv")) == expected
+
+
+def test_a_file_of_vectors_is_no_file_of_candidates(tmp_path):
+    """The numbers became metadata, and the texts were encoded again."""
+    (tmp_path / "c.jsonl").write_text('{"text": "left", "vector": "left"}\n{"text": "a", "vector": [0.5, 1]}\n')
+    found = candidates_from(tmp_path / "c.jsonl")
+    assert next(found).metadata == {"vector": "left"}
+    with pytest.raises(InputError, match="c.jsonl, line 2: has a vector: give the file as vectors"):
+        next(found)
+
+
 def test_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one\ntwo\n")))
     found = list(candidates_from("-"))
