@@ -96,7 +96,8 @@ class ScheduleConfig(Settings):
     warmup_updates: Annotated[AtLeastZero | None, Parlai(theirs=True)] = None
     """Updates of linear warm-up (default: 100, or a tenth of a shorter run; convert: 0)."""
     final_learning_rate: Annotated[NotNegative, Needs("schedule", ("linear", "cosine", None))] = 0.0
-    """The learning rate at the run's last update with --schedule linear or cosine (convert: 1e-3, with --init 1e-4)."""
+    """The learning rate after the run's last update with --schedule linear or cosine (convert: 1e-3, with --init
+    1e-4)."""
     decay: Annotated[float, Hidden, Field(gt=0, le=1), Parlai("lr_scheduler_decay", theirs=True)] = 0.4
     patience: Annotated[AtLeastZero, Hidden, Parlai("lr_scheduler_patience", theirs=True)] = 0
     warmup_share: Annotated[float, Hidden, Parlai(None)] = 0.1

@@ -77,6 +77,12 @@ class MinedNegatives(Callback):
         seconds = time.perf_counter() - start
         which = "labels seen so far" if old is None else "new labels"
         _log.info("hard negatives: encoded the %d %s, in %.1f s", len(texts), which, seconds)
+        if len(self._seen) <= (first := self._settings.ranks[0]):
+            _log.warning(
+                "no hard negatives are mined: hard_negative_ranks begin with %d, and a label is ranked among %d others",
+                first,
+                len(self._seen) - 1,
+            )
 
     def _mine_among(self, vectors: Tensor) -> None:
         self._vectors = vectors

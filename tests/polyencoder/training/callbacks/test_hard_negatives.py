@@ -32,3 +32,13 @@ def test_a_ranker_that_is_not_trained_encodes_each_label_once(make_ranker, caplo
         trainer.step(collate(EXAMPLES[start : start + 3]))
     messages = [message.removeprefix("hard negatives: encoded the ").split(", in ")[0] for message in caplog.messages]
     assert messages == expected
+
+
+@pytest.mark.parametrize(("first", "warned"), [(2, False), (3, True)])
+def test_ranks_that_so_few_labels_do_not_have(make_ranker, caplog, first, warned):
+    ranker = make_ranker("bi")
+    callback = MinedNegatives(ranker, HardNegatives(count=1, every=1, ranks=(first, 9)))
+    trainer = Trainer(ranker, CONFIG, train=EXAMPLES, callbacks=[callback])
+    for _ in range(2):
+        trainer.step(Collator(ranker.text)(EXAMPLES[:3]))
+    assert ("a label is ranked among 2 others" in caplog.text) == warned
