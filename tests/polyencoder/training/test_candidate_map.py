@@ -56,6 +56,13 @@ def test_the_loss_and_recall_are_those_of_plain_loops(rotated):
     assert module._recall(matrix, pairs) == pytest.approx(hits / 6)
 
 
+def test_recall_is_among_as_many_as_it_says(rotated):
+    """The last of 101 pairs has no others to be ranked among."""
+    matrix = torch.randn(8, 8, generator=torch.Generator().manual_seed(1))
+    recalls = [module._recall(matrix, rotated.take(torch.arange(n))) for n in (100, 101)]
+    assert recalls[0] == recalls[1] < 1
+
+
 def test_nothing_better_leaves_vectors_as_they_are(rotated):
     """Pairs that are found already; regularization that allows no other map."""
     same = rotated._replace(responses=rotated.contexts)
