@@ -158,6 +158,18 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         """
         return self.score(contexts, torch.stack([one.vector for one in candidates]))
 
+    @property
+    def has_new_terms(self) -> bool:
+        """Whether the score is a weighted sum of terms, with the weights of a new model, which training fits first."""
+        return False
+
+    term_weights: Tensor
+    """The weights of the score's terms, [k], of a model that `has_new_terms`."""
+
+    def terms(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None) -> Tensor:
+        """The terms of scores, [batch, n, k], of a model that `has_new_terms`; arguments as for `forward`."""
+        raise NotImplementedError
+
     def token_weights(self, tokens: TokenBatch) -> Tensor | None:
         """The weight of each token's output in each context vector: [batch, codes, length]; None if unknown."""
         return None

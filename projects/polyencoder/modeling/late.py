@@ -14,6 +14,7 @@ from polyencoder.config import RankerConfig
 from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
 from polyencoder.modeling.capabilities import LateCapabilities
 from polyencoder.modeling.export_steps import LateCandidatesStep, LateContextStep, Step
+from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.separable import BiEncoder
 from polyencoder.modeling.tracing import is_traced
 from polyencoder.modeling.turns import turn_end, turn_means, turn_numbers
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
 """The terms of the score, in the order of its weights."""
+NEW_WEIGHTS = (1.0, 0.0, 0.0, 0.0, 0.0)  # the bi-encoder's score
 DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's
 SPEED = 300.0  # how many times the learning rate an update of Adam's moves an exit's weight: 0 to 1 is a long way
 TOKENS = 1 << 14  # maximum tokens per batch in inference
@@ -46,7 +48,8 @@ class LateEncoder(LateCapabilities, BiEncoder):
     Both directions and the turns: as a poly-encoder compares a candidate with several vectors of a context, without
     trained codes.
 
-    w begins as (1, 0, 0, 0, 0), so that a new model ranks as the bi-encoder that it starts from.
+    w begins as (1, 0, 0, 0, 0), so that a new model ranks as the bi-encoder that it starts from; its
+    training begins by fitting w to the first batch (`training.term_weights`).
 
     An index holds c, and compares it with m vectors of the context, as a poly-encoder's:
 
@@ -62,7 +65,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
             self.token_map = nn.Linear(backbone.dim, config.token_dim, bias=False)
             nn.init.orthogonal_(self.token_map.weight)  # cosines change little
         self.token_weight = nn.Parameter(torch.zeros(config.token_dim or backbone.dim))
-        self.exits = nn.Parameter(torch.tensor([1.0, 0, 0, 0, 0]) / SPEED)
+        self.exits = nn.Parameter(torch.tensor(NEW_WEIGHTS) / SPEED)
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
@@ -86,6 +89,25 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return self.config.output_scaling**2 if self.config.normalize else DOT_SCALE
 
     # ---- its exits
+
+    @property
+    def has_new_terms(self) -> bool:
+        return torch.equal(self.exits.cpu(), torch.tensor(NEW_WEIGHTS, dtype=self.exits.dtype) / SPEED)
+
+    @property
+    def term_weights(self) -> Tensor:
+        return self.exit_weights.detach()
+
+    @term_weights.setter
+    def term_weights(self, weights: Tensor) -> None:
+        with torch.no_grad():
+            self.exits.copy_(weights / SPEED)
+
+    @torch.no_grad()
+    def terms(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None) -> Tensor:
+        with in_evaluation(self):
+            read = self._read_all(self.read_contexts, contexts, max_tokens=None)
+            return self._terms(read, self._read_all(self._read_candidate, candidates, max_tokens=None), index)
 
     @property
     def token_dim(self) -> int:
@@ -188,19 +210,22 @@ class LateEncoder(LateCapabilities, BiEncoder):
 
     def compare(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
         """Scores [batch, n] of candidates: all of them for every context, or those in `index` [batch, n]."""
-        masked = None
+        terms = self._terms(contexts, candidates, index)
+        with torch.autocast(terms.device.type, enabled=False):  # which would round the scores themselves
+            scores = terms @ self.exit_weights.to(terms.dtype)
+        return scores if index is None else scores.masked_fill(index < 0, -torch.inf)
+
+    def _terms(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
+        """The terms of scores before they are weighted, in the order of `EXITS`: [batch, n, 5]."""
         if index is not None:
-            masked = index < 0
             candidates = candidates.select(index.clamp(min=0))
         forth, back = max_similarities(contexts.tokens, contexts.weights, candidates.tokens, candidates.weights)
-        with torch.autocast(forth.device.type, enabled=False):  # which would round the scores themselves
+        with torch.autocast(forth.device.type, enabled=False):
             vectors, others = _exact(contexts.vectors), _exact(candidates.vectors)
-            weights = self.exit_weights
-            scores = weights[0] * self.score(ContextEncoding(vectors.unsqueeze(1)), others)
+            dots = self.score(ContextEncoding(vectors.unsqueeze(1)), others)
             turns = products(contexts.turns, candidates.turns.squeeze(-2))  # [batch, turns, n]
-            cosines = torch.stack([forth, back, turns.amax(1), turns[:, -1]], dim=-1)
-            scores = scores + cosines.to(scores.dtype) @ (self._scale * weights[1:].to(scores.dtype))
-        return scores if masked is None else scores.masked_fill(masked, -torch.inf)
+            cosines = (forth, back, turns.amax(1), turns[:, -1])
+            return torch.stack([dots, *(self._scale * one.to(dots.dtype) for one in cosines)], dim=-1)
 
     # ---- vectors to compare
 

@@ -19,6 +19,7 @@ from polyencoder.training.distributed import Processes, gather_vectors
 from polyencoder.training.gathered_negatives import GatheredStep, gathered_step
 from polyencoder.training.gradient_caching import encode
 from polyencoder.training.losses import softmax_loss
+from polyencoder.training.term_weights import fitted_weights
 
 Sums = Mapping[str, tuple[float, int]]
 """Metrics as (sum, count), to add up over batches and processes; count 0 for a plain sum."""
@@ -112,7 +113,8 @@ class Scored(NamedTuple):
 class RankingObjective:
     """Ranks the label above the other candidates, in one process or several.
 
-    The losses of a model's objectives are summed; reported scores are the first one's.
+    The losses of a model's objectives are summed; reported scores are the first one's. A new model whose score has
+    weights of its terms first gets those that fit the first batch.
 
     Args:
         text: its tokenizer, for candidates added within a step.
@@ -159,6 +161,8 @@ class RankingObjective:
             if own is not None:
                 self._skip(own)
             return None
+        if self.model.has_new_terms:
+            self._fit_terms(own, step)
         if own is None:
             return self._assist(step)
         first, *others = self.scores(own, step)
@@ -175,6 +179,13 @@ class RankingObjective:
             if count:  # 0 is that of plain sums
                 sums = {**sums, f"{one.name}_loss": (float(added.detach().sum()), count)}
         return Outcome(losses.sum() / step.examples, losses.detach(), scores.detach(), step.pool, sums)
+
+    def _fit_terms(self, batch: Batch | None, step: GatheredStep) -> None:
+        """Fits the weights of a new model's terms to this step's examples, those of all processes."""
+        terms = None
+        if batch is not None:
+            terms = self.model.terms(batch.contexts, self._tokens(step.pool.texts, batch, step), step.pool.index)
+        self.model.term_weights = fitted_weights(terms, step.pool, start=self.model.term_weights)
 
     def _with_choice(self, batch: Batch) -> Batch | None:
         """Drops examples that leave nothing to rank, mostly those with the label alone; None if no other is left."""

@@ -64,6 +64,13 @@ class Stop(Callback):
             run.stop("enough")
 
 
+def begun(ranker):
+    """The ranker as in the middle of a training: the weights of its score's terms are not a new model's."""
+    if ranker.model.has_new_terms:
+        ranker.model.term_weights = torch.full_like(ranker.model.term_weights, 0.3)
+    return ranker
+
+
 def weights(model) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters()]
 

@@ -19,7 +19,7 @@ from polyencoder.training.losses import OF_LABELS, softmax_loss
 from polyencoder.training.objective import RankingObjective
 from polyencoder.training.score_cache import ScoreCache
 from polyencoder.training.trainer import Trainer
-from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, WORDS, Losses
+from tests.polyencoder.training.runs import ARCHITECTURES, CONFIG, WORDS, Losses, begun
 
 OBJECTIVES = {"softmax": softmax_loss, **OF_LABELS}
 
@@ -41,7 +41,7 @@ def inline(objective, **fields):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_every_objective_is_that_of_the_rankers_scores(architecture, make_ranker):
     """Of the lists' own scores, and a step on them lowers it."""
-    ranker, batch = make_ranker(architecture), lists()[:4]
+    ranker, batch = begun(make_ranker(architecture)), lists()[:4]
     ranker.model.eval()
     expected = {}
     for name, loss in OBJECTIVES.items():

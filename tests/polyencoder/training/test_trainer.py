@@ -28,6 +28,7 @@ from tests.polyencoder.training.runs import (
     VALID,
     Kill,
     Losses,
+    begun,
     callbacks,
     weights,
 )
@@ -36,7 +37,7 @@ from tests.polyencoder.training.runs import (
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_step_is_plain_torch(make_ranker, architecture):
     """The gradient of the mean cross-entropy, clipped, and one update of AdamW with decay for matrices alone."""
-    ranker, reference = make_ranker(architecture), make_ranker(architecture)
+    ranker, reference = begun(make_ranker(architecture)), begun(make_ranker(architecture))
     config = replace(CONFIG, schedule=ScheduleConfig(name="constant", warmup_updates=0), clip=0.5)
     batch = Collator(ranker.text)(EXAMPLES[:4])
     outcome = Trainer(ranker, config).step(batch)
@@ -93,7 +94,7 @@ def test_scores_are_not_rounded_in_bfloat16(make_ranker, architecture):
 def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
     """Inline candidates, so that an example's loss does not depend on the batch that it is in."""
     examples = [replace(example, candidates=[one.label for one in EXAMPLES]) for example in EXAMPLES]
-    large, small = make_ranker(architecture), make_ranker(architecture)
+    large, small = begun(make_ranker(architecture)), begun(make_ranker(architecture))
     config = replace(PLAIN, candidates="inline")
     Trainer(large, config).step(Collator(large.text, "inline")(examples))
     trainer = Trainer(small, replace(config, accumulate=2))

@@ -1,0 +1,118 @@
+"""Weights of a new score's terms: against the conditions of a minimum, and in a run of one process or several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.data.collator import Collator
+from polyencoder.data.pool import inline_pool, shared_pool
+from polyencoder.training.building import build_objective
+from polyencoder.training.term_weights import fitted_weights
+from polyencoder.training.trainer import Trainer
+from tests.polyencoder.training.runs import EXAMPLES, PLAIN, Losses
+
+START = torch.tensor([1.0, 0.0, 0.0])
+STILL = replace(PLAIN, optimizer=replace(PLAIN.optimizer, learning_rate=1e-12))
+
+
+def shared(n: int):
+    texts = [str(i) for i in range(n)]
+    return shared_pool(texts, texts)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000), st.integers(2, 12), st.sampled_from([0.1, 3.0, 20.0]))
+def test_no_other_weights_fit_better(seed, n, scale):
+    """The loss is convex: where its slope is 0 or, of a weight of 0, upwards, it is the minimum."""
+    terms = scale * torch.randn(n, n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    weights = fitted_weights(terms, shared(n), start=START.double()).requires_grad_()
+    assert bool((weights >= 0).all())
+    loss = F.cross_entropy(terms @ weights, torch.arange(n), reduction="sum") + (weights - START).square().sum()
+    (slope,) = torch.autograd.grad(loss, weights)
+    for weight, own in zip(weights.tolist(), slope.tolist(), strict=True):
+        assert own == pytest.approx(0, abs=2e-3 * scale) if weight > 1e-9 else own > -2e-3 * scale
+
+
+def test_examples_that_any_large_weight_ranks_right_do_not_make_it_grow():
+    terms = torch.stack([20 * torch.eye(4), torch.zeros(4, 4), torch.zeros(4, 4)], dim=-1)
+    assert fitted_weights(terms, shared(4), start=START).tolist() == pytest.approx([1, 0, 0], abs=1e-3)
+
+
+def test_padding_and_examples_without_a_right_candidate_do_not_count():
+    terms = 5 * torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(0))
+    own, labels = [["a", "b", "c"], ["a", "b"], ["b", "c"]], ["a", "b", "c"]
+    pool = inline_pool(own, labels)
+    found = fitted_weights(terms, pool, start=START)
+    other = terms.clone()
+    other[1:, 2] = 100.0  # where the second and third have no candidate
+    torch.testing.assert_close(fitted_weights(other, pool, start=START), found)
+    none = replace(pool, relevance=torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 1, 0]]))
+    other[1] = -terms[1]
+    torch.testing.assert_close(fitted_weights(other, none, start=START), fitted_weights(terms, none, start=START))
+
+
+def test_terms_that_are_not_finite_change_nothing():
+    terms = torch.full((2, 2, 3), float("nan"))
+    assert torch.equal(fitted_weights(terms, shared(2), start=START), START)
+
+
+@pytest.fixture
+def examples():
+    return EXAMPLES[:4]
+
+
+def test_a_new_late_encoders_training_begins_at_the_weights_that_fit_its_first_batch(make_ranker, examples):
+    ranker = make_ranker("late")
+    model, text = ranker.model, ranker.text
+    contexts, candidates = (
+        text.contexts([one.turns for one in examples]),
+        text.candidates([one.label for one in examples]),
+    )
+    with torch.no_grad():
+        terms = model.terms(contexts, candidates)
+        torch.testing.assert_close(terms[..., 0], model(contexts, candidates))  # those of the bi-encoder
+    assert model.has_new_terms
+    expected = fitted_weights(terms, shared(4), start=model.term_weights)
+    losses = Losses()
+    trainer = Trainer(ranker, STILL, train=examples, callbacks=[losses])
+    trainer.step(Collator(text)(examples))
+    assert not model.has_new_terms
+    torch.testing.assert_close(model.term_weights, expected)
+    assert losses.values[0] == pytest.approx(float(F.cross_entropy(terms @ expected, torch.arange(4))), rel=1e-4)
+    trainer.step(Collator(text)(EXAMPLES[4:]))  # no other batch has a say
+    torch.testing.assert_close(model.term_weights, expected)
+
+
+@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "convert"])
+def test_a_score_without_terms_has_none_to_fit(make_ranker, architecture):
+    assert not make_ranker(architecture).model.has_new_terms
+
+
+def test_weights_that_were_trained_are_left(make_ranker, examples):
+    ranker = make_ranker("late")
+    ranker.model.term_weights = given = torch.tensor([0.9, 0.1, 0.0, 0.2, 0.0])
+    build_objective(ranker, STILL)(Collator(ranker.text)(examples))
+    torch.testing.assert_close(ranker.model.term_weights, given)
+
+
+@pytest.mark.parametrize("gather", [True, False])
+def test_processes_fit_the_examples_of_all(make_ranker, in_processes, gather):
+    """Equal weights in all, also where one has no example; with the negatives of all, those of one process."""
+
+    def run(parts):
+        ranker = make_ranker("late")
+        build_objective(ranker, replace(STILL, gather_negatives=gather))(parts and Collator(ranker.text)(parts))
+        return ranker.model.term_weights.tolist()
+
+    one, other = in_processes(lambda rank: run(EXAMPLES[:3] if rank == 0 else EXAMPLES[3:5]))
+    assert one == other
+    alone = run(EXAMPLES[:5])
+    assert (one == pytest.approx(alone, abs=1e-4)) == gather
+    first, second = in_processes(lambda rank: run(EXAMPLES[:5] if rank == 0 else None))
+    assert first == second == pytest.approx(alone, abs=1e-4)
