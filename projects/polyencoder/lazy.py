@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import ast
+import dis
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The `__getattr__` and `__dir__` (PEP 562) of a package whose `__all__` is imported for type checkers alone.
 
-    Those imports, under `if TYPE_CHECKING`, are read in its source, and made when a name is asked for.
+    Those imports, under `if TYPE_CHECKING`, are read in its code, and made when a name is asked for. The loader has the
+    code of a zip file and of compiled modules, too, which have no source.
     """
     module = import_module(package)
-    source = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
-    imports = (node for node in ast.walk(source) if isinstance(node, ast.ImportFrom))
-    modules = {one.name: str(node.module) for node in imports for one in node.names if one.name in module.__all__}
+    loader: Any = module.__loader__
+    modules, origin = {}, ""
+    for step in dis.get_instructions(loader.get_code(package)):
+        if step.opname == "IMPORT_NAME":
+            origin = step.argval
+        elif step.opname == "IMPORT_FROM" and step.argval in module.__all__:
+            modules[step.argval] = origin
 
     def get(name: str) -> Any:
         if name not in modules:

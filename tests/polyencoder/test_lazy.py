@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import compileall
+import shutil
+import sys
+from importlib import import_module
+
 import pytest
 
 import polyencoder.export.onnx
@@ -36,3 +41,27 @@ def test_every_name_is_there(package):
     assert {*package.__all__, "__name__"} <= {*dir(package)}  # tab completion
     for name in package.__all__:
         assert getattr(package, name) is not None
+
+
+@pytest.mark.parametrize("kind", ["zip", "compiled"])
+def test_a_package_without_source_files(kind, tmp_path, monkeypatch):
+    """In a zip file, as Spark sends packages to its workers, and compiled, as in programs that are frozen."""
+    name = f"lazy_{kind}"
+    (folder := tmp_path / "src" / name).mkdir(parents=True)
+    (folder / "part.py").write_text("thing = 1\n")
+    (folder / "__init__.py").write_text(
+        "from typing import TYPE_CHECKING\nfrom polyencoder.lazy import lazy_names\n"
+        f"if TYPE_CHECKING:\n    from {name}.part import thing\n"
+        '__all__ = ["thing"]\n__getattr__, __dir__ = lazy_names(__name__)\n'
+    )
+    path = folder.parent
+    if kind == "zip":
+        path = shutil.make_archive(str(tmp_path / "packed"), "zip", path)
+    else:
+        compileall.compile_dir(folder, quiet=1, legacy=True)
+        for file in folder.glob("*.py"):
+            file.unlink()
+    monkeypatch.syspath_prepend(path)
+    assert import_module(name).thing == 1
+    for one in (name, f"{name}.part"):
+        monkeypatch.delitem(sys.modules, one)

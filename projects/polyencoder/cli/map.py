@@ -106,7 +106,7 @@ def map_candidates(settings: MapCommand) -> None:
     for who, metrics in report.get("valid", {}).items():
         say(f"{who:9}{in_one_line(main_measures(metrics))}")
     if others and (gain := report["valid"]["mapped"]["hits@1"] - report["valid"]["unmapped"]["hits@1"]) <= 0:
-        say(f"warning: the map is no better than no map: R@1 {gain:+.3f}; it needs more pairs, or the encoder no map")
+        say(f"warning: the map is no better than no map: R@1 {gain:+.3f}; give more pairs, or use none")
     if out is not None:
         say(f"{out}: written. Next: polyencoder evaluate --model {shlex.quote(str(out))} --data FILE")
 

@@ -155,7 +155,7 @@ def evaluate_retrieval(
         run = rerank_run(ranker, rerank, judged, texts or {}, depth=depth)
     elif index is not None:
         if depth < len(index) and (deeper := [str(one) for one in _parsed(measures) if _cutoff(one) > depth]):
-            _log.warning("%s: of the first %d results alone, which depth finds; give more", ", ".join(deeper), depth)
+            _log.warning("%s: only the first %d results are found; give a larger depth", ", ".join(deeper), depth)
         run = search_run(
             ranker,
             index,

@@ -25,9 +25,9 @@ def candidates_from(
 
     JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`; all other fields are metadata, and so are
     the fields of a `metadata` object, as for `Ranker.index`. In a table, empty cells are no fields, and `metadata` may
-    be JSON. A record with `_id` in place of `id` is one of BEIR's `corpus.jsonl`: its `title` is the beginning of the
-    text. Any other file has a text per line; empty lines are skipped. The names may be globs and comma-separated lists;
-    `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
+    be a JSON object. A record with `_id` in place of `id` is one of BEIR's `corpus.jsonl`: its `title` is the beginning
+    of the text. Any other file has a text per line; empty lines are skipped. The names may be globs and comma-separated
+    lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
@@ -92,12 +92,12 @@ def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
 
 
 def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table, whose metadata, JSON or a map, are a dict."""
+    """A row of a table, whose metadata, a JSON object or a map, are a dict."""
     if (metadata := record.pop("metadata", None)) is None:
         return record
     if isinstance(metadata, str):
-        with suppress(ValueError):  # a plain text is metadata, too
-            metadata = json.loads(metadata)
+        with suppress(ValueError, RecursionError):  # another text is metadata, too, such as 2024 or NaN
+            metadata = parsed if isinstance(parsed := json.loads(metadata), dict) else metadata
     elif isinstance(metadata, list) and all(isinstance(one, tuple) and len(one) == 2 for one in metadata):
         metadata = dict(metadata)
     return record | {"metadata": metadata}

@@ -70,8 +70,8 @@ def check_embedding_clip(groups: list[dict[str, Any]], clip: float | None) -> No
     """Raises ConfigError for an `embedding_clip` that nothing reads, as no embeddings are trained."""
     if clip and not any("clip" in group for group in groups):
         raise ConfigError(
-            "embedding_clip limits the gradients of embeddings, of which none are trained: leave it out, or train them "
-            "(fine_tuned all)",
+            "embedding_clip limits the gradients of embeddings, of which none are trained: leave it out, or train all "
+            "of the encoder",
             argument="embedding_clip",
         )
 

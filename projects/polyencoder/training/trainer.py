@@ -257,7 +257,7 @@ class Trainer:
 
     def stop(self, why: str) -> None:
         """Ends the run after this step, in all processes, if any of them calls this."""
-        self.stopped = why
+        self.stopped = self.stopped or why  # not that of the evaluation that follows
 
     @property
     def skipped(self) -> int:

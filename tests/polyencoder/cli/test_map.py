@@ -40,7 +40,7 @@ def run(make_ranker, tmp_path, monkeypatch):
 def test_a_map_that_is_no_better_has_a_warning(run, monkeypatch):
     """As a ranker that training does not improve."""
     monkeypatch.setattr("polyencoder.training.candidate_map.mapped", lambda model, matrix: model)
-    assert "\nwarning: the map is no better than no map: R@1 +0.000; it needs more pairs" in run(*VALID)
+    assert "\nwarning: the map is no better than no map: R@1 +0.000; give more pairs" in run(*VALID)
 
 
 def test_from_pairs_to_a_ranker(run, tmp_path):

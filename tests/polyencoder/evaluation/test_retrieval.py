@@ -200,7 +200,7 @@ def test_a_measure_that_looks_behind_the_depth_is_told(make_ranker, queries, tex
         evaluate_retrieval(ranker, queries, qrels, index=index, measures=measures, depth=depth)
     assert not caplog.records
     evaluate_retrieval(ranker, queries, qrels, index=index, measures=["R@3", "RR"], depth=2)
-    assert "R@3: of the first 2 results alone, which depth finds; give more" in caplog.text
+    assert "R@3: only the first 2 results are found; give a larger depth" in caplog.text
 
 
 def test_a_measure_of_results_that_are_not_judged(make_ranker, queries, texts):

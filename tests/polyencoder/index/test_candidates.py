@@ -108,6 +108,13 @@ def test_the_metadata_of_a_table_may_be_json(tmp_path):
     assert without_place(candidates_from(tmp_path / "c.csv")) == expected
 
 
+@pytest.mark.parametrize("cell", ["2024", "NaN", "null", "[1]", "[" * 100_000])
+def test_the_metadata_of_a_table_that_is_no_object_is_a_text(tmp_path, cell):
+    """Numbers would not be found by the text, nan cannot be kept, and deep lists end json's recursion."""
+    (tmp_path / "c.csv").write_text(f"text,metadata\nhello,{cell}\n")
+    assert without_place(candidates_from(tmp_path / "c.csv")) == [(None, "hello", {"metadata": cell})]
+
+
 def test_a_file_of_vectors_is_no_file_of_candidates(tmp_path):
     """The numbers became metadata, and the texts were encoded again."""
     (tmp_path / "c.jsonl").write_text('{"text": "left", "vector": "left"}\n{"text": "a", "vector": [0.5, 1]}\n')

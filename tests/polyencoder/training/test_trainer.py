@@ -28,6 +28,7 @@ from tests.polyencoder.training.runs import (
     VALID,
     Kill,
     Losses,
+    Stop,
     begun,
     callbacks,
     weights,
@@ -148,6 +149,14 @@ def test_a_callback_can_stop_a_run(make_ranker, tmp_path):
     trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=[Evaluation(ranker, VALID, every=8), best])
     assert trainer.fit().updates == 6  # three evaluations: the first is the best
     assert trainer.stopped == "no better R8@1 in 2 evaluations"
+
+
+def test_the_last_evaluation_is_not_why_a_run_was_stopped(make_ranker, tmp_path):
+    ranker = make_ranker("bi")
+    config = replace(CONFIG, max_updates=50, optimizer=OptimizerConfig(learning_rate=1e-9))
+    some = [Evaluation(ranker, VALID, every=8), KeepBest(ranker, tmp_path, patience=1), Stop(after=3)]
+    trainer = Trainer(ranker, config, train=EXAMPLES, callbacks=some)
+    assert (trainer.fit().updates, trainer.stopped) == (3, "enough")
 
 
 def test_two_callbacks_of_one_name(make_ranker):
