@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 import regex
 
-from polyencoder.text.dialogue import PERSONA
+from polyencoder.text.context import PERSONA_MARK
 
 _CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}ー]"
 _WORDS = regex.compile(rf"{_CHARACTER}|(?:(?!{_CHARACTER})[\p{{L}}\p{{N}}\p{{M}}])+")
@@ -44,7 +44,7 @@ def query_words(turns: Sequence[str]) -> list[str]:
     """
     found: dict[str, None] = {}
     for turn in turns:
-        said = words_of(turn.replace(PERSONA.strip(), " "))
+        said = words_of("\n".join(PERSONA_MARK.sub("", line) for line in turn.split("\n")))
         for is_character, run in groupby(said, key=lambda word: _IS_CHARACTER(word) is not None):
             words = [*run]
             pairs = is_character and len(words) > 1

@@ -13,17 +13,17 @@ PERSON_TOKENS = ("__p1__", "__p2__")
 _HAS_PERSON = re.compile(r"^__p[12]__ ", re.MULTILINE)
 
 # ConvAI2's way of writing one, which ParlAI's other tasks share; behind a token of its `person_tokens` too
-_PERSONA = re.compile(r"\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNORECASE)
+PERSONA_MARK = re.compile(r"^\s*(?:__p[12]__ )?(?:your|partner's) persona:", re.IGNORECASE)
 
 
 def persona_places(lines: Sequence[str]) -> set[int]:
     """The indices of the persona lines."""
-    return {place for place, line in enumerate(lines) if _PERSONA.match(line)}
+    return {place for place, line in enumerate(lines) if PERSONA_MARK.match(line)}
 
 
 def persona_lines(lines: Sequence[str]) -> list[str]:
     """The persona lines, `your persona: ...`."""
-    return [line for line in lines if _PERSONA.match(line)]
+    return [line for line in lines if PERSONA_MARK.match(line)]
 
 
 def with_person_tokens(turns: Sequence[str], *, after_newline: bool) -> list[str]:
@@ -64,7 +64,7 @@ def latest_utterances(lines: Sequence[str], *, size: int) -> list[str]:
     The paper considers "at most 20 utterances of dialogue history", and "the context also contains the persona
     sentences" (Section 5.1 of its first version): these are no utterances.
     """
-    said = [place for place, line in enumerate(lines) if not _PERSONA.match(line)]
+    said = [place for place, line in enumerate(lines) if not PERSONA_MARK.match(line)]
     if size < 0 or len(said) <= size:
         return list(lines)
     first = said[-size]
@@ -81,7 +81,7 @@ def immediate_and_extra(turns: Sequence[str], *, size: int, numbered: bool = Fal
     if not turns:
         return "", ""
     persona = persona_lines(turns)
-    *earlier, last = [turn for turn in turns if not _PERSONA.match(turn)] or turns[-1:]
+    *earlier, last = [turn for turn in turns if not PERSONA_MARK.match(turn)] or turns[-1:]
     if size == 1:
         return last, ""
     recent = list(reversed(earlier))[: size - 1 if size > 0 else None]

@@ -41,7 +41,8 @@ def test_the_mark_of_a_persona_is_no_word():
         "is",
         "it",
     ]
-    assert query_words(["your persona: i ski .\nhi"]) == ["i", "ski", "hi"]
+    turn = "__p1__ your persona: i ski .\nPartner's persona: i run\nwhat is your persona: x"
+    assert query_words([turn]) == ["i", "ski", "run", "what", "is", "your", "persona", "x"]
 
 
 @given(st.lists(st.text()))
