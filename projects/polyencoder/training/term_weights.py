@@ -27,7 +27,8 @@ def fitted_weights(terms: Tensor | None, pool: CandidatePool, *, start: Tensor) 
     Args:
         terms: [batch, n, k], of this process's examples; None without any. Collective: the loss is that of all.
         pool: their candidates.
-        start: [k], the weights so far, equal in all processes; returned if a term is not finite.
+        start: [k], the weights so far, equal in all processes; returned if a term is not finite, and if all weights
+            would be 0, as of an encoder that is not trained: no gradient would reach it.
     """
     from scipy.optimize import minimize  # here: the import takes a fifth of a second
 
@@ -41,7 +42,7 @@ def fitted_weights(terms: Tensor | None, pool: CandidatePool, *, start: Tensor) 
 
     bounds = [(0, None)] * len(origin)
     found = minimize(value, origin, jac=True, bounds=bounds, method="L-BFGS-B")
-    return torch.from_numpy(found.x).to(start) if np.isfinite(found.fun) else start
+    return torch.from_numpy(found.x).to(start) if np.isfinite(found.fun) and found.x.any() else start
 
 
 def _loss(terms: Tensor, pool: CandidatePool) -> Callable[[np.ndarray[Any, Any]], tuple[float, np.ndarray[Any, Any]]]:

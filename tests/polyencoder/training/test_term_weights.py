@@ -62,6 +62,12 @@ def test_terms_that_are_not_finite_change_nothing():
     assert torch.equal(fitted_weights(terms, shared(2), start=START), START)
 
 
+def test_not_all_weights_become_0():
+    """As no gradient would reach an encoder that ranks worse than chance, such as one that is not trained."""
+    terms = -20 * torch.eye(4).unsqueeze(-1).expand(-1, -1, 3)
+    assert torch.equal(fitted_weights(terms, shared(4), start=START), START)
+
+
 @pytest.fixture
 def examples():
     return EXAMPLES[:4]
