@@ -114,7 +114,7 @@ def _place(table: Table, row: Row, column: Column, times: Times) -> float | None
     if kind == "line":
         return float(row.title)
     if kind == "lines":
-        return float(row.group.split()[0])
+        return float(row.group.split()[0].replace(",", ""))
     return times.get(str(row.cell.get("model", "")))
 
 
@@ -128,7 +128,9 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
         figure = Figure(figsize=_SIZE, layout="constrained")
         axes = figure.add_subplot()
         for number, (name, points) in enumerate(series.items()):
-            _add(axes, table.picture.kind, name, points, dashed=name == _PAPER, color=f"C{number}")
+            last = number == len(series) - 1 or table.picture.kind not in _MANY  # scales share their lines' colors
+            style = "--" if name == _PAPER else "-" if last else "-."
+            _add(axes, table.picture.kind, name, points, style=style, color=f"C{number}")
         axes.set_xlabel(table.picture.x)
         axes.set_ylabel(table.picture.y)
         if table.picture.kind == "latency":
@@ -150,7 +152,7 @@ def _svg(table: Table, series: Mapping[str, Sequence[Point]]) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bool, color: str) -> None:
+def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, style: str, color: str) -> None:
     lines: dict[str, list[Point]] = {}
     for point in points:
         lines.setdefault(point[0] if kind in _MANY else "", []).append(point)
@@ -161,8 +163,8 @@ def _add(axes: Any, kind: str, name: str, points: Sequence[Point], *, dashed: bo
             [value.mean for _, _, value in line],
             yerr=[value.deviation or 0 for _, _, value in line],
             marker="os^Dv"[number % 5] if kind in _MANY else "o",
-            linestyle="none" if kind == "accuracy" else "--" if dashed else "-",
-            markerfacecolor="white" if dashed else None,
+            linestyle="none" if kind == "accuracy" else style,
+            markerfacecolor=None if style == "-" else "white",
             color=f"C{number}" if kind in _MANY else color,
             label=f"{of}, {name}" if kind in _MANY else name,
             capsize=2,
