@@ -40,8 +40,8 @@ def fitted_weights(terms: Tensor | None, pool: CandidatePool, *, start: Tensor) 
         off = weights - origin
         return sum(one for one, _ in everyone) + off @ off, sum(slope for _, slope in everyone) + 2 * off
 
-    bounds = [(0, None)] * len(origin)
-    found = minimize(value, origin, jac=True, bounds=bounds, method="L-BFGS-B")
+    bounds = [(0, None)] * len(origin)  # the loss of a few examples has kinks, at which L-BFGS-B may stop
+    found = minimize(value, origin, jac=True, bounds=bounds, method="TNC")
     return torch.from_numpy(found.x).to(start) if np.isfinite(found.fun) and found.x.any() else start
 
 
