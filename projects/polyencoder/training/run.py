@@ -291,8 +291,8 @@ def _shown(settings: TrainSettings, *, is_first: bool) -> tuple[list[Callback], 
 def _write_card(
     trainer: Trainer, settings: TrainSettings, best: KeepBest, baselines: Baselines, *, data: RunData
 ) -> None:
-    ranker = trainer.ranker
-    assert isinstance(ranker, Ranker)
+    out = Path(settings.data.out)
+    ranker = Ranker.from_pretrained(out, device="cpu")  # the kept model, not that of the last update
     resolved = flat_values(settings) | {"batch_size": trainer.config.batch_size}
     if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes
@@ -300,7 +300,6 @@ def _write_card(
     reports = measured(
         trained=best.report or {}, before=baselines.before, stands_in=baselines.stands_in, tfidf=baselines.tfidf
     )
-    out = Path(settings.data.out)
     run = TrainingRun(
         flags,
         {who: {**measures, "examples": len(data.valid)} for who, measures in reports.items()},

@@ -96,6 +96,15 @@ def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(argumen
     assert (pairs / "worse" / "model.safetensors").read_bytes() == before
 
 
+def test_the_card_describes_the_kept_model(arguments, pairs):
+    """Not that of the last update, whose score has other weights."""
+    begun = [part for part in arguments if part not in ("--n-codes", 4)]
+    begun[begun.index("--learning-rate") + 1] = 3.0
+    result = run_command(*begun, "--architecture", "late", "--epochs", 1)
+    assert "kept: the model before training" in result.stdout
+    assert "| 1.00 vectors, 0.00 candidate tokens" in (pairs / "out" / "README.md").read_text()
+
+
 def test_a_yaml_file_holds_settings_and_flags_go_before_it(run, arguments, pairs):
     (pairs / "run.yaml").write_text("architecture: bi\nepochs: 1\nseed: 7\nlearning-rate: 1.0\n")
     run(*arguments, "--config", pairs / "run.yaml")
