@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.exceptions import MissingArgumentError, RepeatArgumentError, UnknownCommandError, ValidationError
 
+from polyencoder.cli import removed
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first_line
 from polyencoder.packages import versions_line
@@ -275,12 +276,17 @@ def _is_flag(word: str) -> bool:
 
 
 def _no_command(name: str, known: Sequence[str], *, of: str = "") -> UsageError:
+    if not of and name in removed.COMMANDS:
+        return UsageError(f"the command {name} was removed: {removed.COMMANDS[name]}")
     return UsageError(f"no command {name!r}{of}{did_you_mean(name, known)}")
 
 
 def _unknown(flags: Sequence[str], command: str) -> UsageError:
     known = [flag.removeprefix("--") for flag in flags_of(command).values()]
     names = {name: name.removeprefix("--") for name in (flag.partition("=")[0] for flag in flags)}
+    for name in names:
+        if name in removed.FLAGS:
+            return UsageError(f"{name} was removed: {removed.FLAGS[name]}")
     named = [  # a known one is of another command below this one
         flag if name in known else flag + did_you_mean(name, known, listed=False, shown="--{}".format, form=" ({})")
         for flag, name in names.items()
