@@ -7,7 +7,7 @@ from setuptools import setup
 MODULES = """
 __init__ __main__ checks config errors lazy packages processor
 calibration.__init__ calibration.probability calibration.relevance
-cli.__init__ cli.main cli.serve cli.shared.__init__ cli.shared.output
+cli.__init__ cli.main cli.removed cli.serve cli.shared.__init__ cli.shared.output
 data.__init__ data.example data.layouts data.ubuntu
 export.__init__ export.onnx.__init__ export.onnx.exported export.onnx.files export.onnx.graph
 hub.__init__ hub.resolve
