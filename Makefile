@@ -65,7 +65,6 @@ format: venv  ## mend style and formatting where that is automatic
 	$(BIN)/ruff format
 
 docs: venv  ## build the documentation as a site into build/site
-	$(BIN)/python -m polyencoder.cli.reference docs/settings.md docs/reference/cli.md docs/reference/http.md
 	$(BIN)/python -m benchmarks.reproduce all --write-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 

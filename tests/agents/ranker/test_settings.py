@@ -14,7 +14,6 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.scripts.train_model import TrainModel
 
-from polyencoder.cli.reference import rows
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import settings
 from polyencoder.settings.fields import Parlai, Share
@@ -97,16 +96,6 @@ def test_it_is_an_argument_of_parlai():
     others = ParlaiParser(add_parlai_args=False, add_model_args=False)
     add_settings(others, Wider, architecture="convert")
     assert "--focus" not in others.format_help(), "only those around a backbone have it"
-
-
-def test_it_is_on_the_page():
-    command = App()
-    command.default(train)
-    (found,) = [row for row in rows(command) if row["Setting"] == "`--focus`"]
-    assert found["YAML"] == "`training.focus`"
-    assert found["ParlAI"] == "`--focus`"
-    assert found["Type"], found["Default"] == ("number", "`0.25`")
-    assert found["Meaning"].startswith("How much harder candidates count")
 
 
 # ---- what becomes of a declaration
