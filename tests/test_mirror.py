@@ -13,7 +13,6 @@ LIBRARY, TESTS = ROOT / "projects" / "polyencoder", ROOT / "tests" / "polyencode
 # the server or the class that uses them. A new module has its own file instead.
 TESTED_BY = {
     "cli/importing.py": "cli/test_import.py",
-    "cli/overlap.py": "pretraining/test_overlap.py",
     "cli/prepare_reddit.py": "pretraining/test_reddit.py",
     "cli/serve.py": "serving/test_run.py",
     "cli/shared/loading.py": "cli/test_check.py",

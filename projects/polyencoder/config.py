@@ -247,8 +247,6 @@ class RankerConfig:
     candidate_mlp: bool = False
     """Whether a perceptron with one hidden layer follows the candidates' encoder, as ParlAI's `share_encoders`
     puts one there."""
-    candidate_map: bool = False
-    """Whether candidates' vectors pass through a linear map, such as one trained by `polyencoder map`."""
     foreign_dim: int | None = None
     """The dimension of candidates' vectors that another encoder computed and an index holds: the model has no encoder
     of candidates, and a linear map takes its contexts to this dimension. None for candidates that it encodes itself."""

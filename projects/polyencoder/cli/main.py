@@ -25,7 +25,6 @@ from polyencoder.packages import versions_line
 
 COMMANDS = {
     "train": "train:train",
-    "tune": "tune:tune_settings",
     "evaluate": "evaluate:evaluate",
     "report": "report:report",
     "index": "index:index",
@@ -44,13 +43,11 @@ COMMANDS = {
     "vocab": "vocab:vocab",
     "pretrain": "pretrain:pretrain_encoder",
     "prepare-reddit": "prepare_reddit:prepare_reddit",
-    "overlap": "overlap:overlap",
-    "map": "map:map_candidates",
     "zoo": "zoo:zoo",
 }
 """Each command's module in this folder and the function in it; the help lists them in this order."""
 
-NEED_NO_TORCH = ("prepare-reddit", "overlap", "zoo")
+NEED_NO_TORCH = ("prepare-reddit", "zoo")
 """The commands that run without torch and transformers, which take seconds to import."""
 
 if WITHOUT_TORCH := find_spec("polyencoder.modeling") is None:  # polyencoder-runtime

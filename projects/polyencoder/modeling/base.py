@@ -48,8 +48,6 @@ class RankerModel(TrainableModel, Capabilities, ABC):
     """Rows -> float32 [rows, dim], the vectors of candidates for `RankerConfig.foreign_dim`; while it is trained."""
     base: RankerModel | None
     """The ranker to whose score the model's own is added, for `RankerConfig.base`; never trained."""
-    candidate_map: nn.Linear | None
-    """The linear map of candidate vectors, for `RankerConfig.candidate_map`."""
     context_vector: str | None = None
     """For a multi-context model: which vector `encode_context` returns."""
 
@@ -200,14 +198,6 @@ class RankerModel(TrainableModel, Capabilities, ABC):
     def refuse(self) -> NoReturn:
         """Raises InputError: this model has no vectors."""
         raise InputError(f"a {self.title} has no vectors of contexts or candidates: it reads them together")
-
-    # ---- the vectors of candidates in an index
-
-    def set_candidate_map(self, layer: nn.Linear) -> None:
-        """Sets the linear map of candidate vectors."""
-        self.config = replace(self.config, candidate_map=True)
-        self.candidate_map = layer
-        self.candidate_fingerprint = self.weights_fingerprints = None  # those are of the model without it
 
     # ---- training
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.encoder_config import max_length
 
 # What a configuration says of the encoder of candidates, which a model with foreign candidates lacks
-_OF_CANDIDATES = ("share_encoders", "candidate_mlp", "candidate_map")
+_OF_CANDIDATES = ("share_encoders", "candidate_mlp")
 
 
 class Capabilities:
@@ -55,14 +53,12 @@ class Capabilities:
                 argument="architecture",
             )
         if config.vector_dim is not None:
-            cls.check_shortens(replace(config, candidate_map=False))  # one of short vectors may follow
+            cls.check_shortens(config)
         if config.foreign_dim is not None:
             contradicts = [name for name in _OF_CANDIDATES if getattr(config, name)]
             if contradicts or not cls.shortens:  # of single vectors
                 what = contradicts[0] if contradicts else f"the architecture {config.architecture}"
                 raise ConfigError(f"{what} needs an encoder of candidates, but their vectors are another encoder's")
-        if config.candidate_map and not cls.has_vectors:
-            raise ConfigError(f"candidate_map is true, but a {cls.title} has no vectors of candidates")
         limit = max_length(config.backbone)
         longest = cls.longest_sequence(config)
         if limit is not None and longest > limit:
@@ -94,8 +90,6 @@ class Capabilities:
             why = "its multi-head attention reads all dimensions"
         elif config.foreign_dim is not None:
             why = "those of candidates are another encoder's"
-        elif config.candidate_map:
-            why = "its linear map of candidates' vectors mixes all dimensions"
         if why is not None:
             raise ConfigError(f"vectors cannot be shortened to their first dimensions: {why}", argument="vector_dim")
 

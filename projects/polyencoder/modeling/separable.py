@@ -46,7 +46,6 @@ class TwoTowers(RankerModel):
             None if config.foreign_dim is None else nn.Linear(self._full_dim, config.foreign_dim, bias=False)
         )
         self.candidate_mlp = perceptron(self._full_dim) if config.candidate_mlp else None
-        self.candidate_map = linear_map(self.dim) if config.candidate_map else None
 
     @property
     def candidate_tower(self) -> Backbone:
@@ -77,13 +76,12 @@ class TwoTowers(RankerModel):
         return self._candidate_vectors(self._pooled_candidate(outputs, tokens.mask))
 
     def _candidate_vectors(self, vectors: Tensor) -> Tensor:
-        vectors = self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
-        return vectors if self.candidate_map is None else self.candidate_map(vectors)
+        return self._scaled(vectors if self.candidate_mlp is None else self.candidate_mlp(vectors))
 
     def candidate_modules(self) -> list[nn.Module]:
         if self.has_foreign_candidates:
             return []
-        behind = (self.own_candidate_dense or self.dense, self.candidate_mlp, self.candidate_map)
+        behind = (self.own_candidate_dense or self.dense, self.candidate_mlp)
         return [self.candidate_tower, *(module for module in behind if module is not None)]
 
     @property
@@ -120,13 +118,6 @@ class TwoTowers(RankerModel):
         if self.config.normalize:
             vectors = nn.functional.normalize(vectors, dim=-1) * self.config.output_scaling
         return vectors
-
-
-def linear_map(dim: int) -> nn.Linear:
-    """A linear map of candidate vectors, [n, dim] -> [n, dim], initialised to the identity."""
-    layer = nn.Linear(dim, dim, bias=False)
-    nn.init.eye_(layer.weight)
-    return layer
 
 
 def perceptron(dim: int) -> nn.Sequential:

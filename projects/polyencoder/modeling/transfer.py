@@ -79,11 +79,7 @@ def inherited_fields(
     """
     given = given or {}
     names, together = ["reduction", "reduction_outputs"], not family(architecture).can.has_vectors
-    names += (
-        ["pair_start", "pair_truncate"]
-        if together
-        else ["normalize", "candidate_mlp", "candidate_map", "prompt_tokens"]
-    )
+    names += ["pair_start", "pair_truncate"] if together else ["normalize", "candidate_mlp", "prompt_tokens"]
     # a sentence encoder's layers, or those of a reranker's head
     names += ["dense"] if together != family(stored.architecture).can.has_vectors else []
     names += [] if together else ["vector_dim"]  # an error of `check_config` where vectors cannot be shortened

@@ -133,7 +133,7 @@ def test_an_unknown_command_below_another(word, hint):
 def test_what_is_neither_a_command_nor_a_flag(flag):
     done = invoke(flag)
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"polyencoder: no command '{flag}'; it must be one of train, tune, ")
+    assert done.stderr.startswith(f"polyencoder: no command '{flag}'; it must be one of train, ")
 
 
 def test_a_text_without_quotes():
@@ -269,11 +269,9 @@ def test_what_a_configuration_has_is_not_named_as_missing(tmp_path, text, missin
     assert done.stderr == f"polyencoder: train requires {missing}\n"
 
 
-@pytest.mark.parametrize("command", ["train", "tune"])
-def test_a_configuration_may_have_all_that_is_required(tmp_path, command):
-    held = "train: pairs.jsonl\nout: model\nbackbone: encoder\n"
-    (tmp_path / "run.yaml").write_text(held + ("search: [epochs=1:2]\n" if command == "tune" else ""))
-    _, bound = parse([command, "--config", str(tmp_path / "run.yaml")])
+def test_a_configuration_may_have_all_that_is_required(tmp_path):
+    (tmp_path / "run.yaml").write_text("train: pairs.jsonl\nout: model\nbackbone: encoder\n")
+    _, bound = parse(["train", "--config", str(tmp_path / "run.yaml")])
     data = bound.arguments["settings"].data
     assert (data.train, data.out) == ("pairs.jsonl", "model")
 

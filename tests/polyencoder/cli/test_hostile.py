@@ -26,7 +26,6 @@ from tests.polyencoder.cli.commands import (
     INDEX,
     INSPECT,
     INTENTS,
-    MAP,
     MINE,
     SEARCH,
     SERVE,
@@ -38,7 +37,7 @@ from tests.polyencoder.cli.commands import (
 
 LONG = "n" * 300
 WRITING = [
-    *((command, "out") for command in (EXPORT, INDEX, TRAIN, IMPORT, INTENTS, MAP)),
+    *((command, "out") for command in (EXPORT, INDEX, TRAIN, IMPORT, INTENTS)),
     *((MINE, "out.jsonl"), (ENCODE, "out.npy")),
 ]
 """Commands, and what each of these writes."""
@@ -87,9 +86,6 @@ def test_torchs_advice_to_run_a_file_is_not_passed_on(command, refused):
     ("command", "expected"),
     [
         (instead(INSPECT, "texts.txt", "empty.txt"), "empty.txt: no candidate in it"),
-        (instead(MAP, "pairs.jsonl", "empty.txt"), "empty.txt: has no pair to train on"),
-        (["overlap", "texts.txt", "--data", "empty.txt"], "empty.txt: no utterance of 8 words or more to look for"),
-        (["overlap", "empty.txt", "--data", "texts.txt", "--min-words", "1"], "empty.txt: no text in it"),
         (["encode-candidates", "-m", "MODEL", "--input", "empty.txt", "--output", "parts"], "the input is empty"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -187,7 +183,6 @@ def test_what_faiss_cannot_build(faiss, refused):
         (instead(INDEX, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
         (instead(ENCODE, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
         (instead(INTENTS, "pairs.jsonl", "half_response.jsonl"), "half_response.jsonl, line 1"),
-        (instead(MAP, "pairs.jsonl", "half_response.jsonl"), "half_response.jsonl, line 1"),
         (instead(UPDATE, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
         ([*SEARCH[:-1], "hi \udc80"], "turn 0"),
         ([*SEARCH, "--filter", "key=\udc80"], "--filter"),

@@ -34,7 +34,6 @@ def config(make_ranker):
         (OneVector, {"poly_attention": "multihead"}, "poly_attention", "which a bi-encoder does not have"),
         (Pairs, {"poly_attention": "multihead"}, "poly_attention", "which a cross-encoder does not have"),
         (Codes, {"vector_dim": 4}, "vector_dim", "a poly-encoder compares more than single vectors"),
-        (Pairs, {"candidate_map": True}, None, "a cross-encoder has no vectors of candidates"),
     ],
 )
 def test_what_an_architecture_lacks(config, architecture, changes, argument, message):
@@ -49,8 +48,8 @@ def test_vectors_of_another_encoder_need_single_vectors_and_no_encoder_of_candid
     OneVector.check_config(foreign)
     with pytest.raises(ConfigError, match="the architecture bi needs an encoder of candidates"):
         Codes.check_config(foreign)
-    with pytest.raises(ConfigError, match="candidate_map needs an encoder of candidates"):
-        OneVector.check_config(replace(foreign, candidate_map=True))
+    with pytest.raises(ConfigError, match="candidate_mlp needs an encoder of candidates"):
+        OneVector.check_config(replace(foreign, candidate_mlp=True))
 
 
 def test_texts_fit_the_backbone_both_together_if_they_are_read_together(config):

@@ -88,7 +88,7 @@ def test_scores_and_gradients_are_those_of_the_formula(make_late, text, sentence
 
 
 def test_a_new_model_scores_as_the_bi_encoder_that_it_starts_from(make_model, text, sentences):
-    for fields in ({}, {"normalize": True, "output_scaling": 4.47}, {"candidate_mlp": True, "candidate_map": True}):
+    for fields in ({}, {"normalize": True, "output_scaling": 4.47}, {"candidate_mlp": True}):
         bi = make_model("bi", **fields)
         new = make_model("late", seed=1, token_dim=8, **fields)
         transfer_weights(new, bi.state_dict(), origin="bi")

@@ -15,9 +15,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx import export_onnx
 from polyencoder.index.open import open_index
 from polyencoder.modeling.loading import build_backbone
-from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.storage.fingerprint import model_fingerprint
-from polyencoder.training.candidate_map import mapped
 from polyencoder.training.trainer import Trainer
 from tests.commands import invoke
 
@@ -58,14 +56,6 @@ def test_an_index_of_one_is_searched_by_the_other(make_ranker, tmp_path):
         maker.index(TEXTS, tmp_path / name)
         hits = searcher.search(["two dogs"], open_index(tmp_path / name, searcher), top_k=4)
         assert {hit.text for hit in hits} == set(TEXTS)
-
-
-def test_with_a_map_it_is_another_model(make_ranker, tmp_path):
-    make_ranker("bi").save_pretrained(tmp_path / "model")
-    rounded = Ranker.from_pretrained(tmp_path / "model", dtype="bfloat16")
-    changed = mapped(rounded.model, torch.randn(16, 16))
-    assert candidate_fingerprint(changed, rounded.text) != candidate_fingerprint(rounded.model, rounded.text)
-    assert model_fingerprint(changed, rounded.text) != model_fingerprint(rounded.model, rounded.text)
 
 
 def test_rounded_weights_are_not_saved(folder, tmp_path):

@@ -241,7 +241,6 @@ def test_a_truncated_file(folder, name, kept):
             {"architecture": "resnet50"},
             "config.json: architecture is 'resnet50'; it must be one of bi, poly, cross, late, c",
         ),
-        ({"architecture": "cross", "candidate_map": True}, "config.json: candidate_map is true, but a cross-encoder"),
         ({"architecture": "convert"}, "config.json: a convert model needs its sizes, `convert`"),
     ],
 )

@@ -16,7 +16,6 @@ from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.settings.training import DistillationConfig
 from polyencoder.training.building import build_objective
-from polyencoder.training.candidate_map import mapped
 from polyencoder.training.distillation import Teacher
 from polyencoder.training.trainer import Trainer
 from tests.polyencoder.training.runs import CONFIG, WORDS, Losses
@@ -113,14 +112,6 @@ def test_a_folder_of_a_shortened_model_is_a_model_of_its_own(make_ranker, senten
             open_index(tmp_path / "index", other)
 
 
-def test_a_shortened_model_can_be_mapped(make_ranker, sentences, tmp_path):
-    short = make_ranker("bi").shortened(4)
-    matrix = torch.arange(16.0).view(4, 4)
-    Ranker(mapped(short.model, matrix), short.text, device="cpu").save_pretrained(tmp_path / "mapped")
-    found = Ranker.from_pretrained(tmp_path / "mapped", device="cpu").encode_candidates(sentences)
-    torch.testing.assert_close(found, short.encode_candidates(sentences) @ matrix.T)
-
-
 def test_a_new_model_around_its_encoder_has_whole_vectors(make_model):
     short, whole = make_model("bi", vector_dim=4), make_model("bi", seed=1)
     transfer_weights(whole, short.state_dict(), origin="short")
@@ -133,7 +124,6 @@ def test_a_new_model_around_its_encoder_has_whole_vectors(make_model):
         ("late", {}, "a late-interaction encoder compares more than single vectors"),
         ("cross", {}, "a cross-encoder compares more than single vectors"),
         ("poly", {"poly_attention": "multihead", "poly_attention_heads": 2}, "multi-head attention reads all"),
-        ("bi", {"candidate_map": True}, "linear map of candidates' vectors mixes all dimensions"),
     ],
 )
 def test_models_that_cannot_be_shortened_say_why(architecture, fields, why, make_ranker):

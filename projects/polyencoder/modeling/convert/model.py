@@ -26,7 +26,6 @@ from polyencoder.modeling.convert.quantization import (
 from polyencoder.modeling.convert.rows import PackedRows
 from polyencoder.modeling.cpu.modules import for_cpu
 from polyencoder.modeling.export_steps import BothTextsStep, CandidatesStep, Step
-from polyencoder.modeling.separable import linear_map
 from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.names import CANDIDATES, CONTEXT
 from polyencoder.text.tokens import TokenBatch
@@ -94,7 +93,6 @@ class ConveRT(ConvertCapabilities, RankerModel):
         if self.skip is not None:
             nn.init.orthogonal_(self.skip.weight)
         self.history = _History(self.encoder.dim, sizes) if sizes.multi_context else None
-        self.candidate_map = linear_map(sizes.output_size) if config.candidate_map else None
         self.scale = AnnealedScale(sizes.output_size, over=sizes.scale_batches)
         self.context_vector = "combined" if sizes.multi_context else None
         for_cpu(self)
@@ -192,12 +190,6 @@ class ConveRT(ConvertCapabilities, RankerModel):
         kept = self.as_kept()
         weights = {name: parameter.detach().half() for name, parameter in kept.named_parameters()}
         return {name: weights.get(name, tensor.detach()) for name, tensor in kept.state_dict().items()}
-
-    def set_candidate_map(self, layer: nn.Linear) -> None:
-        super().set_candidate_map(layer)
-        if self.is_for_inference:
-            round_parameters(layer)
-            layer.requires_grad_(False)
 
     def export_steps(self) -> dict[str, Step]:
         if self.history is None:
@@ -310,8 +302,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
 
     def _candidates(self, tokens: TokenBatch) -> Tensor:
         vectors: Tensor = self.response_head(self.encoder(tokens), self.skip)
-        return vectors if self.candidate_map is None else self.candidate_map(vectors)
+        return vectors
 
     def candidate_modules(self) -> list[nn.Module]:
-        behind = (self.skip, self.candidate_map)
-        return [self.encoder, self.response_head, *(module for module in behind if module is not None)]
+        return [self.encoder, self.response_head, *([] if self.skip is None else [self.skip])]
