@@ -8,8 +8,7 @@ utterances: a tiny transformer (1 layer, 32 dimensions, to time the data pipelin
 trainer (MultipleNegativesRankingLoss), the same weights, batch, lengths, precision and examples. Loading is not timed.
 The peers take turns, each in a separate process, `--repeats` times; ratios are those of the medians, in wall-clock time
 (`..._vs_...`) and in processor time (`..._processor`), which is more stable on a busy machine. `--bf16` trains our
-agent in bfloat16. `share_of_product_rate` is the rate of the operations that our encoder must compute, without padding,
-as a share of the rate of the same matrix products alone, in that type, in the same run.
+agent in bfloat16.
 """
 
 from __future__ import annotations
@@ -26,11 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from benchmarks.agents import CONVAI2, make_world, options, size, teacher_of
 from benchmarks.common import argument_parser, in_its_own_process, machine, peer_module, print_report, use_threads
-from benchmarks.rate import encoded
 
 CASES = ("datapath", "small", "backbone")
 LEARNING_RATE = 5e-5
@@ -51,9 +47,8 @@ FINE_TUNING = {  # what sentence-transformers does: one encoder for both sides, 
     "text_truncate": 360,
     "label_truncate": 72,
 }
-Training = Callable[[int], tuple[float, float, float]]
-"""Seconds of so many training steps, of time and of the processor's, and what share of the rate of matrix products our
-model's operations, without padding, have in them (0 for others)."""
+Training = Callable[[int], tuple[float, float]]
+"""Seconds of so many training steps, of time and of the processor's."""
 Make = Callable[[], Training]
 
 
@@ -113,7 +108,7 @@ def _measured(
 
     Medians over the peer's turns of `steps` steps, after a warm-up turn.
     """
-    seconds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in peers}
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
     with ExitStack() as processes:
         runs = {
             name: processes.enter_context(in_its_own_process(make, threads=flags.threads))
@@ -127,9 +122,9 @@ def _measured(
     rows = []
     examples = flags.batch * steps
     for name, turns in seconds.items():
-        wall, processor, share = (statistics.median(values) for values in zip(*turns, strict=True))
+        wall, processor = (statistics.median(values) for values in zip(*turns, strict=True))
         speeds = {"examples_per_second": examples / wall, "examples_per_processor_second": examples / processor}
-        rows.append({"case": case, "peer": name, **speeds, **({"share_of_product_rate": share} if share else {})})
+        rows.append({"case": case, "peer": name, **speeds})
     return rows
 
 
@@ -146,16 +141,11 @@ def _loop(folder: Path, **flags: Any) -> Training:
     """A function that runs steps of ParlAI's training loop; each call continues the previous one."""
     world = make_world(options(folder=folder, training=True, **COMMON, **flags))
 
-    agent = world.get_agents()[-1]
-    dtype = torch.bfloat16 if flags.get("bf16") else torch.float32
-
-    def run(steps: int) -> tuple[float, float, float]:
-        with encoded(agent.model) as seen:
-            start, processor = time.perf_counter(), time.process_time()
-            for _ in range(steps):
-                world.parley()
-            seconds, processor = time.perf_counter() - start, time.process_time() - processor
-        return seconds, processor, seen.share(seconds, dtype=dtype, training=True) if seen.calls else 0.0
+    def run(steps: int) -> tuple[float, float]:
+        start, processor = time.perf_counter(), time.process_time()
+        for _ in range(steps):
+            world.parley()
+        return time.perf_counter() - start, time.process_time() - processor
 
     return run
 
@@ -182,7 +172,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: in
     model.max_seq_length = 360
     pairs = iter(_pairs(where))
 
-    def run(steps: int) -> tuple[float, float, float]:
+    def run(steps: int) -> tuple[float, float]:
         rows = [next(pairs) for _ in range(steps * batch)]
         clock = Clock()
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(sys.stderr):  # where it reports
@@ -202,7 +192,7 @@ def _sentence_transformers(backbone: str, where: Mapping[str, Any], *, batch: in
                 loss=losses.MultipleNegativesRankingLoss(model, scale=20.0),
                 callbacks=[clock],
             ).train()
-        return *clock.seconds, 0.0
+        return clock.seconds
 
     return run
 

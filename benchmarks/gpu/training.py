@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import interleaved_ms, peer_module, two_towers
+from benchmarks.common import interleaved_ms, peer_module
 from benchmarks.gpu.fixtures import BERT_BASE, TINY, examples, ranker
-from benchmarks.rate import encoder_flops, product_rate, products
 from benchmarks.search.encoding import sentence_transformer
 from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator
@@ -53,14 +52,7 @@ def training(*, device: str, quick: bool) -> dict[str, Any]:
             torch.cuda.empty_cache()
     speeds = {(row["architecture"], row["grad_cache"], row["peer"]): row.get("tokens_per_second") for row in rows}
     ours, peer = speeds.get(("bi", 0, "ours")), speeds.get(("bi", 0, PEER))
-    share = next((row["share_of_product_rate"] for row in rows if row.get("share_of_product_rate")), None)
-    return {
-        "rows": rows,
-        "summary": {
-            "bi_vs_sentence_transformers": ours / peer if ours and peer else None,
-            "bi_share_of_product_rate": share,
-        },
-    }
+    return {"rows": rows, "summary": {"bi_vs_sentence_transformers": ours / peer if ours and peer else None}}
 
 
 def _timed(
@@ -79,9 +71,6 @@ def _timed(
         return [{**about, "peer": name, "why": "not enough GPU memory"} for name in steps]
     lengths = [len(made.text.context_ids(example.turns)) for example in data]
     lengths += [len(ids) for ids in made.text.candidate_ids([example.label for example in data])]
-    backbone = two_towers(made).config.backbone
-    flops = encoder_flops(backbone, lengths, training=True)
-    rate = product_rate(products(backbone, tokens=sum(lengths)), dtype=torch.bfloat16, device=made.device)
     return [
         {
             **about,
@@ -89,7 +78,6 @@ def _timed(
             "ms": ms,
             "examples_per_second": len(data) / ms * 1e3,
             "tokens_per_second": sum(lengths) / ms * 1e3,
-            "share_of_product_rate": flops / (ms / 1e3) / rate,
             "peak_gb": torch.cuda.max_memory_allocated() / 2**30 if made.device.type == "cuda" else None,
         }
         for name, ms in times.items()

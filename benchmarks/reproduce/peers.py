@@ -29,8 +29,8 @@ import torch
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from benchmarks.agents import CONVAI2, teacher_of
-from benchmarks.colbert_peers import TOKENS, PyLate, multi_vector_encoder
 from benchmarks.common import peer_module
+from benchmarks.ranking_peer import TOKENS, PyLate, multi_vector_encoder
 from polyencoder.evaluation.metrics import Tally, of_example, ranks
 
 SCALE = 20.0  # of cosines, its default

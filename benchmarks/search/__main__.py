@@ -1,4 +1,4 @@
-"""Search, measured in eight cases (`--cases`), each described in its module:
+"""Search, measured in seven cases (`--cases`), each described in its module:
 
 - answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
 - peers: an answer among up to a million candidates and its memory, beside sentence-transformers;
@@ -6,7 +6,6 @@
 - recall: the same with settings chosen for a requested recall (`--recall`), on held-out contexts;
 - memory: peak memory of indexing and searching a million candidates;
 - encoding: candidates per second beside sentence-transformers;
-- compressed: shortlists of vectors in one bit, four and eight, rescored, beside the scan and FAISS's graphs and lists;
 - engines: the same vectors in an index folder, in Milvus and in PostgreSQL (`--engines`, `--postgres`).
 
     python -m benchmarks.search --datapath ../shared/data --model MODEL --json
@@ -34,7 +33,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
-from benchmarks.search import answering, compressed, encoding, engines, indexed, memory, peers, recall
+from benchmarks.search import answering, encoding, engines, indexed, memory, peers, recall
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
@@ -46,8 +45,7 @@ from polyencoder.ranker.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]
-CASES = ("encoding", "answering", "peers", "indexed", "recall", "memory", "engines", "compressed")
-ONLY_NAMED = ("engines", "compressed")
+CASES = ("encoding", "answering", "peers", "indexed", "recall", "memory", "engines")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
 
 
@@ -60,9 +58,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--cases",
         nargs="+",
-        default=[case for case in CASES if case not in ONLY_NAMED],
+        default=[case for case in CASES if case != "engines"],
         choices=CASES,
-        help=f"all but {' and '.join(ONLY_NAMED)}",
+        help="all but engines",
     )
     parser.add_argument("--rows", type=int, default=MILLION, help="stored vectors, and candidates that are indexed")
     parser.add_argument("--dim", type=int, default=384, help="of vectors that are drawn")
@@ -105,7 +103,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "recall": _recall,
         "memory": _memory,
         "engines": _engines,
-        "compressed": _compressed,
     }
     rows: list[dict[str, Any]] = []
     for case in flags.cases:
@@ -204,12 +201,6 @@ def _engines(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict
     vectors = _vectors(flags, ranker, folder / "float32", dtype="float32")
     contexts = _contexts(flags, ranker, vectors, flags.contexts)
     return engines.measure(vectors, contexts, folder, engines=flags.engines, postgres=flags.postgres, repeats=3)
-
-
-def _compressed(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _vectors(flags, ranker, folder / "float32", dtype="float32")
-    contexts = _contexts(flags, ranker, vectors, flags.contexts)
-    return compressed.measure(vectors, contexts, folder / "int8", kinds=flags.kinds, repeats=3)
 
 
 def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path, *, dtype: VectorDtype) -> Vectors:

@@ -1,8 +1,7 @@
 """Measures candidates encoded per second: ours beside sentence-transformers' `encode`, same weights, one process.
 
 Both get the same texts in the same order, cut at the same length, in fp32, each with its own way of making batches;
-sentence-transformers with batches of its default size and of ours. The vectors are compared. `share_of_product_rate` is
-the rate of the operations that the encoder must compute, without padding, as a share of that of the products alone.
+sentence-transformers with batches of its default size and of ours. The vectors are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from benchmarks.common import interleaved_ms, peer_module, two_towers
-from benchmarks.rate import encoded
 from polyencoder.ranker.encoding import encode_candidates
 from polyencoder.ranker.ranker import Ranker
 from polyencoder.text import TextEncoder
@@ -49,10 +47,7 @@ def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[
     torch.testing.assert_close(_directions(encode(BATCH_SIZES[0])), _directions(ours()), rtol=0, atol=1e-4)
     peers: dict[str, Callable[[], Tensor]] = {"polyencoder": ours}
     peers |= {f"sentence-transformers, batches of {size}": partial(encode, size) for size in BATCH_SIZES}
-    with encoded(model) as seen:
-        ours()
     times = interleaved_ms(peers, repeats=repeats)
-    share = seen.share(times["polyencoder"] / 1e3, dtype=torch.float32)
     return [
         {
             "case": "encoding",
@@ -60,7 +55,6 @@ def measure(ranker: Ranker, texts: Sequence[str], *, repeats: int) -> list[dict[
             "candidates": len(texts),
             "candidates_per_second": 1e3 * len(texts) / ms,
             "ours_vs_this": ms / times["polyencoder"],
-            **({"share_of_product_rate": share} if name == "polyencoder" else {}),
         }
         for name, ms in times.items()
     ]

@@ -2,7 +2,6 @@
 
 For each context the ten best, one context at a time; recall is counted against the fp32 scan:
 - scan: all rows scored, fp32; scan_bf16: a bf16 pass, the best rescored in fp32; scan_int8: int8 vectors;
-  `share_of_product_rate` is the time of the products of codes and rows alone as a share of that time;
 - hnsw, ivf-flat, ivf-pq: `FaissSearch` at several efforts, from the least to the one that finds nearly all;
 - certified: the share of contexts whose ten best are proven to be the best, by lists of each code's 4,096 nearest;
 - maxsim-max, maxsim-sum: a ranking by the largest or the sum of the codes' inner products, as engines for many
@@ -22,7 +21,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import interleaved_ms
-from benchmarks.rate import Shape, product_rate
 from benchmarks.search.vectors import size_mb, store
 from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.kinds import parse_faiss
@@ -44,7 +42,6 @@ TRIED = {
     "ivf-pq": [(256, 32), (512, 64), (1024, 128), (4096, 256)],
 }
 KINDS = tuple(TRIED)
-COMPUTED_IN = {"scan": torch.float32, "scan_bf16": torch.bfloat16}  # whose products are nearly all of their work
 
 
 def measure(
@@ -101,12 +98,7 @@ def _exact_rows(
         found = truth if name == "scan" else way(contexts)
         row = {"kind": name, "contexts": contexts.batch_size, **_agreement(found, truth)}
         if name in times:
-            ms = times[name] / len(ones)
-            row |= {"ms": ms, "vs_scan": times["scan"] / times[name]}
-        if name in COMPUTED_IN:
-            product = Shape(len(vectors), contexts.vectors.shape[2], contexts.n_codes)
-            rate = product_rate([product._replace(m=min(CHUNK, product.m))], dtype=COMPUTED_IN[name])
-            row["share_of_product_rate"] = product.flops / rate / (ms / 1e3)
+            row |= {"ms": times[name] / len(ones), "vs_scan": times["scan"] / times[name]}
         yield row | {"size_mb": size_mb(small if name == "scan_int8" else vectors)}
 
 

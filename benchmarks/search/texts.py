@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import count, islice, pairwise
 from pathlib import Path
-from typing import Any
 
 from polyencoder.data.readers import lines, records
 
@@ -15,55 +14,25 @@ MADE = "words of one to three made syllables, as many as ConvAI2's validation ex
 _CONVAI2 = "ConvAI2/{split}_*_original*.txt*"
 _UBUNTU = "Ubuntu/train.csv*"
 _DAILYDIALOG = "dailydialog/dialogues.jsonl*"
-_WIKIPEDIA = "wiki_article_search/wikipedia_{split}.txt*"
 
 
 def read_contexts(datapath: Path, count: int) -> list[list[str]]:
     """The turns, persona lines first, of `count` of ConvAI2's validation examples, always the same."""
-    found = [turns for turns, *_ in convai2(file_of(datapath, _CONVAI2.format(split="valid")))]
+    found = [turns for turns, *_ in _convai2(_file_of(datapath, _CONVAI2.format(split="valid")))]
     return random.Random(0).sample(found, min(count, len(found)))
 
 
 def read_candidates(datapath: Path, count: int | None = None) -> list[str]:
     """The distinct labels of ConvAI2's and Ubuntu's training sets and of DailyDialog, shuffled; at most `count`."""
-    found = [label for _, label, *_ in convai2(file_of(datapath, _CONVAI2.format(split="train")))]
-    for _, row in records(file_of(datapath, _UBUNTU)):
+    found = [label for _, label, *_ in _convai2(_file_of(datapath, _CONVAI2.format(split="train")))]
+    for _, row in records(_file_of(datapath, _UBUNTU)):
         if float(row["Label"]) == 1:
             found.append(" ".join(row["Utterance"].replace("__eou__", " ").replace("__eot__", " ").split()))
-    for dialogue in dialogues(datapath):
+    for _, dialogue in records(_file_of(datapath, _DAILYDIALOG)):
         found += [reply for _, reply in pairwise(dialogue["turns"])]
     different = [text for text in dict.fromkeys(found) if text.strip()]
     random.Random(0).shuffle(different)
     return different[:count]
-
-
-def read_texts(datapath: Path, count: int) -> list[str]:
-    """`count` distinct texts, always the same: `read_candidates`, then turns of other conversations and sentences of
-    Wikipedia; if they do not suffice, also pairs of random ones of them, joined."""
-    texts = dict.fromkeys(read_candidates(datapath, count))
-    for path in sorted(datapath.glob("conversations/*.jsonl*")):
-        for _, dialogue in records(path):
-            texts.update(dict.fromkeys(turn for turn in dialogue["turns"] if turn.strip()))
-    for path in sorted(datapath.glob("wiki_article_search/wikipedia_*.txt*")):
-        for _, line in lines(path):
-            texts.update(dict.fromkeys(sentence for sentence in line.split("\t") if sentence.strip()))
-    real, rng = [*texts], random.Random(0)
-    while len(texts) < count:
-        texts.setdefault(" ".join(rng.sample(real, 2)))
-    return [*islice(texts, count)]
-
-
-def dialogues(datapath: Path) -> Iterator[dict[str, Any]]:
-    """DailyDialog's conversations, each with its `turns` and `split`."""
-    return (dialogue for _, dialogue in records(file_of(datapath, _DAILYDIALOG)))
-
-
-def articles(datapath: Path, split: str) -> Iterator[list[str]]:
-    """The sentences of each of Wikipedia's articles that has at least four."""
-    for _, line in lines(file_of(datapath, _WIKIPEDIA.format(split=split))):
-        sentences = [sentence for sentence in line.split("\t") if sentence.strip()]
-        if len(sentences) >= 4:
-            yield sentences
 
 
 def numbered(texts: Sequence[str], rows: int) -> Iterator[str]:
@@ -96,7 +65,7 @@ def _sentence(rng: random.Random) -> str:
     return " ".join(islice(words, rng.randint(4, 18)))
 
 
-def convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
+def _convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
     """(turns so far, label, candidates) of each example of a file in ParlAI's text format.
 
     Persona lines are turns, the first ones; as `-t selection:convai2` without ParlAI.
@@ -113,7 +82,7 @@ def convai2(path: Path) -> Iterator[tuple[list[str], str, list[str]]]:
             turns.append(fields[0])
 
 
-def file_of(datapath: Path, pattern: str) -> Path:
+def _file_of(datapath: Path, pattern: str) -> Path:
     """The largest file of this name: it has the most texts."""
     found = [path for path in datapath.glob(pattern) if path.is_file()]
     if not found:

@@ -22,12 +22,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import argument_parser, in_its_own_process, machine, print_report
-from benchmarks.runtime import exported
+from benchmarks.common import argument_parser, in_its_own_process, machine, minilm_folder, print_report
 from benchmarks.search.texts import made_candidates
 from benchmarks.serving.clients import Load
 from benchmarks.serving.points import MANY, PATHS, asking, bodies_of, unseen
 from benchmarks.serving.servers import Server, started
+from polyencoder.export.folder import export_folder
 from polyencoder.ranker.ranker import Ranker
 
 DOCUMENTS = 20
@@ -90,6 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     settings["documents"] = None if flags.index else DOCUMENTS
     report = {"benchmark": "serving.without_torch", "machine": machine(), "settings": settings, "rows": rows}
     print_report(report | {"summary": {f"peer's cpu_ms_{MANY} / {RUNTIME}": ratio}}, as_json=flags.json)
+
+
+def exported(folder: Path) -> Path:
+    """MiniLM as a bi-encoder with one tower, with graphs in float32 and int8."""
+    ranker = Ranker.from_backbone(minilm_folder(), "bi", share_encoders=True, device="cpu")
+    export_folder(ranker, folder, onnx=True, int8=True)
+    return folder
 
 
 def _load(clients: Any, server: Server, bodies: list[bytes], n: int, *, case: str) -> float:

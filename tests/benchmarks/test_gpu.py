@@ -12,7 +12,6 @@ import torch
 
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu.fixtures import Unavailable, check
-from benchmarks.rate import Shape, encoder_flops, product_rate, products
 from tests.forked import forgetting
 
 pytestmark = pytest.mark.slow
@@ -83,16 +82,6 @@ def test_without_a_gpu_it_says_what_to_do(tmp_path, capsys):
         command.main(["--out", str(tmp_path / "gpu.json")])
     assert "--device cpu --quick" in capsys.readouterr().err
     assert not (tmp_path / "gpu.json").exists()
-
-
-def test_operations_are_those_of_the_layers():
-    config = {"hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 3}
-    assert products(config, tokens=5) == [Shape(5, 4, 4)] * 4 + [Shape(5, 4, 8), Shape(5, 8, 4)]
-    linear = 2 * 5 * (4 * 4 * 4 + 2 * 4 * 8)
-    attention = 4 * 4 * (2 * 2 + 3 * 3)
-    assert encoder_flops(config, [2, 3]) == 3 * (linear + attention)
-    assert encoder_flops(config, [2, 3], training=True) == 3 * encoder_flops(config, [2, 3])
-    assert product_rate([Shape(8, 8, 8)], dtype=torch.float32) > 0
 
 
 def test_torch_and_transformers_are_enough(forked_commands):

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("parlai")
 
-from benchmarks import evaluation, memory, onnx, scoring, training
+from benchmarks import memory, scoring, training
 from benchmarks.agents import size
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
@@ -44,14 +44,6 @@ def test_training(report_of, convai2, bert, monkeypatch):
     assert all(row["examples_per_second"] > 0 for row in report["rows"])
 
 
-def test_evaluation(report_of, convai2, monkeypatch):
-    monkeypatch.setattr(evaluation, "SIZE", TINY)
-    words = ["--datapath", str(convai2), "--threads", "1", "--batchsize", "4", "--examples", "8", "--repeats", "1"]
-    report = report_of(evaluation, *words)
-    assert [row["model"] for row in report["rows"]] == ["polyencoder", "polyencoder", "transformer/polyencoder"]
-    assert report["summary"]["vs_parlai"] > 0
-
-
 def test_scoring(report_of, monkeypatch):
     """ParlAI's own attention gives the same scores: `measure` compares them."""
     monkeypatch.setattr(scoring, "DIM", 32)
@@ -67,10 +59,3 @@ def test_memory(report_of):
     report = report_of(memory, *words)
     assert [row["name"] for row in report["rows"]] == ["poly cached"]
     assert report["rows"][0]["peak_gb"] > 0
-
-
-def test_onnx(report_of, bert):
-    pytest.importorskip("onnxruntime")
-    words = ["--threads", "1", "--candidates", "4", "--repeats", "1", "--exporters", "--backbone", str(bert)]
-    rows = report_of(onnx, *words)["rows"]
-    assert [row["what"] for row in rows] == ["candidates", "context", "short_context", "rank", "export"]
