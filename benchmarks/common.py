@@ -26,9 +26,9 @@ from typing import Any
 
 import torch
 
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.modeling.cpu.heap import return_free_memory
 from polyencoder.modeling.separable import TwoTowers
-from polyencoder.ranker.protocol import TextRanker
 
 Work = Callable[[], object]
 Answer = Callable[[Any], Any]

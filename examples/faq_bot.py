@@ -14,10 +14,10 @@ from pathlib import Path
 
 from polyencoder import Ranker
 from polyencoder.calibration.fitting import fit
-from polyencoder.calibration.observations import observe_search
 from polyencoder.data.example import Example
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.evaluation.observe import observe_search
 from polyencoder.index import Searcher
-from polyencoder.storage.fingerprint import model_fingerprint
 
 DATA = Path(__file__).parent / "support"
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from setuptools import setup
 
 MODULES = """
-__init__ __main__ checks config errors lazy packages processor
+__init__ __main__ checks config errors lazy packages processor ranked selector
 calibration.__init__ calibration.probability calibration.relevance
 cli.__init__ cli.main cli.removed cli.serve cli.shared.__init__ cli.shared.output
 data.__init__ data.example data.layouts data.ubuntu
 export.__init__ export.onnx.__init__ export.onnx.exported export.onnx.files export.onnx.graph
 hub.__init__ hub.resolve
-index.__init__ index.certificate index.entries index.filters index.grouping index.hits index.meta index.options
-index.stored_tokens index.vector_files index.words
+index.__init__ index.certificate index.diversity index.entries index.filters index.grouping index.hits index.meta
+index.options index.stored_tokens index.vector_files index.words
 index.faiss.__init__ index.faiss.description index.faiss.groups index.faiss.kinds index.faiss.library
 index.faiss.lists
 index.folder.__init__ index.folder.catalogue index.folder.conditions index.folder.database index.folder.files
 index.folder.schema index.folder.words
-ranker.__init__ ranker.diversity ranker.protocol ranker.ranked ranker.selector
+encoding.__init__ encoding.fingerprint encoding.protocol
 runtime.__init__ runtime.faiss runtime.index runtime.late runtime.ranker runtime.scoring runtime.vectors
 settings.__init__ settings.base settings.common settings.fields settings.messages settings.yaml_file
-storage.__init__ storage.digests storage.fingerprint storage.names storage.temporary storage.versioned
+storage.__init__ storage.digests storage.names storage.temporary storage.versioned
 text.__init__ text.batches text.context text.dialogue text.encoder text.memory text.options
 text.subwords.__init__ text.subwords.tokenizer text.subwords.words
 """

@@ -32,7 +32,7 @@ from tokenizers import Tokenizer
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, TokenBatch, pad, train_tokenizer
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords
 from tests.encoders import (  # noqa: F401 - fixtures

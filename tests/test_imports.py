@@ -10,6 +10,38 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = ROOT / "projects" / "polyencoder"
 
 
+# The floors of the house, from the cellar up. An import names a module of its own floor or of one below. A name here
+# covers the modules below it, unless these have a floor of their own.
+FLOORS = (
+    ("config", "errors", "checks", "packages", "processor", "lazy", "html"),
+    ("storage", "settings.base", "settings.fields", "settings.messages", "settings.yaml_file"),
+    ("hub",),
+    ("text", "data"),
+    ("scoring",),
+    ("modeling",),
+    ("encoding",),
+    ("checkpoint",),
+    ("importing", "calibration"),
+    ("index",),
+    ("settings",),  # those of commands
+    ("evaluation",),
+    ("export",),
+    ("ranked", "loading", "ranker", "selector", "inspection", "inspection_page"),
+    ("training",),
+    ("pretraining",),
+    ("serving", "adapters", "runtime", "report", "intents", "distributed"),
+    ("cli",),
+)
+
+
+def floor_of(module: str) -> int:
+    names = module.removeprefix("polyencoder.").removesuffix(".__init__")
+    floors = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+    while names and names not in floors:
+        names = names.rpartition(".")[0]
+    return floors[names]  # a KeyError names nothing: a new package needs a floor
+
+
 def imported(file: Path) -> set[str]:
     """The names that a file imports: modules, and what it takes from them."""
     names = set()
@@ -41,6 +73,19 @@ def test_the_library_has_no_circles():
         graph[name] = ((wanted & modules.keys()) | through) - {name}
     assert len(graph) > 100
     TopologicalSorter(graph).prepare()  # CycleError, which names one
+
+
+def test_no_import_runs_up_the_floors():
+    modules = library()
+    packages = {name.removesuffix(".__init__") for name in modules if name.endswith(".__init__")}
+    upward = []
+    for name, file in modules.items():
+        if name in ("polyencoder.__init__", "polyencoder.__main__"):  # the front door
+            continue
+        for wanted in imported(file) & (modules.keys() | packages) - {"polyencoder"}:
+            if floor_of(wanted) > floor_of(name):
+                upward.append(f"{name} -> {wanted}")
+    assert not upward, upward
 
 
 def test_the_library_knows_neither_parlai_nor_those_who_use_it():

@@ -28,6 +28,7 @@ from parlai.core.torch_agent import Batch, Output
 from parlai.utils.distributed import get_rank, num_workers
 from torch import Tensor
 
+from polyencoder.checkpoint import load_weights
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.evaluation.names import in_one_line
@@ -41,7 +42,6 @@ from polyencoder.pretraining.heads import MaskedWords, PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch, PairInput, pair_batch
 from polyencoder.pretraining.objective import PretrainingObjective
 from polyencoder.pretraining.start import Pretrained, masking_of, take_heads
-from polyencoder.storage.checkpoint import load_weights
 from polyencoder.training.trainer import Trainer
 
 Make = Callable[[PairExample, np.random.Generator], PairInput]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from polyencoder.data import collator
 from polyencoder.errors import InputError
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch, same
 
 

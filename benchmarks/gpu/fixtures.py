@@ -13,7 +13,7 @@ from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.data.example import Example
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, train_tokenizer
 
 BERT_BASE = {"dim": 768, "n_layers": 12, "n_heads": 12, "ffn_dim": 3072}

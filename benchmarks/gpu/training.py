@@ -17,7 +17,7 @@ from benchmarks.search.encoding import sentence_transformer
 from polyencoder.config import Architecture
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.training import OptimizerConfig, ScheduleConfig
 from polyencoder.training import TrainingConfig
 from polyencoder.training.trainer import Trainer

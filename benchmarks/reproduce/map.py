@@ -24,7 +24,7 @@ from polyencoder.data.negatives import NegativeSampler
 from polyencoder.data.pairs import examples_to_rank, read_all_pairs, responses_of
 from polyencoder.evaluation.examples import tally_of
 from polyencoder.evaluation.metrics import ranks
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.training.losses import smoothed_cross_entropy
 
 LEARNING_RATES, REGULARIZERS = (0.3, 0.1, 0.03, 0.01), (1.0, 0.1, 0.01, 0.0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.storage.names import WEIGHTS
 from polyencoder.text import TextEncoder
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords

@@ -41,7 +41,7 @@ from polyencoder.errors import PolyencoderError
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.index.vectors import Vectors
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]

@@ -20,8 +20,8 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from benchmarks.common import interleaved_ms, peer_module, two_towers
-from polyencoder.ranker.encoding import encode_candidates
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.encoding.encode import encode_candidates
+from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 
 BATCH_SIZES = (32, 256)  # sentence-transformers' default, and ours

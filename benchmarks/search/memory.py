@@ -18,11 +18,11 @@ from typing import Any
 
 from benchmarks.common import argument_parser, mapped_mb, measured_alone, peak_mb, two_towers, use_threads
 from benchmarks.search.texts import numbered
+from polyencoder.encoding.protocol import Context
 from polyencoder.index import candidates_from, open_index
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.files import DATABASE
-from polyencoder.ranker.protocol import Context
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 Work = dict[str, Any]
 

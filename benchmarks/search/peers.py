@@ -46,7 +46,7 @@ from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.searcher import Searcher
 from polyencoder.index.vectors import write_vectors
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 COUNTS = (1_000, 100_000, 1_000_000)
 TOP_K = 10  # semantic_search's default

@@ -22,7 +22,7 @@ from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.text import TextEncoder, train_tokenizer
 

@@ -40,7 +40,7 @@ from benchmarks.search.texts import MADE, made_candidates, read_candidates
 from benchmarks.serving.points import DOCUMENTS, HOSTILE, IN_PROCESS, MANY, OURS, PATHS, PEER, Plan, measure
 from polyencoder.errors import PolyencoderError
 from polyencoder.packages import require
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.storage.files import write_text
 
 CODES = 64

@@ -25,7 +25,7 @@ from benchmarks.common import use_threads
 from benchmarks.search.encoding import sentence_transformer
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.open import open_index
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.messages import answer_fields
 from polyencoder.serving.rerank import RerankRequest, RerankResponse, Result

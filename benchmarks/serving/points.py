@@ -19,7 +19,7 @@ from benchmarks.serving.clients import Load, Outcome, ask
 from benchmarks.serving.servers import started
 from polyencoder.index.open import open_index
 from polyencoder.index.searcher import Searcher
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 DOCUMENTS = 50
 TOP_K = 10

@@ -28,7 +28,7 @@ from benchmarks.serving.clients import Load
 from benchmarks.serving.points import MANY, PATHS, asking, bodies_of, unseen
 from benchmarks.serving.servers import Server, started
 from polyencoder.export.folder import export_folder
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 DOCUMENTS = 20
 RUNTIME, PEER = "without torch, int8", "sentence-transformers"

@@ -16,9 +16,9 @@ from polyencoder.lazy import lazy_names
 if TYPE_CHECKING:
     from polyencoder.config import RankerConfig, TextConfig
     from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
-    from polyencoder.ranker.ranked import Ranked
-    from polyencoder.ranker.ranker import Ranker
-    from polyencoder.ranker.selector import Selector
+    from polyencoder.ranked import Ranked
+    from polyencoder.ranker import Ranker
+    from polyencoder.selector import Selector
 
     __version__: str
 

@@ -12,9 +12,9 @@ from parlai.scripts.interactive import Interactive
 from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import read_calibration
 from polyencoder.calibration.fitting import fit
-from polyencoder.calibration.observations import observe
 from polyencoder.data.example import Example
-from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.evaluation.observe import observe
 
 pytestmark = pytest.mark.slow
 

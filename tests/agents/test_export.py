@@ -9,7 +9,7 @@ import torch
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder.importing import import_parlai
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.commands import run_command
 
 pytestmark = pytest.mark.slow

@@ -18,12 +18,12 @@ from parlai.scripts.interactive import Interactive
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
 from polyencoder.index.faiss.lists import FaissLists
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.open import open_index
-from polyencoder.storage.fingerprint import model_fingerprint
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
 CONVERSATION = "\n[DONE]\nwhere is the owl ?\nis it really the owl ?\n[DONE]\nwhere is the cat ?\n"

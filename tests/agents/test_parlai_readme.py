@@ -13,8 +13,8 @@ import pytest
 from parlai.scripts.interactive import Interactive
 from parlai.scripts.train_model import TrainModel
 
+from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import InputError
-from polyencoder.storage.checkpoint import read_model_file
 from tests.task_files import dialogue, make_datapath, write
 
 pytestmark = pytest.mark.slow

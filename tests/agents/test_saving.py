@@ -10,7 +10,7 @@ import torch
 from parlai.scripts.train_model import TrainLoop, TrainModel
 from parlai.scripts.vacuum import Vacuum
 
-from polyencoder.storage.checkpoint import read_model_file
+from polyencoder.checkpoint import read_model_file
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,7 @@ from benchmarks.search import engines, indexed, memory, peers, recall, systems
 from benchmarks.search.__main__ import main, summary
 from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]

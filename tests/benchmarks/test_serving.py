@@ -14,7 +14,7 @@ from benchmarks.serving.__main__ import main, summary
 from benchmarks.serving.clients import Load, ask
 from benchmarks.serving.hostile import KINDS
 from benchmarks.serving.points import HOSTILE, IN_PROCESS, OURS, PEER, unseen
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 

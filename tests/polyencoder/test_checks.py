@@ -28,7 +28,7 @@ from polyencoder.checks import (
 )
 from polyencoder.config import RankerConfig, TextConfig
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.storage.files import atomic_write, check_writable
 
 TEXTS = ["hello there", "i have two dogs", "do you ski ?"]

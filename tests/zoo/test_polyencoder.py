@@ -24,7 +24,7 @@ from transformers import BertConfig, BertModel
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.hub.zoo import zoo_model, zoo_models
 from polyencoder.importing import import_parlai
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 torch.set_num_threads(1)
 

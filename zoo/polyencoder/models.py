@@ -21,10 +21,10 @@ from parlai.core.params import ParlaiParser
 from parlai.zoo.polyencoder.fetch import fetch
 from parlai.zoo.polyencoder.unpack import unpack
 
+from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError
 from polyencoder.hub.zoo import ModelSource, ZooModel
 from polyencoder.importing.options import check_options
-from polyencoder.storage.checkpoint import save_folder
 from polyencoder.storage.files import move_files
 
 THEIRS, THEIR_VERSION = "pretrained_transformers", "v3.0"  # ParlAI's folder and mark for the same archive

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, fixed_pool
 from polyencoder.data.readers import HEAD, is_record
+from polyencoder.encoding.encode import candidate_ids, encode_candidates
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import candidates_digest
-from polyencoder.ranker.encoding import candidate_ids, encode_candidates
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.scoring.rows import Chunk
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.files import check_writable, write_text

@@ -21,7 +21,7 @@ from polyencoder.index import Hit
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 STEPS = ("search", "rerank")
 

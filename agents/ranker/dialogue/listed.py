@@ -15,9 +15,9 @@ from torch import Tensor
 
 from polyencoder.calibration import DEPTH
 from polyencoder.data.pool import CandidatePool, batch_pool
-from polyencoder.ranker.encoding import candidate_ids
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.ranker.reading import CandidateReader
+from polyencoder.encoding.encode import candidate_ids
+from polyencoder.encoding.reading import CandidateReader
+from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch
 
 CAPACITY = 512 << 20  # bytes of cached vectors: some 200,000 candidates at 384 dimensions

@@ -15,7 +15,7 @@ from polyencoder.calibration import Calibration, least_probability, read_calibra
 from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import parse_hits_at
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch
 
 

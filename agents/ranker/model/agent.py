@@ -37,6 +37,7 @@ from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_distributed, is_primary_worker
 from torch.optim import Optimizer
 
+from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.config import Architecture, RankerConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation.names import main_measures, summary
@@ -52,7 +53,6 @@ from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import start_from_dense
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.settings.training import TrainingConfig
-from polyencoder.storage.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.storage.safe_load import plain_numbers
 from polyencoder.training.adadelta import Adadelta
 from polyencoder.training.distributed import gather_objects

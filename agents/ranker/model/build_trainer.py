@@ -15,10 +15,10 @@ from parlai.core.opt import Opt
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_primary_worker
 
+from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import first_right, ranks
-from polyencoder.ranker.protocol import Learner
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record, Run
 from polyencoder.training.objective import Objective, Outcome

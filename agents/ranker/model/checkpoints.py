@@ -18,11 +18,11 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.core.opt import Opt
 
+from polyencoder.checkpoint import write_states
 from polyencoder.errors import CheckpointError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.lora import adapted_tensors
 from polyencoder.settings.training import LoraConfig
-from polyencoder.storage.checkpoint import write_states
 from polyencoder.storage.files import atomic_write, discard_leftovers, write_text
 
 COUNTERS = ".trainstats"

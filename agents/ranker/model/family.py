@@ -24,6 +24,7 @@ from parlai.agents.ranker.options import chosen
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
+from polyencoder.checkpoint import holds_ranker
 from polyencoder.config import PROMPTS, Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.importing import is_parlai_model, parlai_text, read_ranker_config
@@ -34,7 +35,6 @@ from polyencoder.modeling.families import family
 from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 from polyencoder.modeling.sentence_encoder import own_fields, own_prompts
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base
-from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import AnyTokenizer, TextEncoder, own_separator, separate_turns, train_tokenizer, turn_separator
 from polyencoder.text.vocabulary import TRAINED_SPECIAL_TOKENS
 

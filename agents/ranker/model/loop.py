@@ -20,10 +20,10 @@ from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainLoop
 from parlai.utils.distributed import is_primary_worker, num_workers
 
+from polyencoder.checkpoint import read_states
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError, TrainingError
 from polyencoder.evaluation.names import main_measures, summary
 from polyencoder.importing import is_parlai_model
-from polyencoder.storage.checkpoint import read_states
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.lock import TrainingLock
 from polyencoder.training.randomness import random_state, restore_random_state, seed_everything

@@ -8,7 +8,7 @@ from typing import Any
 from polyencoder.adapters.relevance import Relevance, relevance_of
 from polyencoder.errors import InputError
 from polyencoder.packages import require
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 require("haystack", extra="haystack")
 

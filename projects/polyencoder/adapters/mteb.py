@@ -8,7 +8,7 @@ from polyencoder.errors import InputError
 from polyencoder.evaluation.runs import rerank_run, search_run
 from polyencoder.index.entries import Candidate
 from polyencoder.packages import require, version_of
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 require("mteb", extra="mteb")
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
 from polyencoder.calibration.relevance import ranked
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def fit(
 
     Args:
         observations: of at least ten examples that the model was not trained on.
-        fingerprint: of the model, see `polyencoder.storage.fingerprint.model_fingerprint`.
+        fingerprint: of the model, see `polyencoder.encoding.fingerprint.model_fingerprint`.
         unanswerable: the expected share of contexts without a right candidate.
         precision: also find the threshold above which this share of the answers is right.
 

@@ -28,9 +28,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyencoder.checks import check_fields
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.ranker.protocol import TextRanker
-from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8
 from polyencoder.storage.versioned import versioned
 
@@ -64,7 +64,7 @@ class Calibration:
     none: float
     """b: the logit of "none of these", per candidate."""
     fingerprint: str
-    """Of the model, by `polyencoder.storage.fingerprint.model_fingerprint`."""
+    """Of the model, by `polyencoder.encoding.fingerprint.model_fingerprint`."""
     precision: float | None = None
     """The requested share of right answers; None if none was requested."""
     threshold: float | None = None

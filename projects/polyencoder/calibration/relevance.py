@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from polyencoder.calibration.probability import Calibration
-from polyencoder.ranker.ranked import best_first
+from polyencoder.errors import InputError
+
+
+def best_first(scores: np.ndarray[Any, Any]) -> list[int]:
+    """The places of scores [n], best first; equal ones in their order. InputError for a nan."""
+    if np.isnan(scores).any():
+        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
+    return np.argsort(-scores, kind="stable").tolist()
 
 
 def ranked(

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from polyencoder.data.example import Example
+from polyencoder.encoding.protocol import Context
 from polyencoder.errors import InputError
-from polyencoder.ranker.protocol import Context
 from polyencoder.text import lines_of, same
 
 DEPTH = 10

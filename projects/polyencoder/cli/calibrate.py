@@ -15,15 +15,15 @@ from polyencoder.cli.shared.loading import check_reads_candidates, left_out, loa
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.protocol import Context
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
 from polyencoder.index.hybrid import Scaled
-from polyencoder.ranker.protocol import Context
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Files, Needs, OneIndex, Without
 from polyencoder.storage.files import check_writable
-from polyencoder.storage.fingerprint import model_fingerprint
 
 if TYPE_CHECKING:
     from polyencoder.calibration.fitting import Fit
@@ -69,7 +69,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     own: --backend onnx-int8. With --hybrid, the file also has the weight of vectors beside words.
     """
     from polyencoder.calibration.fitting import check_fit, fit
-    from polyencoder.calibration.observations import observe, observe_search
+    from polyencoder.evaluation.observe import observe, observe_search
     from polyencoder.index.open import open_index
     from polyencoder.index.searcher import Searcher
 

@@ -39,8 +39,8 @@ def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | 
 
 
 def _check_folder(folder: Path, *, shown: bool) -> None:
+    from polyencoder.checkpoint import check_folder
     from polyencoder.index.folder.verify import verify
-    from polyencoder.storage.checkpoint import check_folder
 
     graphs, weights = (folder / DESCRIPTION).is_file(), (folder / WEIGHTS).is_file()
     if not (weights or graphs or (folder / CONFIG).is_file()):
@@ -60,8 +60,8 @@ def _check_folder(folder: Path, *, shown: bool) -> None:
 
 
 def _check_model(file: str, *, named: Sequence[str], shown: bool) -> None:
+    from polyencoder.checkpoint import check_archive, read_states
     from polyencoder.importing.options import check_options, model_option_files, named_modules
-    from polyencoder.storage.checkpoint import check_archive, read_states
 
     options = model_option_files(file)
     if not options and not os.path.exists(file):

@@ -14,9 +14,9 @@ from polyencoder.cli.shared.output import say
 from polyencoder.config import VectorKind
 from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import expand
+from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import candidates_from
-from polyencoder.ranker.protocol import Dialogue
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count

@@ -25,9 +25,9 @@ from polyencoder.data.trec import (
     without_identical_ids,
     write_run,
 )
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError, UsageError
 from polyencoder.index.candidates import candidates_from
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.settings.evaluate import EvaluateSettings, QrelsSettings
 from polyencoder.storage.files import check_writable
 

@@ -49,10 +49,10 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
         model: A model file of parlai train_model, a model folder, or a hub id.
         folder: The folder to write: a new one, or an earlier export.
     """
+    from polyencoder.checkpoint import holds_encoder
     from polyencoder.export.card import read_run, trained_dims
     from polyencoder.export.folder import EXPORTED, README, export_folder
-    from polyencoder.ranker.ranker import Ranker
-    from polyencoder.storage.checkpoint import holds_encoder
+    from polyencoder.ranker import Ranker
     from polyencoder.training.folder import RECORD
 
     if (folder / RECORD).exists():

@@ -68,7 +68,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
     from polyencoder.importing import import_parlai
     from polyencoder.importing.fairseq import import_fairseq
     from polyencoder.importing.xlm import import_xlm
-    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker import Ranker
 
     check_writable_folder(folder, argument="folder")
     kind = _kind(file)
@@ -131,9 +131,9 @@ def _encoding(settings: ImportSettings) -> Encoding:
 
 def _kind(file: Path) -> str:
     """The project that trained the model: ParlAI, fairseq or XLM, by its checkpoint's keys and the files beside it."""
+    from polyencoder.checkpoint import CONFIG_KEY
     from polyencoder.importing import is_parlai_model
     from polyencoder.importing.pickles import read_checkpoint
-    from polyencoder.storage.checkpoint import CONFIG_KEY
 
     if exists(file) and file.is_dir():
         raise CheckpointError(f"{file!s:.200}: is a folder; give the model's file in it")

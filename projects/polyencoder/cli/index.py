@@ -24,7 +24,7 @@ from polyencoder.settings.fields import Files, Needs, OneIndex, Without
 if TYPE_CHECKING:
     from polyencoder.index import Index
     from polyencoder.index.folder.shards import Share
-    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker import Ranker
 
 index = App(name="index")
 

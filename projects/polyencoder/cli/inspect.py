@@ -21,7 +21,7 @@ from polyencoder.settings.fields import Count, Files, Without
 from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
 
 if TYPE_CHECKING:
-    from polyencoder.ranker.inspection import Inspection
+    from polyencoder.inspection import Inspection
 
 SHOWN = 3
 """The context vectors of a candidate, and the tokens of a vector, that the terminal shows."""
@@ -50,8 +50,8 @@ class InspectSettings(Settings):
 
 def inspect(*, settings: InspectSettings) -> None:
     """Show what a model attends to: scores, weights of context vectors, and the tokens behind these."""
-    from polyencoder.ranker.inspection import inspect_ranking
-    from polyencoder.ranker.inspection_page import inspection_page
+    from polyencoder.inspection import inspect_ranking
+    from polyencoder.inspection_page import inspection_page
 
     files = [] if settings.candidates is None else expand(settings.candidates)
     if settings.html is not None:

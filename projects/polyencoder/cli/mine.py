@@ -29,7 +29,7 @@ from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 
 if TYPE_CHECKING:
-    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker import Ranker
 
 
 @settings()

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from polyencoder.config import Backend, WeightDtype
+from polyencoder.encoding.encode import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.index.candidates import candidate_of, plain
 from polyencoder.index.entries import Candidate, checked
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.index.parts import FINGERPRINTS
 from polyencoder.packages import require
-from polyencoder.ranker.encoding import encode_candidates
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 
 class EncodeCandidates:

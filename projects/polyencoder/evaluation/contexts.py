@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyencoder.encoding.protocol import Context, TextRanker
+from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert import CONTEXT_VECTORS
-from polyencoder.ranker.protocol import Context, TextRanker
-from polyencoder.ranker.scorer import Scorer
 from polyencoder.text import TextEncoder
 
 

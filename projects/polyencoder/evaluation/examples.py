@@ -9,12 +9,12 @@ from torch import Tensor
 from polyencoder.checks import checked_candidates
 from polyencoder.data.example import Example
 from polyencoder.data.pool import inline_pool
+from polyencoder.encoding.encode import BATCH_TOKENS, distinct_candidates
+from polyencoder.encoding.protocol import TextRanker
+from polyencoder.encoding.scorer import score_lists
 from polyencoder.errors import InputError
 from polyencoder.evaluation import metrics
 from polyencoder.evaluation.metrics import HITS_AT, Tally
-from polyencoder.ranker.encoding import BATCH_TOKENS, distinct_candidates
-from polyencoder.ranker.protocol import TextRanker
-from polyencoder.ranker.scorer import score_lists
 from polyencoder.text import token_batches
 from polyencoder.text.dialogue import checked_contexts
 

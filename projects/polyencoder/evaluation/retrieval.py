@@ -14,13 +14,13 @@ import numpy as np
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.data.loader import in_batches
 from polyencoder.data.trec import Qrels, Run, best_first, without_identical_ids
+from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError, InputError, one_line
 from polyencoder.evaluation.runs import rerank_run, search_run
 from polyencoder.evaluation.significance import bootstrap_intervals, randomisation_test
 from polyencoder.index.base import Index
 from polyencoder.index.filters import Exactness
 from polyencoder.packages import require
-from polyencoder.ranker.protocol import Dialogue
 from polyencoder.settings.evaluate import DEPTH, MEASURES
 
 # from its providers

@@ -9,13 +9,13 @@ from polyencoder.calibration import CalibratedRanker
 from polyencoder.data.example import Example
 from polyencoder.data.loader import in_batches
 from polyencoder.data.trec import Run, best_first
+from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import example_scores
 from polyencoder.index.base import Index
 from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.ranker.protocol import Dialogue, TextRanker
 from polyencoder.settings.evaluate import DEPTH
 from polyencoder.text.dialogue import checked_context
 

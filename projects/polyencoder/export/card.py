@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import PROMPTS, TextConfig
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.evaluation.names import main_measures
 from polyencoder.export.metadata import SPLITS, front_matter, hub_dataset, hub_id, renamed, results, without_folder
 from polyencoder.modeling.families import FAMILIES
 from polyencoder.packages import versions_line
-from polyencoder.ranker.protocol import TextRanker
 
 # What of a training matters to a reader, when the options do not say which of them were given
 _FLAGS = (

@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from polyencoder.calibration import CalibratedRanker, calibration_file
+from polyencoder.checkpoint import load_folder, save_folder
 from polyencoder.checks import check_place
 from polyencoder.config import RankerConfig, WeightDtype
 from polyencoder.data.example import Example
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.card import TrainingRun, model_card, updated_card
 from polyencoder.export.onnx.files import DESCRIPTION, GRAPHS
-from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import load_folder, save_folder
 from polyencoder.storage.files import (
     ABANDONED,
     alone_in,
@@ -34,7 +35,6 @@ from polyencoder.storage.files import (
     why_no_folder,
     written_meanwhile,
 )
-from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS
 
 README = "README.md"

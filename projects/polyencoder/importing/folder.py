@@ -13,9 +13,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from polyencoder.checkpoint import check_shapes
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.checkpoint import check_shapes
 from polyencoder.storage.files import atomic_write, reporting_write_errors, why_no_folder
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 

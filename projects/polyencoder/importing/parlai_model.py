@@ -1,6 +1,6 @@
 """Imports a ranker trained with ParlAI from its files `X`, `X.opt`, `X.dict` and `X.dict.codecs`.
 
-Only transformer/ranker, /biencoder, /polyencoder and /crossencoder are read; `polyencoder.storage.checkpoint` reads
+Only transformer/ranker, /biencoder, /polyencoder and /crossencoder are read; `polyencoder.checkpoint` reads
 the files of our own agents, which have the same layout. Nothing is unpickled that could run code.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from polyencoder.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.config import Architecture, RankerConfig, TextConfig
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.names import WORDS, with_unknown_rows
@@ -25,7 +26,6 @@ from polyencoder.importing.parlai_dictionary import count_parlai_tokens, read_pa
 from polyencoder.importing.parlai_weights import batch_dependence, convert_parlai
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import build_model
-from polyencoder.storage.checkpoint import load_folder, load_weights, read_folder_config, read_model_file, read_states
 from polyencoder.text import TextEncoder
 
 # `transformer/polyencoder`, `parlai.agents.transformer.polyencoder:PolyencoderAgent`, ...; ours are plain `polyencoder`

@@ -15,6 +15,7 @@ import torch
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.checks import checked_iterable, checked_text
+from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.entries import Candidate, How, Record, checked_records
 from polyencoder.index.filters import Filter, Kind
@@ -24,7 +25,6 @@ from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.modeling.base import RankerModel
-from polyencoder.ranker.protocol import Dialogue, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text.dialogue import turns_of

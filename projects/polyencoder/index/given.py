@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from polyencoder.encoding.encode import encode_candidates
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints, separable
-from polyencoder.ranker.encoding import encode_candidates
-from polyencoder.ranker.protocol import TextRanker
 
 SAMPLE = 8  # candidates whose texts the model encodes for comparison
 LEAST_COSINE = 0.98  # cosine of the model's vector and the given one: float16 and bfloat16 reach 0.999

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from polyencoder.index.diversity import marginal_relevance
 from polyencoder.index.filters import Exactness
-from polyencoder.ranker.diversity import marginal_relevance
 
 Found = Exactness | Literal["words"]
 """How a hit was found: by vectors, with this exactness of their search; or by words alone."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from polyencoder.checks import check_fields, checked_count
 from polyencoder.config import Attention
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.vector_files import VectorDtype
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.versioned import versioned
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Fingerprints(NamedTuple):
         """The fingerprints of a ranker; fingerprints are returned unchanged."""
         if isinstance(ranker, Fingerprints):
             return ranker
-        from polyencoder.ranker.encoding import candidate_fingerprint  # here: fingerprints alone need no torch
+        from polyencoder.encoding.encode import candidate_fingerprint  # here: fingerprints alone need no torch
 
         model, text = separable(ranker), ranker.text
         tokenizer = "" if model.has_foreign_candidates else text.fingerprint(contexts=False)

@@ -6,9 +6,9 @@ from typing import get_args
 
 from polyencoder.checks import check_choice
 from polyencoder.config import Attention
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError
 from polyencoder.index.meta import Fingerprints, Maker
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 from tqdm import tqdm
 
 from polyencoder.checks import check_place, without_password
+from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
@@ -29,7 +30,6 @@ from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex, described_milvus
 from polyencoder.index.milvus.collection import IndexKind
 from polyencoder.index.postgres import SCHEMES, PostgresIndex, described_postgres, is_postgres
-from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.storage.temporary import TemporaryFolder
 from polyencoder.text.dialogue import checked_contexts
 

@@ -11,8 +11,8 @@ from cyclopts import Parameter
 from polyencoder.checks import check_choice, checked_count, checked_text
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import ShortlistOptions
+from polyencoder.index.diversity import checked_diversity
 from polyencoder.index.filters import Exactness, Filter
-from polyencoder.ranker.diversity import checked_diversity
 from polyencoder.settings.fields import Parlai
 
 if TYPE_CHECKING:

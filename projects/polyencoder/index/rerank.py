@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import torch
 
 from polyencoder.checks import checked_count
+from polyencoder.encoding.protocol import Context, TextRanker
+from polyencoder.encoding.scorer import score_lists
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.hits import Hit, first_texts, reranked_hits
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.ranker.protocol import Context, TextRanker
-from polyencoder.ranker.scorer import score_lists
 from polyencoder.scoring import ContextEncoding, check_scores
 
 RERANK_K = 50  # for a cross-encoder

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
+from polyencoder.encoding.encode import encode_candidates
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
@@ -16,8 +18,6 @@ from polyencoder.index.given import checked_vector, same_vector
 from polyencoder.index.meta import Fingerprints, Maker, separable
 from polyencoder.index.model import IndexModel
 from polyencoder.index.vectors import quantize
-from polyencoder.ranker.encoding import encode_candidates
-from polyencoder.ranker.protocol import TextRanker
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""

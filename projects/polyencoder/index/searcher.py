@@ -11,15 +11,15 @@ from typing import Any
 import torch
 
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
+from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
+from polyencoder.index.diversity import pool_size
 from polyencoder.index.filters import check_fields
 from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
 from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
-from polyencoder.ranker.diversity import pool_size
-from polyencoder.ranker.protocol import Context, Dialogue
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import lines_of, same
 from polyencoder.text.dialogue import checked_contexts

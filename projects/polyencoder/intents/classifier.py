@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from polyencoder.checkpoint import load_weights, read_digests, save_weights, saved_with_weights
 from polyencoder.checks import checked_count
 from polyencoder.config import VectorKind, WeightDtype
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.intents.head import Head
-from polyencoder.ranker.scorer import Scorer
 from polyencoder.settings.intents import HeadConfig
-from polyencoder.storage.checkpoint import load_weights, read_digests, save_weights, saved_with_weights
 from polyencoder.storage.digests import file_digest
 from polyencoder.storage.files import atomic_write, reporting_write_errors
-from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.safe_load import read_weights
 from polyencoder.storage.versioned import versioned
 

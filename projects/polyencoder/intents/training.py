@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.config import VectorKind
+from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import InputError
 from polyencoder.intents.classifier import IntentClassifier
 from polyencoder.intents.examples import Labelled, hold_out, sample_per_label
@@ -19,7 +20,6 @@ from polyencoder.intents.head import TrainedHead
 from polyencoder.intents.logistic import fit_logistic, tfidf_probabilities
 from polyencoder.intents.metrics import ClassifierMetrics, evaluate
 from polyencoder.intents.mlp import Trial, fit_mlp, grid_search
-from polyencoder.ranker.scorer import Scorer
 from polyencoder.settings.intents import FitSettings, HeadConfig
 
 

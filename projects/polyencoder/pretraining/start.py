@@ -37,7 +37,7 @@ UNKNOWN = ("[UNK]", "<unk>", "__unk__", "__unk__</w>")  # the last two of the pa
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A pre-training model with its tokenizer, on a device (`polyencoder.ranker.protocol.Learner`).
+    """A pre-training model with its tokenizer, on a device (`polyencoder.encoding.protocol.Learner`).
 
     longest: the most tokens of a sequence. masking: chooses words of its vocabulary.
     """

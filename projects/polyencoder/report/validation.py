@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.calibration.fitting import Reliability, reliability_of
-from polyencoder.calibration.observations import observations_of
 from polyencoder.data.example import Example
 from polyencoder.evaluation import example_scores
 from polyencoder.evaluation.examples import check_examples, tally_of
+from polyencoder.evaluation.observe import observations_of
 from polyencoder.evaluation.worst import WorstError, worst_errors
 
 

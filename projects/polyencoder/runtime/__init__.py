@@ -9,7 +9,7 @@ ranker.search(["hi !"], ranker.open_index("index-folder"))
 from __future__ import annotations
 
 from polyencoder.index.hits import Hit
-from polyencoder.ranker.ranked import Ranked
+from polyencoder.ranked import Ranked
 from polyencoder.runtime.index import FolderIndex
 from polyencoder.runtime.ranker import Ranker
 from polyencoder.runtime.scoring import Contexts

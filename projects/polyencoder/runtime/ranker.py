@@ -13,7 +13,9 @@ from typing import Any, Literal, TypeVar, cast, get_args
 import numpy as np
 
 from polyencoder.calibration import DEPTH, Calibration, LeastProbability, least_probability, read_calibration
+from polyencoder.calibration.relevance import best_first
 from polyencoder.checks import check_choice, checked_candidates, checked_count
+from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import InputError
 from polyencoder.export.onnx.exported import Exported, graphs_folder
 from polyencoder.export.onnx.files import Precision
@@ -22,8 +24,7 @@ from polyencoder.index.filters import Exactness, Filter
 from polyencoder.index.grouping import grown
 from polyencoder.index.hits import OWN_K, TOP_K, Hit, first_texts, reranked_hits
 from polyencoder.index.meta import Fingerprints
-from polyencoder.ranker.protocol import Dialogue
-from polyencoder.ranker.ranked import Ranked, best_first, with_probabilities
+from polyencoder.ranked import Ranked, with_probabilities
 from polyencoder.runtime.index import FolderIndex
 from polyencoder.runtime.late import ContextTokens, LateScore, TokenVectors
 from polyencoder.runtime.scoring import Contexts, score

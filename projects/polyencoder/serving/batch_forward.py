@@ -18,7 +18,7 @@ from polyencoder.index.rerank import RERANK_K, check_reranker
 from polyencoder.index.searcher import Searcher
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.context import stacked
 from polyencoder.serving.config import ServerConfig

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
 from polyencoder.calibration import least_probability
-from polyencoder.ranker.selector import selection
+from polyencoder.selector import selection
 from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, Share, answer_fields
 from polyencoder.serving.rerank import score_lists

@@ -23,7 +23,7 @@ from polyencoder.serving.writing import IndexWriter
 
 if TYPE_CHECKING:
     from polyencoder.index.base import Index
-    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker import Ranker
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Service:
             PolyencoderError: a model or the index is missing, damaged, or does not fit the others.
         """
         # polyencoder-runtime has no `Ranker` of torch
-        name = "graph_forward" if find_spec("polyencoder.ranker.ranker") is None else "batch_forward"
+        name = "graph_forward" if find_spec("polyencoder.ranker") is None else "batch_forward"
         forward, index, reranker = import_module(f"polyencoder.serving.{name}").load(config)
         return cls.of(config, forward, index=index, reranker=reranker)
 

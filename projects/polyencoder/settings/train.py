@@ -222,7 +222,7 @@ class TrainSettings(Settings):
         preset = PRESETS.get(str(given.get("preset")), {})
         architecture = given.get("architecture")
         if init and not architecture:
-            from polyencoder.storage.checkpoint import stored_architecture
+            from polyencoder.checkpoint import stored_architecture
 
             architecture = stored_architecture(init)
         architecture = architecture or preset.get("architecture", "poly")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.freezing import freeze
-from polyencoder.ranker.protocol import Learner
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.training import POINTWISE, TrainingConfig
-from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.training.callbacks.base import Callback
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation, Teacher

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from polyencoder.data.collator import Batch
 from polyencoder.data.pool import CandidatePool
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.protocol import Context, TextRanker
+from polyencoder.encoding.scorer import score_texts
 from polyencoder.errors import InputError
-from polyencoder.ranker.protocol import Context, TextRanker
-from polyencoder.ranker.scorer import score_texts
 from polyencoder.settings.training import DistillationConfig
 from polyencoder.storage.digests import fingerprint
-from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.text import TextEncoder
 from polyencoder.training.losses import distillation_kl, margin_mse
 from polyencoder.training.objective import CrossEntropy, Loss, Sums

@@ -20,7 +20,7 @@ from polyencoder.index.folder import FolderIndex
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import open_index
 from polyencoder.index.vectors import Vectors
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 SAMPLE = 2048  # texts that the map is fitted to
 RIDGE = 1e-3  # of the mean variance of a dimension

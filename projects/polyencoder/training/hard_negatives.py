@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import separable
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding, search
 from polyencoder.settings.training import HardNegatives
 from polyencoder.text import same

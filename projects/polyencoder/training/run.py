@@ -24,7 +24,7 @@ from polyencoder.export.folder import README
 from polyencoder.export.metadata import hub_id
 from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 from polyencoder.settings.training import TrainingConfig

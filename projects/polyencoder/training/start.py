@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from polyencoder.checkpoint import holds_ranker
 from polyencoder.config import PROMPTS
 from polyencoder.errors import ConfigError
 from polyencoder.index.folder import FolderIndex
@@ -15,9 +16,8 @@ from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.modeling.pretrained_heads import begins_with_head
 from polyencoder.modeling.transfer import check_layout
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
-from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import TextEncoder
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
 

@@ -16,8 +16,8 @@ from polyencoder.data.epochs import InMemory, Reader, Source
 from polyencoder.data.example import Example
 from polyencoder.data.loader import batches_of, prefetched
 from polyencoder.data.negatives import NegativeSampler
+from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError, InputError, TrainingError, first_line
-from polyencoder.ranker.protocol import Learner
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.base import Callback

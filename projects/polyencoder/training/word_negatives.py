@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import InputError
 from polyencoder.index.folder.words import Words
 from polyencoder.index.words import query_words
-from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.settings.training import HardNegatives
 from polyencoder.training.hard_negatives import Choice, ScoredText
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from polyencoder.storage.checkpoint import read_states
+from polyencoder.checkpoint import read_states
 from tests.agents.ranker.model.killing import (
     EPISODES,
     TURNS,

@@ -14,10 +14,10 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 from safetensors.torch import load_file
 
+from polyencoder.checkpoint import read_states
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling.loading import load_pretrained
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.checkpoint import read_states
+from polyencoder.ranker import Ranker
 from tests.agents.pretrain_ranker.conftest import SIZES
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.calibration import DEPTH, Calibration, calibration_file, read_calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
-from polyencoder.storage.fingerprint import model_fingerprint
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 

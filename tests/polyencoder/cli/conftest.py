@@ -23,7 +23,7 @@ LOG = re.compile(r"\d\d:\d\d:\d\d ")  # of a training, before it stops
 @pytest.fixture(scope="module")
 def master(make_model, tokenizer, tmp_path_factory, sentences):
     """A folder with models, an index, and files of any kind."""
-    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker import Ranker
     from polyencoder.text import TextEncoder
 
     folder = tmp_path_factory.mktemp("master")

@@ -11,7 +11,7 @@ import torch
 
 from polyencoder.errors import CheckpointError
 from polyencoder.export.folder import export_folder
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from tests.commands import command_fails, run_command
 

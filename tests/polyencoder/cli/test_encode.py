@@ -9,7 +9,7 @@ import pytest
 from transformers import BertConfig, BertModel
 
 from polyencoder.errors import ConfigError, InputError, UsageError
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.commands import run_command
 
 

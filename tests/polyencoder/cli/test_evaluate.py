@@ -11,7 +11,7 @@ from polyencoder.data.trec import read_qrels, read_run
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.evaluation.retrieval import evaluate_retrieval
 from polyencoder.index.open import open_index
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.commands import command_fails, invoke, run_command
 
 pytest.importorskip("ir_measures")

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.commands import command_fails, run_command
 from tests.forked import forgetting
 

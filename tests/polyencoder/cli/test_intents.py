@@ -8,7 +8,7 @@ import pytest
 
 from polyencoder.errors import CheckpointError, ConfigError, InputError, UsageError
 from polyencoder.intents import IntentClassifier, train_intents
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.commands import run_command
 from tests.polyencoder.intents.conftest import made
 

@@ -13,7 +13,7 @@ import torch
 from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.export.folder import export_folder, placing
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +83,7 @@ def test_an_export_that_fails_leaves_what_was_there(make_ranker, monkeypatch, tm
         raise OSError("disk full")
 
     name = {
-        "weights": "polyencoder.storage.checkpoint.safetensors.torch.save_file",
+        "weights": "polyencoder.checkpoint.safetensors.torch.save_file",
         "card": "polyencoder.export.folder.model_card",
     }
     monkeypatch.setattr(name[fails_at], fail)

@@ -9,10 +9,10 @@ from parlai.agents.transformer.biencoder import BiencoderAgent
 from parlai.agents.transformer.crossencoder import CrossencoderAgent
 from parlai.agents.transformer.polyencoder import PolyencoderAgent
 
+from polyencoder.checkpoint import load_weights
 from polyencoder.config import TextConfig
 from polyencoder.importing.parlai_weights import convert_parlai
 from polyencoder.modeling.build import build_model
-from polyencoder.storage.checkpoint import load_weights
 from polyencoder.text.tokens import pad
 
 AGENTS = {"bi": BiencoderAgent, "poly": PolyencoderAgent, "cross": CrossencoderAgent}

@@ -8,7 +8,7 @@ import pytest
 
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.options import check_options, read_options
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.commands import invoke
 
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from polyencoder.checkpoint import CONFIG_KEY
 from polyencoder.errors import CheckpointError
 from polyencoder.importing import read_ranker_config
 from polyencoder.importing.parlai_weights import batch_dependence
-from polyencoder.storage.checkpoint import CONFIG_KEY
 
 pytest.importorskip("parlai", reason="compares with ParlAI, which is not installed")
 

@@ -28,7 +28,7 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.vectors import Vectors
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text import TextEncoder
 

@@ -8,8 +8,8 @@ import torch
 
 from polyencoder.calibration import Calibration
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.diversity import marginal_relevance, pool_size
 from polyencoder.index.hits import diverse_hits
-from polyencoder.ranker.diversity import marginal_relevance, pool_size
 
 TEXTS = [f"{what} {number} of {thing}" for what in ("a", "the") for thing in ("dogs", "snow") for number in range(20)]
 

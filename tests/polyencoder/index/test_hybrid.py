@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.hits import Hit
 from polyencoder.index.hybrid import fused
 from polyencoder.index.options import SearchOptions
-from polyencoder.storage.fingerprint import model_fingerprint
 
 QUERY = "where is order 4711 ?"
 TEXTS = [*(f"a {thing} number {number}" for thing in ("dog", "cat", "ski") for number in range(60)), "4711 was sent"]

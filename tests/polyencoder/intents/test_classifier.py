@@ -13,7 +13,7 @@ from polyencoder.intents import HeadConfig, IntentClassifier
 from polyencoder.intents.classifier import EncoderSource
 from polyencoder.intents.head import Head
 from polyencoder.modeling.convert.model import ConveRT
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 LABELS = ["pets", "ski", "work", "straße"]
 

@@ -9,9 +9,9 @@ from torch import nn
 
 from polyencoder import Ranker
 from polyencoder.config import DenseConfig
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.dense import build_dense, set_dense_weights
-from polyencoder.storage.fingerprint import model_fingerprint
 
 LAYERS = (DenseConfig(6, "tanh"), DenseConfig(3, bias=False))
 

@@ -11,7 +11,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling import late
 from polyencoder.modeling.late import LateEncoder
 from polyencoder.modeling.transfer import transfer_weights
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.scoring import tokens as token_scoring
 from polyencoder.scoring.context import stacked
 from polyencoder.text import TextEncoder

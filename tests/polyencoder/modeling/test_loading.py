@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.encoders import ENCODERS
 
 

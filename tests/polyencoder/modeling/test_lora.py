@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from polyencoder import Ranker
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.freezing import freeze
-from polyencoder.storage.fingerprint import model_fingerprint
 
 pytest.importorskip("peft", reason="the extra [lora] is not installed")
 

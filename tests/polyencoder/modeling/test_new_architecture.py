@@ -18,7 +18,7 @@ from polyencoder.evaluation import evaluate
 from polyencoder.export.card import model_card
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.families import FAMILIES, Family
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.serving.app import create_app
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig

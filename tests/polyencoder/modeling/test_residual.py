@@ -17,7 +17,7 @@ from polyencoder.modeling.build import build_model
 from polyencoder.modeling.cross import BASE_CONTEXTS
 from polyencoder.modeling.freezing import freeze
 from polyencoder.modeling.transfer import transfer_weights
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.train import TrainSettings
 from polyencoder.settings.training import ScheduleConfig
 from polyencoder.training import train_ranker

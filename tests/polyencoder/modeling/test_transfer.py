@@ -5,7 +5,7 @@ import torch
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.transfer import inherited_fields, transfer_weights
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.start import untrained_ranker
 

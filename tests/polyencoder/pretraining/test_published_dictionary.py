@@ -9,7 +9,7 @@ import pytest
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.pretraining.start import starting_model, starting_tokenizer
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder, turn_separator
 
 

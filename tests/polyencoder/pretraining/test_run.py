@@ -21,7 +21,7 @@ from polyencoder.pretraining.callbacks import HeldOut
 from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.run import pretrain
 from polyencoder.pretraining.start import starting_model
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
 from polyencoder.text import TokenBatch, turn_separator

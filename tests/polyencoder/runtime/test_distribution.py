@@ -20,7 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from polyencoder.index.hits import Hit
-from polyencoder.ranker.ranked import Ranked
+from polyencoder.ranked import Ranked
 
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
 pytestmark = pytest.mark.slow

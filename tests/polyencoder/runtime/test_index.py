@@ -10,13 +10,13 @@ import pytest
 
 from polyencoder import CheckpointError, ConfigError, InputError
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.export.onnx import quantize_int8
 from polyencoder.index import searcher
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.runtime import Ranker
 from polyencoder.runtime import ranker as runtime_ranker
 from polyencoder.runtime import vectors as runtime_vectors
-from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import TOKENIZER, WEIGHTS
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,10 @@ import pytest
 from polyencoder import CheckpointError, ConfigError, InputError, Selector
 from polyencoder import Ranker as TorchRanker
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.runtime import Ranker
 from polyencoder.runtime import ranker as runtime_ranker
-from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.storage.names import CONTEXT
 
 pytestmark = pytest.mark.slow

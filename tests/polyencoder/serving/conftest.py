@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from polyencoder.index.entries import Candidate
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.serving.app import create_app
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.serving.config import Limits
-from polyencoder.storage.fingerprint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES
 
 

@@ -13,13 +13,13 @@ import torch
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.export.onnx import export_onnx
 from polyencoder.index.faiss import lists
 from polyencoder.serving import batch_forward, graph_forward
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import CANDIDATE
 from polyencoder.serving.service import Service
-from polyencoder.storage.fingerprint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
 
 TEXTS = [one.text for one in REPLIES]

@@ -16,7 +16,7 @@ from polyencoder.serving.run import _OF_HTTP
 from polyencoder.serving.run import serve as run_server
 from polyencoder.settings.fields import leaves
 from tests.polyencoder.calibration.test_probability import calibrated
-from tests.polyencoder.ranker.test_selector import CHAT, TOOLS
+from tests.polyencoder.test_selector import CHAT, TOOLS
 
 
 @pytest.fixture(scope="module", autouse=True)

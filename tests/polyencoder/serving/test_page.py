@@ -10,8 +10,8 @@ import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.data.pairs import read_all_pairs
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.index.entries import Candidate
-from polyencoder.storage.fingerprint import model_fingerprint
 from tests.polyencoder.serving.conftest import REPLIES, figures
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import cohere
 import pytest
 
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.serving.config import Limits
-from polyencoder.storage.fingerprint import model_fingerprint
 
 QUERY = "do you have any pets ?"
 DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]

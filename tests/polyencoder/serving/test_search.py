@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import InputError
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service
-from polyencoder.storage.fingerprint import model_fingerprint
 
 QUERY = "do you have any pets ?"
 

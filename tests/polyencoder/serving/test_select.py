@@ -10,7 +10,7 @@ import pytest
 from polyencoder import Selector
 from polyencoder.serving.config import Limits
 from tests.polyencoder.calibration.test_probability import calibrated
-from tests.polyencoder.ranker.test_selector import CHAT, TOOLS
+from tests.polyencoder.test_selector import CHAT, TOOLS
 
 
 @pytest.mark.parametrize("architecture", ["poly", "late", "cross"])

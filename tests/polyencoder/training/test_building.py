@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from polyencoder.errors import ConfigError
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.training import DistillationConfig, HardNegatives
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives

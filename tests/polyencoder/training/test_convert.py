@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.objective import RankingObjective
 from tests.commands import run_command

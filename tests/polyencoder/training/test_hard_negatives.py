@@ -25,7 +25,7 @@ LABELS = ["i like dogs and cats .", "i like teach and math .", "i am new to the 
 @pytest.fixture(scope="module")
 def mined_from(make_model, tokenizer):
     """(architecture) -> a ranker, an index of TEXTS, and its scores [contexts, texts] and of the labels."""
-    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker import Ranker
     from polyencoder.text import TextEncoder
 
     made = {}

@@ -13,7 +13,7 @@ from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.open import open_index
 from polyencoder.modeling.transfer import transfer_weights
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.training import DistillationConfig
 from polyencoder.training.building import build_objective
 from polyencoder.training.distillation import Teacher

@@ -13,7 +13,7 @@ import torch
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.convert.quantization import QuantizationAwareEmbedding
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training import TrainSettings, train_ranker
 from polyencoder.training.callbacks import Callback

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError, TrainingError
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from polyencoder.settings.training import HardNegatives, OptimizerConfig, ScheduleConfig
 from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest

@@ -11,7 +11,7 @@ from polyencoder.settings.common import RankerOrBackbone, RankerSettings, Runnin
 
 if TYPE_CHECKING:
     from polyencoder.index.searcher import Searcher
-    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker import Ranker
 
 
 def load(settings: RankerSettings) -> Ranker:
@@ -28,7 +28,7 @@ def load_named(name: str, running: RunningSettings) -> Ranker:
     """Loads a model by name; each process under torchrun takes its own GPU."""
     import torch
 
-    from polyencoder.ranker.ranker import Ranker
+    from polyencoder.ranker import Ranker
 
     device = running.device
     if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
@@ -38,8 +38,8 @@ def load_named(name: str, running: RunningSettings) -> Ranker:
 
 def load_encoder(settings: RankerOrBackbone) -> Ranker:
     """Loads the model that the settings name, or builds a one-tower bi-encoder around a pre-trained encoder."""
-    from polyencoder.ranker.ranker import Ranker
-    from polyencoder.storage.checkpoint import holds_ranker
+    from polyencoder.checkpoint import holds_ranker
+    from polyencoder.ranker import Ranker
 
     model, backbone = settings.model, settings.backbone
     if model is not None and backbone is None:

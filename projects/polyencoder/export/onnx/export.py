@@ -16,7 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from polyencoder.checkpoint import read_folder_config
 from polyencoder.config import RankerConfig
+from polyencoder.encoding.encode import candidate_fingerprint
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.exporters import for_graphs, write_graph
 from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
@@ -24,9 +27,6 @@ from polyencoder.export.onnx.graph import Graph, inputs_of
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
-from polyencoder.ranker.encoding import candidate_fingerprint
-from polyencoder.ranker.protocol import TextRanker
-from polyencoder.storage.checkpoint import read_folder_config
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import atomic_write, why_no_folder
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from polyencoder.checkpoint import check_config
 from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx.exported import Exported
@@ -25,7 +26,6 @@ from polyencoder.modeling.late import LateEncoder
 from polyencoder.packages import require
 from polyencoder.scoring import ContextEncoding, Keys
 from polyencoder.scoring.tokens import Texts, TokenVectors, packed, stacked
-from polyencoder.storage.checkpoint import check_config
 from polyencoder.storage.names import CANDIDATES, CONFIG, CONTEXT, SCORER
 from polyencoder.text import TextEncoder, TokenBatch
 

@@ -27,6 +27,7 @@ import torch
 from tqdm import tqdm
 
 from polyencoder.checks import check_choice
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate, Record, checked_records
@@ -51,7 +52,6 @@ from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.vector_files import VectorDtype
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
 
 _POLL_SECONDS = 0.2

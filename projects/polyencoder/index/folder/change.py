@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.faiss.description import FaissFile, Tuned
 from polyencoder.index.faiss.file import build_faiss
@@ -33,7 +34,6 @@ from polyencoder.index.meta import IndexMeta, separable
 from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vector_files import beside, first_row, vectors_file
 from polyencoder.index.vectors import MappedFile, Vectors, is_whole, map_file, write_vectors
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.storage.digests import file_digest, fingerprint
 

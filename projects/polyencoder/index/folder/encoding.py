@@ -7,12 +7,12 @@ from pathlib import Path
 
 import torch
 
+from polyencoder.encoding.encode import candidate_ids, encode_candidates, read_candidates
 from polyencoder.errors import CheckpointError
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vectors import MappedFile, quantize
 from polyencoder.modeling.base import RankerModel
-from polyencoder.ranker.encoding import candidate_ids, encode_candidates, read_candidates
 from polyencoder.text import TextEncoder
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from polyencoder.checks import checked_count
+from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How
@@ -37,7 +38,6 @@ from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.modeling.base import RankerModel
-from polyencoder.ranker.protocol import Context, TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text.dialogue import checked_contexts

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import connect
@@ -25,7 +26,6 @@ from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vector_files import vectors_file
 from polyencoder.index.vectors import is_whole, write_vectors
 from polyencoder.modeling.base import RankerModel
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.text import TextEncoder
 
 Advance = Callable[[int], object]

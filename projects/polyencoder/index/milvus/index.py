@@ -22,6 +22,7 @@ import torch
 
 from polyencoder.checks import check_choice
 from polyencoder.data.loader import in_batches
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import check_contexts
 from polyencoder.index.filters import Filter, Kind
@@ -32,7 +33,6 @@ from polyencoder.index.milvus.rows import condition, has_field, kept_metadata
 from polyencoder.index.milvus.search import MilvusSearch
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry, Row, RowIndex, key_of
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from polyencoder.data.loader import in_batches
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.base import check_contexts
 from polyencoder.index.entries import Candidate
@@ -30,7 +31,6 @@ from polyencoder.index.postgres.rows import kept_metadata
 from polyencoder.index.postgres.search import by_vectors, by_words
 from polyencoder.index.postgres.table import Table
 from polyencoder.index.rows import ROWS_AT_ONCE, Array, Row, RowIndex, key_of
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.scoring import ContextEncoding
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from polyencoder.data.example import Example
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
 from polyencoder.evaluation.names import in_one_line, main_measures
 from polyencoder.evaluation.tfidf import evaluate_tfidf
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.evaluation import evaluate_together
 from polyencoder.training.randomness import random_state, restore_random_state

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from polyencoder.checkpoint import write_states
 from polyencoder.errors import CheckpointError, TrainingError, first_line
-from polyencoder.storage.checkpoint import write_states
 from polyencoder.storage.files import discard_leftovers
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import gather_objects

@@ -10,10 +10,10 @@ from typing import Any
 
 from polyencoder.checks import checked_count
 from polyencoder.data.example import Example
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import Tally, evaluate
 from polyencoder.evaluation.names import in_one_line, main_measures, shown_name
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.distributed import Processes, gather_objects
 from polyencoder.training.objective import Outcome

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from polyencoder.data.collator import Batch
+from polyencoder.encoding.protocol import TextRanker
 from polyencoder.index.meta import separable
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.ranker.protocol import TextRanker
 from polyencoder.settings.training import HardNegatives
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.hard_negatives import EncodedTexts, Miner

@@ -17,7 +17,7 @@ import pytest
 import torch
 from parlai.scripts.train_model import TrainModel
 
-from polyencoder.storage.checkpoint import read_states
+from polyencoder.checkpoint import read_states
 from polyencoder.training.trainer import Trainer
 from tests.processes import import_training
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from parlai.agents.ranker.model.checkpoints import restore_counters, write_checkpoint
 
-from polyencoder.storage.checkpoint import read_states
+from polyencoder.checkpoint import read_states
 
 SAVES = 3
 

@@ -12,9 +12,9 @@ from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.scripts.train_model import TrainLoop, TrainModel
 
+from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import ConfigError
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.checkpoint import read_model_file
+from polyencoder.ranker import Ranker
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 
 from polyencoder import Ranker
+from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.storage.checkpoint import read_model_file
 from tests.agents.flag_tables import message_of
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]

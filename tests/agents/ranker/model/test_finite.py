@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, TrainingError
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.checkpoint import read_model_file
+from polyencoder.ranker import Ranker
 from polyencoder.storage.names import CONFIG, TOKENIZER
 from polyencoder.training.skipped import FiniteUpdates
 

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 
 from polyencoder import Ranker
+from polyencoder.encoding.encode import candidate_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.ranker.encoding import candidate_fingerprint
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 TEXTS = ["hello", "how are you ?", "bye"]

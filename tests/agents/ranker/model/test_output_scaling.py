@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
+from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import ConfigError
-from polyencoder.storage.checkpoint import read_model_file
 from polyencoder.training.callbacks.output_scaling import BERT_OUTPUT_STD, output_std
 
 TURNS = [

@@ -19,8 +19,8 @@ from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 from parlai.tasks.selection.sample import sample_dialogues
 
+from polyencoder.checkpoint import read_states
 from polyencoder.errors import ConfigError
-from polyencoder.storage.checkpoint import read_states
 from polyencoder.training.callbacks import ProgressLine
 from polyencoder.training.callbacks import progress as progress_module
 from polyencoder.training.progress import Goal, Progress

@@ -16,7 +16,7 @@ from polyencoder.errors import CheckpointError, PolyencoderError
 from polyencoder.importing import import_parlai, is_parlai_model, parlai_text
 from polyencoder.importing.parlai_model import read_parlai_model
 from polyencoder.modeling.cross import CrossEncoder
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import THEIRS, digests, episode
 
 

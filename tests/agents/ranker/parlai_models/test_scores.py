@@ -7,7 +7,7 @@ import random
 import pytest
 
 from polyencoder.importing import import_parlai
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 from tests.agents.ranker.parlai_models.conftest import (
     DEFAULTS,
     GPT2,

@@ -10,7 +10,7 @@ import torch
 from polyencoder.evaluation.contexts import with_contexts
 from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.modeling.convert import CONTEXT_VECTORS
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 pytestmark = pytest.mark.slow
 

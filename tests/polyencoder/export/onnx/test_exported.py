@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from polyencoder import CheckpointError
+from polyencoder.encoding.encode import candidate_fingerprint
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.export.onnx.exported import Exported, graphs_folder
 from polyencoder.export.onnx.files import DESCRIPTION
-from polyencoder.ranker.encoding import candidate_fingerprint
 from polyencoder.storage.digests import weights_fingerprint
-from polyencoder.storage.fingerprint import model_fingerprint
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.export.onnx import export_onnx, exporters, quantize_int8
 from polyencoder.export.onnx.files import Description
 from polyencoder.runtime.ranker import Ranker as RuntimeRanker
-from polyencoder.storage.fingerprint import model_fingerprint
 
 pytestmark = pytest.mark.slow
 

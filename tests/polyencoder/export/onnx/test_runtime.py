@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
+from polyencoder.encoding.encode import candidate_fingerprint
 from polyencoder.export.card import model_card
 from polyencoder.export.onnx import load_onnx
-from polyencoder.ranker.encoding import candidate_fingerprint
 from tests.forked import forgetting
 
 pytestmark = pytest.mark.slow

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyencoder.encoding.encode import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, FolderIndex, verify
 from polyencoder.index.folder import encoding
 from polyencoder.index.meta import Fingerprints
-from polyencoder.ranker.encoding import encode_candidates
 
 pytestmark = pytest.mark.slow
 

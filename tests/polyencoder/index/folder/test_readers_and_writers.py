@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from polyencoder.index import Candidate, FolderIndex, build_index, verify
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import polyencoder.index.vectors as vectors_module
+from polyencoder.encoding.reading import CandidateReader
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import verify
 from polyencoder.index.entries import Candidate
@@ -16,7 +17,6 @@ from polyencoder.index.folder.change import Change
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.open import described
 from polyencoder.modeling import late
-from polyencoder.ranker.reading import CandidateReader
 from polyencoder.scoring.tokens import TokenVectors, packed
 from tests.commands import run_command
 

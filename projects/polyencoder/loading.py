@@ -9,17 +9,17 @@ from typing import get_args
 
 import torch
 
+from polyencoder.checkpoint import holds_encoder, load_folder, load_model_file
 from polyencoder.checks import check_choice, checked_device
 from polyencoder.config import Backend, WeightDtype
+from polyencoder.encoding.encode import candidate_fingerprint
+from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import ConfigError
 from polyencoder.export.onnx.files import Precision
 from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.modeling.build import Parts, from_encoder
 from polyencoder.modeling.sentence_encoder import own_architecture
-from polyencoder.ranker.encoding import candidate_fingerprint
-from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import holds_encoder, load_folder, load_model_file
 from polyencoder.storage.digests import weights_fingerprint
 from polyencoder.storage.names import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS
 

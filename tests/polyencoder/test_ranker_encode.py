@@ -8,7 +8,7 @@ import torch
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.pooling import reduce
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranker import Ranker
 
 pytestmark = pytest.mark.slow
 

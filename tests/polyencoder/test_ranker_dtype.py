@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from polyencoder import Ranker
+from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.onnx import export_onnx
 from polyencoder.index.open import open_index
 from polyencoder.modeling.loading import build_backbone
-from polyencoder.storage.fingerprint import model_fingerprint
 from polyencoder.training.trainer import Trainer
 from tests.commands import invoke
 

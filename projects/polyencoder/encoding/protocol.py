@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from polyencoder.encoding.reading import CandidateReader
     from polyencoder.modeling.base import RankerModel
-    from polyencoder.ranker.reading import CandidateReader
     from polyencoder.scoring import ContextEncoding
     from polyencoder.text import TextEncoder
 

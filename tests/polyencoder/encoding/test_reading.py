@@ -8,9 +8,9 @@ import pickle
 import pytest
 import torch
 
+from polyencoder.encoding.reading import CandidateReader
 from polyencoder.index.searcher import Searcher
 from polyencoder.modeling import late
-from polyencoder.ranker.reading import CandidateReader
 from polyencoder.scoring import ContextEncoding
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.forward import PAIR

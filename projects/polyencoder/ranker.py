@@ -11,28 +11,28 @@ from typing import Any
 import torch
 
 from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
+from polyencoder.checkpoint import holds_ranker
 from polyencoder.checks import checked_candidates, checked_count
 from polyencoder.config import Architecture, Backend, TurnSeparator, WeightDtype
+from polyencoder.encoding.protocol import Context, Dialogue
+from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.export.folder import save_ranker
-from polyencoder.hub.push import push
+from polyencoder.export.push import push
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
+from polyencoder.index.diversity import checked_diversity
 from polyencoder.index.entries import Record
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.hits import Hit
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
+from polyencoder.loading import cast_encoders, load_parts
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
-from polyencoder.ranker.diversity import checked_diversity
-from polyencoder.ranker.loading import cast_encoders, load_parts
-from polyencoder.ranker.protocol import Context, Dialogue
-from polyencoder.ranker.ranked import Ranked, diverse, with_probabilities
-from polyencoder.ranker.scorer import Scorer
+from polyencoder.ranked import Ranked, diverse, with_probabilities
 from polyencoder.scoring import best
-from polyencoder.storage.checkpoint import holds_ranker
 from polyencoder.text import TextEncoder
 from polyencoder.text.dialogue import checked_contexts
 

@@ -9,12 +9,12 @@ import pytest
 import safetensors.torch
 import torch
 
+from polyencoder.checkpoint import load_model_file
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.convert import ConvertConfig
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.checkpoint import load_model_file
+from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 from tests.commands import run_command
 

@@ -8,11 +8,11 @@ import pytest
 import safetensors.torch
 import torch
 
+from polyencoder import checkpoint
+from polyencoder.checkpoint import holds_ranker, load_folder, load_weights, read_model_file
 from polyencoder.config import DenseConfig
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage import checkpoint
-from polyencoder.storage.checkpoint import holds_ranker, load_folder, load_weights, read_model_file
+from polyencoder.ranker import Ranker
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
 
 NAMES = [CONFIG, WEIGHTS, TOKENIZER]

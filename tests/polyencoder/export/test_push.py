@@ -9,11 +9,11 @@ import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard, RepoUrl
 
+from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.export.card import TrainingRun
 from polyencoder.export.folder import export_folder
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.storage.checkpoint import save_folder
+from polyencoder.ranker import Ranker
 
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
 

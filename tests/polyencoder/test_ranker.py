@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranked, Ranker
-from polyencoder.ranker.ranker import DEFAULT_ENCODER
+from polyencoder.ranker import DEFAULT_ENCODER
 from polyencoder.scoring import ContextEncoding
 
 ARCHITECTURES = [

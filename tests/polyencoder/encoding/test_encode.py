@@ -7,11 +7,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-import polyencoder.ranker.encoding as encoding
-import polyencoder.ranker.scorer as scorer
+import polyencoder.encoding.encode as encoding
+import polyencoder.encoding.scorer as scorer
 from polyencoder.config import DenseConfig, TextConfig
-from polyencoder.ranker.encoding import candidate_fingerprint, encode_candidates, encode_contexts
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.encoding.encode import candidate_fingerprint, encode_candidates, encode_contexts
+from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 
 

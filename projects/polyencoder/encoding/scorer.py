@@ -14,18 +14,18 @@ from tqdm import tqdm
 
 from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_device, checked_texts
 from polyencoder.config import VectorKind
-from polyencoder.errors import InputError
-from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.mode import in_evaluation
-from polyencoder.ranker.encoding import (
+from polyencoder.encoding.encode import (
     candidate_ids,
     distinct_candidates,
     encode_candidates,
     encode_contexts,
     encode_pooled,
 )
-from polyencoder.ranker.protocol import Context, Dialogue, TextRanker
-from polyencoder.ranker.reading import CandidateReader
+from polyencoder.encoding.protocol import Context, Dialogue, TextRanker
+from polyencoder.encoding.reading import CandidateReader
+from polyencoder.errors import InputError
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.mode import in_evaluation
 from polyencoder.scoring import ContextEncoding, check_scores
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder, TokenBatch
@@ -37,7 +37,7 @@ _PAIRS = 1 << 15  # of contexts and candidates whose tokens are in memory at onc
 
 
 class Scorer:
-    """Implements `polyencoder.ranker.protocol.TextRanker` for a torch model or ONNX graphs.
+    """Implements `polyencoder.encoding.protocol.TextRanker` for a torch model or ONNX graphs.
 
     The model is moved to the device. Dropout is off; the model's mode is unchanged.
     """

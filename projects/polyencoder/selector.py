@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from polyencoder.calibration import CalibratedRanker, Calibration, LeastProbability, least_probability
+from polyencoder.calibration.relevance import best_first
 from polyencoder.checks import checked_count
+from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError
-from polyencoder.ranker.protocol import Dialogue
-from polyencoder.ranker.ranked import best_first
 from polyencoder.text.dialogue import checked_contexts
 from polyencoder.text.options import Option, read_options
 

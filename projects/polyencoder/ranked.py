@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from polyencoder.errors import InputError
+from polyencoder.index.diversity import marginal_relevance
 from polyencoder.index.hits import Hit
-from polyencoder.ranker.diversity import marginal_relevance
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,13 +32,6 @@ class Ranked(NamedTuple):
     def relevance(self) -> float:
         """The score that orders the candidates."""
         return self.score
-
-
-def best_first(scores: np.ndarray[Any, Any]) -> list[int]:
-    """The places of scores [n], best first; equal ones in their order. InputError for a nan."""
-    if np.isnan(scores).any():
-        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
-    return np.argsort(-scores, kind="stable").tolist()
 
 
 R = TypeVar("R", Ranked, Hit)

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from polyencoder.encoding.encode import read_candidates
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.changes import weights_sample, weights_state
-from polyencoder.ranker.encoding import read_candidates
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder
 

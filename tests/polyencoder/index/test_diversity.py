@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.ranker.diversity import checked_diversity, marginal_relevance
+from polyencoder.index.diversity import checked_diversity, marginal_relevance
 
 
 def values(scores, vectors, chosen, diversity) -> np.ndarray:

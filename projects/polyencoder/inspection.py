@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from polyencoder.encoding.protocol import Dialogue
 from polyencoder.modeling.mode import in_evaluation
-from polyencoder.ranker.protocol import Dialogue
-from polyencoder.ranker.ranked import Ranked
-from polyencoder.ranker.ranker import Ranker
+from polyencoder.ranked import Ranked
+from polyencoder.ranker import Ranker
 from polyencoder.scoring import attention_weights
 from polyencoder.text.dialogue import checked_context
 

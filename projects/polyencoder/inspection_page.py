@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from polyencoder.html import page, table
-from polyencoder.ranker.inspection import Inspection
+from polyencoder.inspection import Inspection
 
 
 def inspection_page(found: Inspection) -> str:

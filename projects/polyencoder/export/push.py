@@ -12,11 +12,11 @@ import torch
 from huggingface_hub import HfApi
 
 from polyencoder.calibration import CalibratedRanker
+from polyencoder.checkpoint import read_digests
 from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.card import model_card, updated_card
 from polyencoder.export.folder import README, save_ranker
-from polyencoder.storage.checkpoint import read_digests
 from polyencoder.storage.digests import weights_fingerprint
 from polyencoder.storage.names import WEIGHTS
 

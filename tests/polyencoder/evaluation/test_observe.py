@@ -9,8 +9,9 @@ import torch
 
 from polyencoder.calibration import DEPTH
 from polyencoder.calibration.fitting import fit
-from polyencoder.calibration.observations import Observations, observations_of, observe_search
+from polyencoder.calibration.observations import Observations
 from polyencoder.data.example import Example
+from polyencoder.evaluation.observe import observations_of, observe_search
 
 TEXTS = [f"text {place}" for place in range(20)]
 SEVERAL = Example.graded(["hi"], TEXTS, [0, 2, 0, 1] + [0] * 15 + [1])

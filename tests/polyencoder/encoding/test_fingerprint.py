@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.encoding.fingerprint import model_fingerprint
 
 
 def test_it_is_that_of_weights_settings_and_tokenizer(make_ranker):

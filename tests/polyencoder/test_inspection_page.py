@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from polyencoder.ranker.inspection import Inspection
-from polyencoder.ranker.inspection_page import inspection_page
-from polyencoder.ranker.ranked import Ranked
+from polyencoder.inspection import Inspection
+from polyencoder.inspection_page import inspection_page
+from polyencoder.ranked import Ranked
 
 RANKED = [Ranked(1, "<b>yes</b>", 2.0), Ranked(0, "no", 1.0)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polyencoder.ranker.inspection import inspect_ranking
+from polyencoder.inspection import inspect_ranking
 
 CONTEXT = ["hello , how are you today ?", "i am fine ."]
 

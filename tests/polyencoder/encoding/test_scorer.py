@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModel
 
+from polyencoder.encoding import scorer
+from polyencoder.encoding.scorer import score_lists, score_texts
 from polyencoder.modeling.backbone import Backbone
-from polyencoder.ranker import scorer
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.ranker.scorer import score_lists, score_texts
+from polyencoder.ranker import Ranker
 
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], ["do you ski ?"], ["do you have pets ?"]]
 

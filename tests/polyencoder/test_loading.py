@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from polyencoder.checkpoint import save_folder
+from polyencoder.encoding.encode import candidate_fingerprint
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.ranker.encoding import candidate_fingerprint
-from polyencoder.ranker.loading import cast_encoders, load_parts
-from polyencoder.ranker.ranker import Ranker
-from polyencoder.ranker.scorer import Scorer
-from polyencoder.storage.checkpoint import save_folder
-from polyencoder.storage.fingerprint import model_fingerprint
+from polyencoder.loading import cast_encoders, load_parts
+from polyencoder.ranker import Ranker
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])

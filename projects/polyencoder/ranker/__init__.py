@@ -1,1 +1,0 @@
-"""`Ranker`, which ranks, scores, encodes and searches texts, and its parts."""
