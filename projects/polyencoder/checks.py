@@ -121,6 +121,14 @@ def checked_device(name: torch.device | str) -> torch.device:
     return device
 
 
+def parse_number(text: str) -> float | None:
+    """The number that a text is, or None. Unlike `float`, refuses `1_0`, which has digits apart by mistake."""
+    try:
+        return float(text) if text.isascii() and "_" not in text else None
+    except ValueError:
+        return None
+
+
 def unencodable(text: str) -> str | None:
     r"""The problem of a text with a lone surrogate, such as "\ud83d", which JSON can hold; None without one."""
     try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import count, takewhile
 from typing import Any
 
-from polyencoder.checks import checked_candidate, unencodable
+from polyencoder.checks import checked_candidate, parse_number, unencodable
 from polyencoder.data.example import Example
 from polyencoder.data.ubuntu import LABEL as UBUNTU_LABEL
 from polyencoder.data.ubuntu import is_ubuntu
@@ -104,10 +104,9 @@ def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[
     if not must and not candidates:
         return None
     if isinstance(value, str) and (must or "|" in value):  # one cell of a CSV file
-        try:
-            return [float(number) for number in value.split("|")]
-        except ValueError:
-            pass
+        numbers = [parse_number(number) for number in value.split("|")]
+        if None not in numbers:
+            return numbers
     elif isinstance(value, list) and (must or (value and all(type(one) in (int, float) for one in value))):
         return value
     if must:

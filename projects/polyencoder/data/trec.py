@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from typing import TypeVar
 
+from polyencoder.checks import parse_number
 from polyencoder.data.readers import DataFile, lines
 from polyencoder.errors import InputError
 from polyencoder.storage.files import atomic_write, reporting_write_errors
@@ -19,6 +20,8 @@ Run = Mapping[str, Mapping[str, float]]
 """The score of each result, by the ids of the query and the document. Their order is that of the scores."""
 
 _HEADER = ["query-id", "corpus-id", "score"]  # of BEIR's files
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Path = str | os.PathLike[str]
@@ -38,12 +41,14 @@ def judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
     """Yields each judgement of a file: its place, the ids of query and document, and the label.
 
     Either TREC's four columns between spaces (`query 0 document label`), or BEIR's three between tabs (`query-id`,
-    `corpus-id`, `score`), with or without a header. Labels are whole numbers from 0 up, as the measures want them.
+    `corpus-id`, `score`), with or without a header. Labels are whole numbers; a negative one, such as TREC-COVID's -1,
+    counts as 0, not relevant, and the log has their number.
 
     Raises:
         InputError: a file that cannot be read, or a line that is no judgement. It names the line.
     """
     beir: bool | None = None
+    judged = negative = 0
     for number, line in lines(path):
         if not line.strip():
             continue
@@ -59,9 +64,13 @@ def judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
                 "BEIR's three between tabs, `query-id`, `corpus-id` and `score`"
             )
         query, document, label = (fields[0], fields[-2], fields[-1].strip())
-        if not label.isdecimal():
-            raise InputError(f"{where}: the label is {label!r:.40}; it must be a whole number from 0 up")
-        yield where, query, document, int(label)
+        value = parse_number(label)
+        if value is None or not value.is_integer():
+            raise InputError(f"{where}: the label is {label!r:.40}; it must be a whole number")
+        judged, negative = judged + 1, negative + (value < 0)
+        yield where, query, document, max(0, int(value))
+    if negative:
+        _log.warning("%s: %d of %d labels are negative, and count as not relevant", path, negative, judged)
 
 
 def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
@@ -80,10 +89,8 @@ def results(path: Path) -> Iterator[tuple[str, str, str, float]]:
             raise InputError(
                 f"{where}: has {len(fields)} columns, but a run has TREC's six, `query Q0 document rank score name`"
             )
-        score = math.nan
-        with suppress(ValueError):
-            score = float(fields[4])
-        if not math.isfinite(score):
+        score = parse_number(fields[4])
+        if score is None or not math.isfinite(score):
             raise InputError(f"{where}: the score is {fields[4]!r:.40}; it must be a finite number")
         yield where, fields[0], fields[2], score
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from polyencoder.checks import parse_number
 from polyencoder.errors import InputError
 
 CONTEXT, LABEL = "Context", "Label"
@@ -24,11 +25,8 @@ def ubuntu_turns(record: dict[str, Any], where: str) -> list[str] | None:
     Raises:
         InputError: a column is missing, the label is neither 0 nor 1, or context or response no text.
     """
-    try:
-        if (label := float(record.get(LABEL, 1))) not in (0, 1):
-            raise ValueError
-    except (TypeError, ValueError):
-        raise InputError(f"{where}: the label is {record[LABEL]!r}, neither 0 nor 1") from None
+    if (label := parse_number(str(record.get(LABEL, 1)))) not in (0, 1):
+        raise InputError(f"{where}: the label is {record[LABEL]!r}, neither 0 nor 1")
     if not label:
         return None
     columns = [CONTEXT, next((name for name in UTTERANCES if name in record), UTTERANCES[LABEL not in record])]

@@ -33,6 +33,8 @@ _CODE = re.compile(r"```|`[^`]+`|^(?: {4}|\t)\S", re.MULTILINE)
 
 AT_ONCE = 10_000  # rows
 ROOT = -1  # the number of a submission in its thread
+_ID = re.compile(r"[0-9a-z]{1,13}", re.IGNORECASE | re.ASCII)
+_LARGEST = 2**63 - 1  # of SQLite's integers
 _KINDS = {"t1_": "comment", "t3_": "submission"}
 
 
@@ -165,20 +167,21 @@ class ThreadIndex:
         cursor = self._rows.execute("SELECT thread, number, parent, text FROM texts ORDER BY thread, number")
         for thread, rows in groupby(cursor, key=itemgetter(0)):
             texts = {number: (parent, text) for _, number, parent, text in rows}
-            for parent, text in texts.values():
-                context: list[str] = []
-                above: int | None = parent
-                while above in texts and len(context) < history:
-                    above, said = texts[above]
-                    context.append(said)
-                if context:
-                    yield Comment(context[::-1], text, thread)
+            for number, (parent, text) in texts.items():
+                path, above = [number], parent
+                while above in texts and above not in path and len(path) <= history:
+                    path.append(above)
+                    above = texts[above][0]
+                if len(path) > 1:
+                    yield Comment([texts[number][1] for number in path[:0:-1]], text, thread)
 
     def _row(self, record: Mapping[str, Any], where: str) -> tuple[int, int, int | None, str]:
         if "body" in record:
             thread, number = _number(record, "link_id", where, kinds=("t3_",))[1], _number(record, "id", where)[1]
             kind, above = _number(record, "parent_id", where, kinds=("t1_", "t3_"))
             parent: int | None = ROOT if kind == "t3_" else above
+            if parent == number:
+                raise InputError(f"{where}: the comment {record['id']!r} is its own parent")
         elif "title" in record:
             thread, number, parent = _number(record, "id", where)[1], ROOT, None
         else:
@@ -197,13 +200,14 @@ class ThreadIndex:
 def _number(record: Mapping[str, Any], name: str, where: str, *, kinds: Sequence[str] = ("",)) -> tuple[str, int]:
     """The kind of a Reddit id, `t1_` or `t3_`, and its number, which is in base 36."""
     value = record.get(name)
-    for kind in kinds:
-        if isinstance(value, str) and value.startswith(kind):
-            try:
-                return kind, int(value.removeprefix(kind), 36)
-            except ValueError:
-                break
-    if isinstance(value, int) and not isinstance(value, bool) and "t1_" in kinds:  # as older dumps name a parent
-        return "t1_", value
+    kind, number = "t1_", -1
+    if isinstance(value, str):
+        kind = next((kind for kind in kinds if value.startswith(kind)), "?")
+        if _ID.fullmatch(digits := value.removeprefix(kind)):
+            number = int(digits, 36)
+    elif isinstance(value, int) and not isinstance(value, bool):  # as older dumps name a parent
+        number = value
+    if kind in kinds and 0 <= number <= _LARGEST:
+        return kind, number
     wanted = " or ".join(f"{kind}... ({_KINDS[kind]})" for kind in kinds if kind) or "a number in base 36"
     raise InputError(f"{where}: {name!r} is {value!r:.40}; it must be {wanted}")

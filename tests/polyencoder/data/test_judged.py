@@ -61,7 +61,7 @@ def test_trecs_formats(folder):
         ("q1\td9\t1", "train.tsv, line 2: the document 'd9' of the query 'q1' has no text in .*corpus.jsonl.gz"),
         ("q3\td1\t0", "line 6: "),
         ("q1\td1\t2", "line 6: judges the document 'd1' for the query 'q1' a second time"),
-        ("q1\td2\t-1", "line 6: the label is '-1'; it must be a whole number from 0 up"),
+        ("q1\td2\t0.5", "line 6: the label is '0.5'; it must be a whole number"),
         ("q1\td2\tnan", "line 6: the label is 'nan'"),
     ],
 )

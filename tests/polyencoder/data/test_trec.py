@@ -48,6 +48,18 @@ def test_qrels_of_trec_and_beir(tmp_path, lines):
     assert read_qrels(tmp_path / "qrels") == {"q1": {"d1": 2, "d2": 0}, "q2": {"d1": 1}}
 
 
+@pytest.mark.parametrize(
+    "lines", ["q 0 a 1.0\nq 0 b -1\nq 0 c -2\nq 0 d 0\n", "q\ta\t1.0\nq\tb\t-1.0\nq\tc\t-2\nq\td\t0\n"]
+)
+def test_a_negative_label_counts_as_not_relevant(tmp_path, lines, caplog):
+    """TREC-COVID has -1, the web tracks -2, and a data frame writes 1 as 1.0."""
+    (tmp_path / "qrels").write_text(lines)
+    assert read_qrels(tmp_path / "qrels") == {"q": {"a": 1, "b": 0, "c": 0, "d": 0}}
+    (message,) = caplog.messages
+    assert "2 of 4" in message
+    assert str(tmp_path / "qrels") in message
+
+
 def test_ids_of_beir_may_have_spaces(tmp_path):
     (tmp_path / "qrels").write_text("query-id\tcorpus-id\tscore\nq 1\td 1\t1\n")
     assert read_qrels(tmp_path / "qrels") == {"q 1": {"d 1": 1}}
@@ -68,7 +80,7 @@ def test_ids_of_beir_may_have_spaces(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("q 0 d 1\nq 0 e -1\n", "line 2: the label is '-1'; it must be a whole number from 0 up"),
+        ("q 0 d 1\nq 0 e 1_0\n", "line 2: the label is '1_0'; it must be a whole number"),
         ("q 0 d nan\n", "line 1: the label is 'nan'"),
         ("q 0 d 0.5\n", "line 1: the label is '0.5'"),
         ("q 0 d 1\nq 0 d 1\n", "line 2: judges the document 'd' for the query 'q' a second time"),
@@ -93,6 +105,7 @@ def test_bad_judgements_are_named(tmp_path, lines, message):
         ("q Q0 d 1 0.5 x\nq Q0 d 2 0.4 x\n", "line 2: has the document 'd' for the query 'q' a second time"),
         ("q Q0 d 1 nan x\n", "line 1: the score is 'nan'; it must be a finite number"),
         ("q Q0 d 1 -inf x\n", "line 1: the score is '-inf'"),
+        ("q Q0 d 1 1_0 x\n", "line 1: the score is '1_0'"),
         ("q Q0 d 1 high x\n", "line 1: the score is 'high'"),
         ("q 0 d 1\n", "line 1: has 4 columns, but a run has TREC's six"),
         ("", "is empty"),

@@ -30,6 +30,7 @@ def test_turns_and_the_response_behind_them(fields, turns):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
+        (ROW | {"Label": "0_1"}, "a.csv, line 2: the label is '0_1', neither 0 nor 1"),
         (ROW | {"Label": "0.7"}, "a.csv, line 2: the label is '0.7', neither 0 nor 1"),
         (ROW | {"Label": None}, "a.csv, line 2: the label is None, neither 0 nor 1"),
         (ROW | {"Context": None}, "a.csv, line 2: 'Context' is None, not a text"),

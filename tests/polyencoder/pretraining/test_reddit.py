@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 import sys
 from collections import Counter
 
@@ -112,6 +113,18 @@ def test_a_name_that_would_not_be_read_as_json_lines_is_refused(dumps, tmp_path,
         ('{"id": "a", "body": "b", "link_id": "t5_x"}', "'link_id' is 't5_x'; it must be t3_"),
         ('{"id": "a!", "body": "b", "link_id": "t3_x", "parent_id": "t3_x"}', "'id' is 'a!'"),
         ('{"id": "a", "body": "b", "link_id": "t3_x", "parent_id": null}', "'parent_id' is None"),
+        *(
+            (
+                json.dumps({"id": id_, "body": "b", "link_id": "t3_x", "parent_id": "t3_x"}),
+                re.escape(f"'id' is {id_!r}"),
+            )
+            for id_ in ("-1", "1_0", "+1", " 1", "\u0661", "", "z" * 14, "1y2p0ij32e8e8")
+        ),
+        ('{"id": "a", "body": "b", "link_id": "t3_-1", "parent_id": "t3_x"}', "'link_id' is 't3_-1'"),
+        ('{"id": "a", "body": "b", "link_id": "t3_x", "parent_id": "t1_-1"}', "'parent_id' is 't1_-1'"),
+        ('{"id": "a", "body": "b", "link_id": "t3_x", "parent_id": -1}', "'parent_id' is -1"),
+        ('{"id": "a", "body": "b", "link_id": "t3_x", "parent_id": 9223372036854775808}', "'parent_id' is 92"),
+        ('{"id": "a", "body": "b", "link_id": "t3_x", "parent_id": "t1_a"}', "is its own parent"),
         ("not json", "not JSON"),
     ],
 )
@@ -128,6 +141,27 @@ def test_a_bad_line_is_an_error_or_counted(dumps, tmp_path, line, problem):
     with ThreadIndex(tmp_path / "index", Filters()) as index:
         list(index.read(files, bad=bad))
     assert bad.count == 1
+
+
+def test_the_largest_number_that_a_row_holds_is_an_id(tmp_path):
+    comment = {"id": "1y2p0ij32e8e7", "body": "a fine comment", "link_id": "t3_x", "parent_id": "t3_x"}
+    (tmp_path / "RC").write_text(json.dumps(comment) + "\n")
+    with ThreadIndex(tmp_path / "index", Filters()) as index:
+        list(index.read([str(tmp_path / "RC")]))
+        assert index.kept == 1
+
+
+def test_no_text_stands_twice_in_a_path_where_parents_go_in_a_circle(tmp_path):
+    circle = {"a": "c", "b": "a", "c": "b"}
+    records = [
+        {"id": id_, "body": f"the comment {id_}", "link_id": "t3_x", "parent_id": f"t1_{parent}"}
+        for id_, parent in circle.items()
+    ]
+    (tmp_path / "RC").write_text("".join(json.dumps(record) + "\n" for record in records))
+    with ThreadIndex(tmp_path / "index", Filters()) as index:
+        list(index.read([str(tmp_path / "RC")]))
+        found = {reply.response: reply.context for reply in index.replies(history=10)}
+    assert found["the comment a"] == ["the comment b", "the comment c"]
 
 
 def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
