@@ -29,6 +29,6 @@ setup(
     package_dir={"": "../projects"},
     py_modules=[f"polyencoder.{module}" for module in MODULES.split()],
     packages=["polyencoder.serving", "polyencoder.serving.page"],  # whole, with their files
-    package_data={"polyencoder.serving": ["*.json"], "polyencoder.serving.page": ["*.html", "*.css", "*.js"]},
+    package_data={"polyencoder.serving.page": ["*.html", "*.css", "*.js"]},
     options={"egg_info": {"egg_base": "."}},  # not beside the modules, where the library would find it
 )

@@ -21,7 +21,6 @@ OF_MODULES = {
     "grpc": "grpcio",
     "haystack": "haystack-ai",
     "llama_index": "llama-index-core",
-    "opentelemetry": "opentelemetry-sdk",
 }
 
 

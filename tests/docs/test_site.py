@@ -15,7 +15,7 @@ from fastapi import FastAPI
 import polyencoder.index
 import polyencoder.training
 from polyencoder.cli.main import COMMANDS, flags_of
-from polyencoder.serving.openapi import described
+from polyencoder.serving.app import add_routes
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +57,7 @@ def test_the_site_lists_each_command_with_its_flags():
 
 def test_the_page_of_the_server_names_each_route():
     page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
-    assert [path for path in described(FastAPI()).openapi()["paths"] if path.partition("/{")[0] not in page] == []
+    assert [path for path in add_routes(FastAPI()).openapi()["paths"] if path.partition("/{")[0] not in page] == []
 
 
 def test_the_hooks_import_nothing_that_the_workflow_does_not_install():

@@ -44,11 +44,5 @@ def ranked(
     return list(zip(places, relevance, strict=True))[:top_n]
 
 
-def single(score: float, calibration: Calibration | None) -> float:
-    """The relevance of a text as the only candidate."""
-    scores = np.array([[score]])
-    return float((_sigmoid(scores) if calibration is None else calibration.probabilities(scores, among=1))[0, 0])
-
-
 def _sigmoid(scores: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.exp(-np.logaddexp(0, -scores.astype(np.float64)))

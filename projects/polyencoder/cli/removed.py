@@ -9,5 +9,11 @@ COMMANDS: dict[str, str] = {
 }
 """Each removed command's replacement, a sentence without its full stop."""
 
-FLAGS: dict[str, str] = {}
+_SESSIONS = "clients send the whole dialogue as messages to /v1/chat"
+FLAGS: dict[str, str] = {
+    "--sessions": _SESSIONS,
+    "--max-sessions": _SESSIONS,
+    "--session-seconds": _SESSIONS,
+    "--otel": "run `opentelemetry-instrument polyencoder serve ...` of the package opentelemetry-instrumentation",
+}
 """Each removed flag's replacement, for every command that had it."""

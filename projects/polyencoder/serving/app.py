@@ -12,10 +12,9 @@ from starlette.types import ASGIApp
 
 from polyencoder.errors import InputError
 from polyencoder.index.options import SearchOptions
-from polyencoder.serving import embeddings, feedback, rerank, search
+from polyencoder.serving import candidates, chat, embeddings, feedback, health, page, rerank, search, select
 from polyencoder.serving.access import Access
 from polyencoder.serving.metrics import Counted
-from polyencoder.serving.openapi import described
 from polyencoder.serving.problems import handle_problems
 from polyencoder.serving.request_limits import RequestLimits
 from polyencoder.serving.service import Service
@@ -45,18 +44,23 @@ def create_app(service: Service) -> ASGIApp:
             yield
         await anyio.to_thread.run_sync(service.close)
 
-    app = described(FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None))
+    app = add_routes(FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None))
     app.state.service = service
     given = service.config.feedback
     app.state.feedback = None if given is None else feedback.Feedback(Path(given))
     if mcp is not None:
         app.router.routes.append(mcp.route)
     handle_problems(app)
-    if service.engine.telemetry is not None:
-        service.engine.telemetry.instrument(app)
     app.add_middleware(RequestLimits, limits=service.config.limits, metrics=service.metrics)
     app.add_middleware(Access, config=service.config)  # the last one added is the outermost
     return Counted(app, metrics=service.metrics)
+
+
+def add_routes(app: FastAPI) -> FastAPI:
+    """Adds all routes but that of MCP to an application, which describes them at `/openapi.json` and `/docs`."""
+    for one in (rerank, select, embeddings, search, chat, candidates, feedback, health, page):
+        app.include_router(one.router)
+    return app
 
 
 async def _warm(service: Service) -> None:

@@ -94,18 +94,9 @@ class ServerConfig(RankerSettings):
     """Threads of each worker's model (default: torch's, divided among the workers)."""
     batch_tokens: Count = 4096
     """Maximum tokens of a batch through the model; a longer text is a batch of its own."""
-    sessions: Annotated[str | None, Needs("index")] = None
-    """SQLite file for the chat's sessions (default: a temporary one)."""
-    max_sessions: Annotated[Count, Needs("index")] = 10_000
-    """Maximum number of sessions."""
-    session_seconds: Annotated[Positive, Needs("index")] = 24 * 3600.0
-    """Seconds after which an unused session is dropped."""
     mcp: Literal["http", "stdio"] | None = None
     """Offer rerank, select and search as tools of MCP, the Model Context Protocol: http, at /mcp of the server; or
     stdio, to one client on standard input and output, instead of the server (needs the extra mcp)."""
-    otel: bool = False
-    """Send OpenTelemetry traces of requests to a collector, by OTLP over HTTP: http://localhost:4318, or where
-    OTEL_EXPORTER_OTLP_ENDPOINT says (needs the extra otel)."""
     feedback: str | None = None
     """JSON lines file for ratings given on the page; polyencoder train reads it."""
     examples: Annotated[tuple[str, ...], Parameter(name="--example")] = ()
@@ -113,9 +104,8 @@ class ServerConfig(RankerSettings):
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        for name in ("sessions", "feedback"):
-            if (value := getattr(self, name)) is not None:
-                check_place(name, value)
+        if self.feedback is not None:
+            check_place("feedback", self.feedback)
         if self.api_key is not None and not re.fullmatch(r"[!-~]{8,}", self.api_key):
             raise ConfigError(
                 "the key must be at least 8 visible ASCII characters, without spaces and line ends", argument="api_key"

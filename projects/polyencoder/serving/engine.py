@@ -15,7 +15,6 @@ from polyencoder.serving.config import Limits
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.model_thread import Job, ModelThread, WorkItem
-from polyencoder.serving.telemetry import Telemetry
 from polyencoder.text.dialogue import checked_context
 
 T = TypeVar("T")
@@ -27,17 +26,9 @@ class Engine:
     A coroutine that is cancelled while waiting drops the work that has not begun.
     """
 
-    def __init__(
-        self,
-        forward: Forward,
-        *,
-        limits: Limits,
-        metrics: Metrics,
-        telemetry: Telemetry | None = None,
-    ) -> None:
+    def __init__(self, forward: Forward, *, limits: Limits, metrics: Metrics) -> None:
         self.forward = forward
         self.ranker = forward.ranker
-        self.telemetry = telemetry
         self.limits = limits
         self.metrics = metrics
         self._tokenizer = ThreadPoolExecutor(1, thread_name_prefix="polyencoder-tokenizer")
@@ -55,21 +46,14 @@ class Engine:
 
     async def tokenized(self, call: Callable[[], T]) -> T:
         """Runs a call that tokenizes or reads the disk on the tokenizer's thread."""
-        start, since = time.perf_counter(), time.time_ns()
+        start = time.perf_counter()
         result = await asyncio.get_running_loop().run_in_executor(self._tokenizer, call)
-        seconds = time.perf_counter() - start
-        self.metrics.tokenizing.observe(seconds)
-        if self.telemetry is not None:
-            self.telemetry.add_steps(since, {"tokenize": seconds})
+        self.metrics.tokenizing.observe(time.perf_counter() - start)
         return result
 
     async def run(self, job: Job) -> Any:
         """Computes a job on the model's thread."""
-        since = time.time_ns()
-        result = await asyncio.wrap_future(self._model.submit(job))
-        if self.telemetry is not None:
-            self.telemetry.add_steps(since, job.seconds)
-        return result
+        return await asyncio.wrap_future(self._model.submit(job))
 
     def turns(self, value: Sequence[str], *, name: str = "query") -> list[str]:
         """Checks a context against the limits. InputError that names it."""

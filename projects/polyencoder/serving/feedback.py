@@ -18,7 +18,6 @@ from polyencoder.data.layouts import Columns, pair_of
 from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.serving.messages import Body, KnownFields, Message, turns_of
 from polyencoder.serving.service import Serving
-from polyencoder.text.dialogue import as_persona
 
 router = APIRouter(tags=["chat"])
 
@@ -89,7 +88,6 @@ class FeedbackRequest(KnownFields, Body):
     """A dialogue, a reply to it, and whether the reply is good."""
 
     messages: list[Message] = Field(min_length=1, description="The dialogue, oldest first.")
-    persona: str | list[str] | None = Field(None, description="Lines of a persona.")
     response: str = Field(description="The reply that is rated.")
     candidates: list[str] = Field([], description="The candidates that the reply was chosen from.")
     good: bool = Field(description="Whether the reply is good.")
@@ -100,7 +98,7 @@ async def give_feedback(
     request: FeedbackRequest, service: Serving, feedback: Annotated[Feedback, Depends(_feedback)]
 ) -> dict[str, str]:
     """Appends a rating to the server's file."""
-    turns = service.engine.turns([*as_persona(request.persona), *turns_of(request.messages)], name="messages")
+    turns = service.engine.turns(turns_of(request.messages), name="messages")
     response = service.engine.text(request.response, name="response")
     candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []
     await anyio.to_thread.run_sync(partial(feedback.write, turns, response, candidates=candidates, good=request.good))

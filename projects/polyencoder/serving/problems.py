@@ -16,9 +16,8 @@ from starlette.exceptions import HTTPException
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.index.folder.files import IndexBusy
 from polyencoder.serving.service import Service
-from polyencoder.serving.sessions import NoSession, SessionBusy
 
-_STATUS = {IndexBusy: 503, InputError: 422, ConfigError: 422, NoSession: 404, SessionBusy: 409}
+_STATUS = {IndexBusy: 503, InputError: 422, ConfigError: 422}
 _log = logging.getLogger(__name__)
 
 

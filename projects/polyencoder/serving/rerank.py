@@ -1,21 +1,18 @@
-"""`/v1/rerank`, `/rerank` and `/v2/rerank`, the API of Cohere, Jina and vLLM; `/score`, vLLM's API."""
+"""`/v1/rerank`, `/rerank` and `/v2/rerank`, the API of Cohere, Jina and vLLM."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from polyencoder.calibration.relevance import ranked, single
-from polyencoder.errors import InputError
+from polyencoder.calibration.relevance import ranked
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import Array, candidate, context, pair
-from polyencoder.serving.messages import Answer, Asked, Body, Count, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Count, answer_fields
 from polyencoder.serving.model_thread import Job, WorkItem
 from polyencoder.serving.service import Serving
 
@@ -84,60 +81,6 @@ async def _rerank(request: RerankRequest, service: Serving, *, version: str, doc
     )
 
 
-class ScoreRequest(Body):
-    """One text against one or many, or two lists of equal length as pairs."""
-
-    model: str | None = Field(None, description="Ignored: a server has one model.")
-    text_1: str | list[str] = Field(description="Contexts.")
-    text_2: str | list[str] = Field(description="Candidates.")
-
-
-class Score(BaseModel):
-    """The score of a pair."""
-
-    index: int = Field(description="The pair's place in the request, from 0.")
-    object: str = "score"
-    score: float = Field(description="0 to 1, independent of the other pairs.")
-
-
-class ScoreResponse(Answer):
-    """The scores of pairs, in the order of the request."""
-
-    object: str = "list"
-    created: int = Field(description="Seconds since 1970.")
-    data: list[Score]
-
-
-@router.post("/score")
-@router.post("/v1/score")
-async def score(request: ScoreRequest, service: Serving) -> ScoreResponse:
-    """Scores how well each second text answers the first."""
-    firsts = [request.text_1] if isinstance(request.text_1, str) else request.text_1
-    seconds = [request.text_2] if isinstance(request.text_2, str) else request.text_2
-    if len(firsts) not in (1, len(seconds)):
-        raise InputError(
-            f"text_1 has {len(firsts)} texts and text_2 {len(seconds)}: give one text_1, or as many as text_2 has",
-            argument="text_1",
-        )
-    firsts = firsts * (len(seconds) if len(firsts) == 1 else 1)
-    engine = service.engine
-    engine.texts(seconds, name="text_2")
-    of_context: dict[str, list[str]] = {}
-    for first, second in zip(firsts, seconds, strict=True):
-        of_context.setdefault(first, []).append(second)
-    asked = [(engine.turns([first], name="text_1"), own) for first, own in of_context.items()]
-    scores, tokens = await score_lists(engine, asked, name="text_2")
-    values = {first: iter(found.tolist()) for first, found in zip(of_context, scores, strict=True)}
-    return ScoreResponse(
-        **answer_fields("score", model=service.name, tokens=tokens),
-        created=int(time.time()),
-        data=[
-            Score(index=place, score=single(next(values[first]), engine.ranker.calibration))
-            for place, first in enumerate(firsts)
-        ],
-    )
-
-
 async def rank(
     engine: Engine, turns: Sequence[str], documents: Sequence[str], *, top_n: int | None = None
 ) -> tuple[list[tuple[int, float]], int]:
@@ -147,41 +90,32 @@ async def rank(
         InputError: a text exceeds the limits.
     """
     documents = engine.texts(documents)
-    scores, tokens = await score_lists(engine, [(engine.turns(turns), documents)], name="documents")
-    return ranked(documents, scores[0], engine.ranker.calibration, top_n=top_n), tokens
+    scores, tokens = await score(engine, engine.turns(turns), documents, name="documents")
+    return ranked(documents, scores, engine.ranker.calibration, top_n=top_n), tokens
 
 
-async def score_lists(
-    engine: Engine, asked: Sequence[tuple[Sequence[str], Sequence[str]]], *, name: str
-) -> tuple[list[Array], int]:
-    """The scores [documents] of each context's documents, and the total number of tokens, which is limited.
+async def score(engine: Engine, turns: Sequence[str], documents: Sequence[str], *, name: str) -> tuple[Array, int]:
+    """The scores [documents] of a context's documents, equal ones scored once; and the number of tokens.
 
-    Equal documents of a context are scored once.
+    Raises:
+        InputError: there are too many tokens; it names the field `name`.
     """
-    distinct = [list(dict.fromkeys(documents)) for _, documents in asked]
-    groups = await engine.tokenized(
-        lambda: [_items(engine, turns, texts) for (turns, _), texts in zip(asked, distinct, strict=True)]
-    )
-    items = [item for group in groups for item in group]
-    tokens = engine.tokens(items, name=name, numbered=len(distinct[0]) if distinct == [list(asked[0][1])] else 0)
-    ends = [0, *accumulate(map(len, groups))]
-    slices = [slice(*both) for both in pairwise(ends)]
+    texts = list(dict.fromkeys(documents))
+    items = await engine.tokenized(lambda: _items(engine, turns, texts))
+    tokens = engine.tokens(items, name=name, numbered=len(texts) if len(texts) == len(documents) else 0)
 
-    def of_group(results: Sequence[Any]) -> Array:
-        if engine.ranker.model.reads_pairs:
-            return np.array(results, dtype=np.float32)
-        *vectors, encoded = results
-        return engine.forward.score(encoded, vectors)
+    def finish(jobs: Sequence[Job]) -> list[Array]:
+        return [_scores(engine, job.results) for job in jobs]
 
-    def finish(jobs: Sequence[Job]) -> list[list[Array]]:
-        return [[of_group(job.results[group]) for group in slices] for job in jobs]
+    of_text = dict(zip(texts, await engine.run(Job(items, finish)), strict=True))
+    return np.array([of_text[one] for one in documents], dtype=np.float32), tokens
 
-    scores = await engine.run(Job(items, finish))
-    found = []
-    for (_, documents), texts, values in zip(asked, distinct, scores, strict=True):
-        of_text = dict(zip(texts, values.tolist(), strict=True))
-        found.append(np.array([of_text[one] for one in documents], dtype=np.float32))
-    return found, tokens
+
+def _scores(engine: Engine, results: Sequence[Any]) -> Array:
+    if engine.ranker.model.reads_pairs:
+        return np.array(results, dtype=np.float32)
+    *vectors, encoded = results
+    return engine.forward.score(encoded, vectors)
 
 
 def _items(engine: Engine, turns: Sequence[str], documents: Sequence[str]) -> list[WorkItem]:

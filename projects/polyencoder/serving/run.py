@@ -10,9 +10,7 @@ import socket
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -26,11 +24,11 @@ from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 from polyencoder.storage.temporary import TemporaryFolder
 
-_OF_HTTP = frozenset({"host", "port", "allow_host", "workers", "sessions", "max_sessions", "session_seconds"}) | {
-    *("feedback", "otel", "no_answer", "max_concurrent", "max_bytes", "timeout", "drain_seconds")
+_OF_HTTP = frozenset({"host", "port", "allow_host", "workers"}) | {
+    *("feedback", "no_answer", "max_concurrent", "max_bytes", "timeout", "drain_seconds")
 }
 _LAST_ROUNDS, _ROUND_SECONDS = 10, 0.02  # of the event loop: it accepts in one, and reads in a later one
-_STARTING = 300  # seconds for a worker to start: importing torch takes long on a busy machine
+_STARTING = 60  # seconds for a worker to start, on a busy machine too
 
 
 def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda url: None) -> None:
@@ -45,8 +43,6 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
     if config.mcp == "stdio":
         return _serve_stdio(config)
     with TemporaryFolder() as folder:
-        if config.index and config.sessions is None:
-            config = replace(config, sessions=str(Path(folder) / "sessions.sqlite"))  # shared by the workers
         service = Service.load(config)
         app = create_app(service)
         with bound(config) as listener:
@@ -60,7 +56,7 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
             del app, service
             os.environ[SHARED] = folder
             told = uvicorn_config(config, partial(_worker, config))
-            Workers(told, sockets=[listener]).run()
+            Multiprocess(told, sockets=[listener]).run()
 
 
 def _serve_stdio(config: ServerConfig) -> None:
@@ -125,34 +121,6 @@ def _end_later(
             end(number, None)
 
     loop.call_soon_threadsafe(wait, _LAST_ROUNDS)
-
-
-class Workers(Multiprocess):
-    """uvicorn's supervisor, which also replaces a worker that dies while it is asked whether it is alive.
-
-    uvicorn keeps the worker's end of their pipe open, so the question would wait for `_STARTING` seconds, and with it
-    SIGTERM and all that the supervisor does.
-
-    It stops listening before the workers end: uvicorn's socket takes connections that nobody answers, until the last
-    worker has finished its requests, and then resets them.
-    """
-
-    def init_processes(self) -> None:
-        super().init_processes()
-        self._leave_the_ends_of_workers()
-
-    def keep_subprocess_alive(self) -> None:
-        super().keep_subprocess_alive()
-        self._leave_the_ends_of_workers()
-
-    def terminate_all(self) -> None:
-        for listener in self.sockets:
-            listener.close()
-        super().terminate_all()
-
-    def _leave_the_ends_of_workers(self) -> None:
-        for process in self.processes:  # a started one has its own
-            process.child_conn.close()
 
 
 def _worker(config: ServerConfig) -> ASGIApp:

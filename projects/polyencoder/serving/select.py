@@ -11,7 +11,7 @@ from polyencoder.calibration import least_probability
 from polyencoder.selector import selection
 from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, Share, answer_fields
-from polyencoder.serving.rerank import score_lists
+from polyencoder.serving.rerank import score
 from polyencoder.serving.service import Serving
 from polyencoder.text.options import read_options
 
@@ -63,8 +63,8 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     least = least_probability(calibration, request.min_probability, of=engine.ranker)
     options = read_options(request.options)
     texts = engine.texts([one.text for one in options], name="options")
-    scores, tokens = await score_lists(engine, [(engine.turns(request.turns), texts)], name="options")
-    found = selection(options, scores[0], calibration, top_k=request.top_k, least=least)
+    scores, tokens = await score(engine, engine.turns(request.turns), texts, name="options")
+    found = selection(options, scores, calibration, top_k=request.top_k, least=least)
     return SelectResponse(
         **answer_fields("select", model=service.name, tokens=tokens),
         chosen=[SelectedOption(**vars(one)) for one in found.chosen],

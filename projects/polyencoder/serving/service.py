@@ -17,8 +17,6 @@ from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.readiness import SharedCall
-from polyencoder.serving.sessions import Sessions
-from polyencoder.serving.telemetry import Telemetry
 from polyencoder.serving.writing import IndexWriter
 
 if TYPE_CHECKING:
@@ -37,8 +35,6 @@ class Service:
     reranker: Ranker | None
     """The cross-encoder that re-ranks the first results of a search."""
     writer: IndexWriter
-    sessions: Sessions | None
-    """None without a file for them: there is one where there is an index, which a chat's replies come from."""
     check_index: SharedCall[None]
     """Checks that the index, if any, can be searched."""
     count: SharedCall[int | None]
@@ -69,23 +65,10 @@ class Service:
         metrics, seconds = Metrics(), config.limits.ready_seconds
         service = cls(
             config=config,
-            engine=Engine(
-                forward,
-                limits=config.limits,
-                metrics=metrics,
-                telemetry=Telemetry() if config.otel else None,
-            ),
+            engine=Engine(forward, limits=config.limits, metrics=metrics),
             index=index,
             reranker=reranker,
             writer=IndexWriter(index),
-            sessions=None
-            if config.sessions is None
-            else Sessions(
-                Path(config.sessions),
-                most=config.max_sessions,
-                seconds=config.session_seconds,
-                most_characters=config.limits.characters,
-            ),
             check_index=SharedCall(lambda: None if index is None else index.check_searchable(), seconds=seconds),
             count=SharedCall(lambda: None if index is None else len(index), seconds=seconds),
             metrics=metrics,
@@ -128,8 +111,6 @@ class Service:
         self.engine.close()
         if self.index is not None:
             self.index.close()
-        if self.engine.telemetry is not None:
-            self.engine.telemetry.close()
 
 
 def _service(request: Request) -> Service:

@@ -70,9 +70,6 @@ def test_the_flag_is_named(line, arguments, expected):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--max-sessions", "5"], "max_sessions is read only with index: give that too, or leave it out"),
-        (["--session-seconds", "5"], "session_seconds is read only with index: give that too, or leave it out"),
-        (["--sessions", "chat.db"], "sessions is read only with index: give that too, or leave it out"),
         (["--rerank-k", "50"], "rerank_k is read only with index: give that too, or leave it out"),
     ],
 )

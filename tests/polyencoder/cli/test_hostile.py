@@ -309,7 +309,6 @@ def test_an_index_whose_description_was_edited(field, value, refused, place):
         (SEARCH, "index"),
         (UPDATE, "index"),
         (SERVE, "index"),
-        ([*SERVE, "--sessions", "out"], "out"),
         ([*SERVE, "--feedback", "out"], "out"),
     ],
     ids=lambda value: value if isinstance(value, str) else f"{value[0]} {value[-2]}",

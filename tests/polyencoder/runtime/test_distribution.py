@@ -142,7 +142,7 @@ def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, senten
     of_server = served(unpacked, folder, work, expected, index.address, expected_hits)
     modules = {path.relative_to(unpacked).with_suffix("") for path in unpacked.rglob("*.py")}
     built = {".".join(path.parts).removesuffix(".__init__") for path in modules}
-    others = {"hub", "hub.resolve", *(f"serving.{one}" for one in ("batch_forward", "reference"))}
+    others = {"hub", "hub.resolve", *(f"serving.{one}" for one in ("batch_forward",))}
     assert built - {*found["modules"], *of_server} == {f"polyencoder.{one}" for one in others}
 
 

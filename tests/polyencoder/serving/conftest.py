@@ -65,7 +65,7 @@ def make_service(make_ranker, tmp_path):
         config = ServerConfig(
             model="tiny",
             index=str(tmp_path / "index") if records else None,
-            **({"port": 0, "sessions": str(tmp_path / "sessions.sqlite") if records else None} | fields),
+            **({"port": 0} | fields),
         )
         services.append(
             Service.of(config, BatchForward(ranker, max_tokens=config.batch_tokens), index=index, reranker=reranker)
@@ -83,8 +83,8 @@ def shared(make_model, tokenizer, tmp_path_factory) -> Iterator[httpx.Client]:
     model = make_model("bi")
     ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
     folder = tmp_path_factory.mktemp("shared")
-    index, sessions = ranker.index(REPLIES, folder / "index"), str(folder / "sessions.sqlite")
-    config = ServerConfig(model="tiny", index="index", port=0, allow_hosts=("Ranker.example",), sessions=sessions)
+    index = ranker.index(REPLIES, folder / "index")
+    config = ServerConfig(model="tiny", index="index", port=0, allow_hosts=("Ranker.example",))
     with (
         running(Service.of(config, BatchForward(ranker), index=index)) as url,
         httpx.Client(base_url=url, timeout=SECONDS) as client,

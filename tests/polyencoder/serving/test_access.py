@@ -98,8 +98,6 @@ def test_an_address_that_others_reach_needs_a_key(host):
         {"rerank": "x"},
         {"min_probability": 0.5},
         {"no_answer": "no ."},
-        {"sessions": "file"},
-        {"session_seconds": 0.0},
     ],
 )
 def test_settings_that_cannot_be_are_errors(wrong):

@@ -61,9 +61,7 @@ def test_an_index_in_milvus_is_searched_and_changed(serve, make_ranker, tmp_path
     where = f"milvus:{tmp_path}/replies.db"
     ranker.index(REPLIES, where)
     index = open_index(where, ranker)
-    service = Service.of(
-        ServerConfig(model="tiny", index=where, sessions=str(tmp_path / "sessions")), BatchForward(ranker), index=index
-    )
+    service = Service.of(ServerConfig(model="tiny", index=where), BatchForward(ranker), index=index)
     new = Candidate("new", "do you have a horse ?", {"lang": "en"})
 
     async def change():

@@ -19,18 +19,17 @@ def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, 
     assert client.get("/info").json()["feedback"]
     asked = {
         "messages": [{"role": "user", "content": "hello \n there"}],
-        "persona": "i ski .",
         "candidates": ["a", "b"],
     }
     for response, good in (("a", True), ("b", False), ("c", True)):
         answer = client.post("/v1/feedback", json=asked | {"response": response, "good": good})
         assert answer.json() == {"status": "kept"}
     first, second = read_all_pairs(str(tmp_path / "said.jsonl"))
-    assert first.text == "your persona: i ski .\nhello \n there"
+    assert first.text == "hello \n there"
     assert (first.label, list(first.candidates)) == ("a", ["a", "b"])
     assert (second.label, list(second.candidates)) == ("c", ["c", "a", "b"])
     rejected = json.loads((tmp_path / "said.jsonl.rejected.jsonl").read_text())
-    assert rejected == {"context": ["your persona: i ski .", "hello \n there"], "rejected": "b"}
+    assert rejected == {"context": ["hello \n there"], "rejected": "b"}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def test_good_replies_are_examples_to_train_with_and_others_stand_beside(serve, 
     [
         ({"response": " "}, "response"),
         ({"candidates": ["b", " "]}, "candidates.1"),
-        ({"messages": [{"role": "user", "content": " "}], "persona": "i ski ."}, "messages"),
+        ({"messages": [{"role": "user", "content": " "}]}, "messages"),
     ],
 )
 def test_what_training_would_refuse_is_not_kept(serve, tmp_path, wrong, param):

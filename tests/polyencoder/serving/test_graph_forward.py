@@ -27,7 +27,6 @@ CHAT = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "
 REQUESTS = {
     "/v1/rerank": {"query": "do you ski ?", "documents": TEXTS, "top_n": 3},
     "/v1/rerank ": {"query": "do you ski ?", "documents": [TEXTS[0], TEXTS[1], TEXTS[0]]},
-    "/score": {"text_1": ["hello", "hi"], "text_2": ["i ski .", TEXTS[0]]},
     "/v1/select": {"messages": [*CHAT, CHAT[0]], "options": ["weather", "timer"]},
     "/v1/search": {"query": "do you ski ?", "top_k": 3},
     "/v1/search ": {"query": TEXTS[0], "filter": {"lang": "en"}},

@@ -21,7 +21,7 @@ metrics.under_way.inc()
 if (child := os.fork()) == 0:
     metrics = Metrics()
     metrics.under_way.inc()
-    metrics.requests.labels("/score", "200").inc()
+    metrics.requests.labels("/v1/rerank", "200").inc()
     print(metrics.exposition().decode(), flush=True)
     os._exit(0)
 os.waitpid(child, 0)
@@ -36,7 +36,7 @@ def test_a_worker_that_died_has_nothing_under_way_and_its_answers_still_count(tm
     both, _, alone = told.stdout.partition("--")
     assert "polyencoder_requests_under_way 2.0" in both
     assert "polyencoder_requests_under_way 1.0" in alone
-    assert 'polyencoder_requests_total{route="/score",status="200"} 1.0' in alone
+    assert 'polyencoder_requests_total{route="/v1/rerank",status="200"} 1.0' in alone
     files = [file.stat() for file in tmp_path.iterdir()]
     assert {file.st_size for file in files} == {1 << 18}
     assert all(file.st_blocks * 512 >= file.st_size for file in files)  # else a full disk kills who counts

@@ -281,16 +281,13 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
     browser.set_window_size(1000, 800)
     browser.get(str(client.base_url))
     wait(lambda: "6 candidates" in all_of("#about")[0].text)
-    all_of("#persona-part summary")[0].send_keys(Keys.ENTER)
-    all_of("#persona")[0].send_keys("i ski .\ni have two dogs .")
     dialogue: list[str] = []
     for number, text in enumerate(["hello", MARKUP], start=1):
         all_of("#message")[0].send_keys(text, Keys.ENTER)
         wait(lambda number=number: len(all_of(".reply")) == number)
         dialogue.append(text)
         messages = [{"role": ("user", "assistant")[i % 2], "content": said} for i, said in enumerate(dialogue)]
-        asked = {"messages": messages, "persona": ["i ski .", "i have two dogs ."]}
-        expected = client.post("/v1/chat", json=asked).json()
+        expected = client.post("/v1/chat", json={"messages": messages}).json()
         assert [one.text for one in all_of(".said")][-1] == text
         reply = all_of(".reply")[-1]
         assert reply.find_element("css selector", "p.text").text == expected["reply"]
@@ -325,7 +322,7 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
     for button in (up, down):
         button.send_keys(Keys.ENTER)
         wait(lambda button=button: button.get_attribute("aria-pressed") == "true")
-    context = ["your persona: i ski .", "your persona: i have two dogs .", *dialogue[:3]]
+    context = dialogue[:3]
     (pair,) = read_all_pairs(str(tmp_path / "feedback.jsonl"))
     assert pair.text == "\n".join(context)
     assert pair.label == expected["results"][0]["text"]

@@ -18,7 +18,7 @@ from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
 def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, caplog, name):
     where = postgres.address.replace("tester@", "tester:secret@") + "?application_name=hidden" + name
     ranker = make_ranker("bi")
-    config = ServerConfig(model="tiny", index=where, port=0, sessions=str(tmp_path / "sessions"))
+    config = ServerConfig(model="tiny", index=where, port=0)
     service = Service.of(config, BatchForward(ranker), index=ranker.index(REPLIES, where))
     with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client, caplog.at_level(logging.ERROR):
         assert client.get("/ready").status_code == 200
@@ -42,7 +42,7 @@ def test_of_several_indexes_clients_are_told_numbers(make_ranker, tmp_path):
     ranker.index(REPLIES[:2], tmp_path / "first", words=True).close()
     ranker.index(REPLIES[2:], tmp_path / "third", words=True).close()
     places = (str(tmp_path / "first"), gone, str(tmp_path / "third"))
-    config = ServerConfig(model="tiny", index=places, partial=True, port=0, sessions=str(tmp_path / "sessions"))
+    config = ServerConfig(model="tiny", index=places, partial=True, port=0)
     index = open_index(places, ranker, partial=True)
     query = {"query": "do you ski ?", "top_k": 9}
     service = Service.of(config, BatchForward(ranker), index=index)

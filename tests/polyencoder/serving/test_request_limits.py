@@ -107,10 +107,9 @@ def test_each_limit_of_texts_says_which_one_it_is(serve):
         ("/v1/rerank", {"query": long, "documents": ["a"]}, "query has 60 characters"),
         ("/v1/rerank", {"query": "a", "documents": ["x " * 20, "y " * 20, "z " * 20]}, "documents.1: up to it"),
         ("/v1/rerank", {"query": "a " * 25, "documents": ["x " * 5, "y " * 5]}, "documents: up to it"),
-        ("/score", {"text_1": "a", "text_2": ["a"] * 4}, "text_2 has 4 texts"),
         ("/v1/embeddings", {"input": ["a", "b", long]}, "input.2 has 60 characters"),
         ("/v1/search", {"query": "a", "top_k": 11}, "top_k is 11"),
-        ("/v1/chat", {"message": long}, "message has 60 characters"),
+        ("/v1/chat", {"messages": [{"role": "user", "content": long}]}, "messages has 60 characters"),
     ]
     for route, body, says in cases:
         answer = client.post(route, json=body)
@@ -247,7 +246,7 @@ def test_garbage_on_a_connection(impatient, sent):
         b'{"query": "a", "documents": ["a"], "top_n": 10000000000000000000000000000000000000000000}',
     ],
 )
-@pytest.mark.parametrize("route", ["/v1/rerank", "/v1/search", "/v1/chat", "/v1/embeddings", "/score"])
+@pytest.mark.parametrize("route", ["/v1/rerank", "/v1/search", "/v1/chat", "/v1/embeddings"])
 def test_nonsense_in_a_body(shared, route, body):
     answer = shared.post(route, content=body, headers={"Content-Type": "application/json"})
     if not (answer.status_code == 200 and b"top_n" in body):  # as many as there are

@@ -1,4 +1,4 @@
-"""`/v1/rerank`, `/v2/rerank`, `/rerank` and `/score`, asked by Cohere's own clients and by plain HTTP."""
+"""`/v1/rerank`, `/v2/rerank` and `/rerank`, asked by Cohere's own clients and by plain HTTP."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.encoding.fingerprint import model_fingerprint
-from polyencoder.serving.config import Limits
 
 QUERY = "do you have any pets ?"
 DOCUMENTS = ["i have two dogs and a cat .", "i am a teacher .", "hello", "i like to ski ."]
@@ -142,35 +141,3 @@ def test_a_body_that_cannot_be_read_is_said_with_what_to_send(shared, body, caus
     assert answer.status_code == 422
     assert cause in answer.json()["message"]
     assert answer.json()["message"].endswith("send JSON in UTF-8, not compressed")
-
-
-def test_score_takes_one_with_many_or_pairs(serve):
-    client = serve("bi", records=None)
-    score = client.service.engine.ranker.score([QUERY, "hello"], DOCUMENTS[:2]).double().sigmoid()
-    many = client.post("/score", json={"text_1": QUERY, "text_2": DOCUMENTS[:2]}).json()["data"]
-    assert [one["score"] for one in many] == pytest.approx(score[0].tolist(), abs=1e-5)
-    pairs = {"text_1": [QUERY, "hello", QUERY], "text_2": [DOCUMENTS[1], DOCUMENTS[0], DOCUMENTS[0]]}
-    each = client.post("/v1/score", json=pairs).json()["data"]
-    wanted = [score[0, 1], score[1, 0], score[0, 0]]
-    assert [one["score"] for one in each] == pytest.approx([float(one) for one in wanted], abs=1e-5)
-    assert [one["index"] for one in each] == [0, 1, 2]
-    wrong = client.post("/score", json={"text_1": ["a", "b"], "text_2": ["a", "b", "c"]})
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "text_1")
-
-
-def test_the_tokens_of_all_pairs_are_limited_and_a_failing_pair_leaves_nothing_in_the_queue(serve):
-    client = serve("bi", records=None, limits=Limits(tokens=60))
-    few = {"text_1": ["hello", "any pets ?"], "text_2": DOCUMENTS[:2]}
-    assert client.post("/score", json=few).status_code == 200
-    many = {"text_1": [f"hello {n}" for n in range(20)], "text_2": ["i am a teacher ."] * 20}
-    answer = client.post("/score", json=many)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "text_2")
-    assert "at most 60" in answer.json()["message"]
-    assert client.service.engine._model.queued_tokens == 0
-
-
-def test_the_score_of_a_calibrated_model_is_the_probability_among_one(serve, calibrated):
-    client = serve(calibrated, records=None)
-    found = client.post("/score", json={"text_1": QUERY, "text_2": DOCUMENTS}).json()["data"]
-    wanted = [calibrated.rank(QUERY, [one])[0].probability for one in DOCUMENTS]
-    assert [one["score"] for one in found] == pytest.approx(wanted, abs=1e-5)

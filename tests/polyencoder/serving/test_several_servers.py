@@ -103,7 +103,7 @@ def test_servers_over_one_milvus_answer_alike_and_see_each_others_changes(place,
 def test_a_milvus_that_hangs_keeps_the_server_from_nothing_else(make_ranker, tmp_path, port):
     ranker, where = make_ranker("poly"), f"milvus:http://127.0.0.1:{port}#replies"
     limits = Limits(ready_seconds=0.5, seconds=5)
-    config = ServerConfig(model="tiny", index=where, port=0, sessions=str(tmp_path / "sessions"), limits=limits)
+    config = ServerConfig(model="tiny", index=where, port=0, limits=limits)
     asked = {"query": "do you ski ?", "filter": {"about": "pets"}}
     documents = {"query": "do you ski ?", "documents": ["yes .", "no ."]}
     with contextlib.ExitStack() as stack:
@@ -136,7 +136,7 @@ def test_ready_says_what_searches_find_when_milvus_was_away(make_ranker, tmp_pat
     """A Milvus Lite that was started again counts its candidates, and refuses to search them until it loads them."""
     ranker, where = make_ranker("poly"), f"milvus:http://127.0.0.1:{port}#replies"
     asked = {"query": "do you ski ?", "top_k": 3}
-    config = ServerConfig(model="tiny", index=where, port=0, sessions=str(tmp_path / "sessions"))
+    config = ServerConfig(model="tiny", index=where, port=0)
     with contextlib.ExitStack() as stack:
         with milvus_lite(tmp_path / "milvus", port):
             service = Service.of(config, BatchForward(ranker), index=ranker.index(REPLIES, where))

@@ -18,7 +18,6 @@ const EXAMPLE = {
 };
 
 let messages = [];
-let persona = [];
 let dialogue = new AbortController(); // of its requests
 
 async function introduce() {
@@ -124,13 +123,9 @@ async function say(text) {
   if (send.disabled || !text.trim()) return;
   send.disabled = true;
   at("welcome").hidden = true;
-  if (!messages.length) {
-    persona = at("persona").value.split("\n").filter((line) => line.trim());
-    at("persona").disabled = true;
-  }
   const { signal } = dialogue;
   const said = turn("said", text);
-  const asked = { messages: [...messages, { role: "user", content: text }], persona };
+  const asked = { messages: [...messages, { role: "user", content: text }] };
   try {
     const answer = await best("chat", asked, candidatesOf("own"), signal);
     messages = [...asked.messages, { role: "assistant", content: answer.reply }];
@@ -155,7 +150,6 @@ at("again").addEventListener("click", () => {
   dialogue = new AbortController();
   at("say").querySelector("[type=submit]").disabled = false;
   messages = [];
-  at("persona").disabled = false;
   at("dialogue").replaceChildren();
   at("welcome").hidden = false;
   at("message").focus();

@@ -36,11 +36,9 @@ export function onKey(changed) {
 // The best of the index, or of one's own candidates where there are any; for search and for chat. `signal` aborts it.
 export async function best(route, asked, own, signal) {
   if (!own.length) return ask(`v1/${route}`, { ...asked, top_k: SHOWN }, signal);
-  const { messages, persona = [] } = asked;
-  const system = persona.length ? [{ role: "system", content: persona.join("\n") }] : [];
   const start = performance.now();
   const documents = own.map((one) => one.text);
-  const found = await ask("v1/rerank", { messages: [...system, ...messages], documents, top_n: SHOWN }, signal);
+  const found = await ask("v1/rerank", { ...asked, documents, top_n: SHOWN }, signal);
   const measure = info.calibrated ? "probability" : "relevance";
   const results = found.results.map((one) => ({ ...own[one.index], [measure]: one.relevance_score }));
   return { reply: results[0].text, answered: true, results, milliseconds: { request: performance.now() - start } };
