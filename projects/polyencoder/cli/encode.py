@@ -1,10 +1,13 @@
-"""`polyencoder encode`: encodes texts to vectors, for other programs."""
+"""`polyencoder encode`: encodes texts to vectors, for other programs and for `polyencoder index --vectors`."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import field
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -16,11 +19,22 @@ from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import expand
 from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index import candidates_from
+from polyencoder.index import Candidate, Fingerprints, candidates_from
+from polyencoder.index.entries import checked
+from polyencoder.index.precomputed import FINGERPRINTS
+from polyencoder.packages import require
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
 from polyencoder.settings.fields import Count
-from polyencoder.storage.files import check_writable, reporting_write_errors, write_array
+from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors, write_array
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from polyencoder.ranker import Ranker
+
+ROWS_AT_ONCE = 65_536
+"""Candidates that are encoded and written together, as a row group of the Parquet file."""
 
 
 @settings()
@@ -28,7 +42,8 @@ class EncodeSettings(Settings):
     """The vectors that are written, and where."""
 
     out: Annotated[Path, Parameter(alias="-o")]
-    """The .npy file to write: float32, one row per text."""
+    """The file to write, float32: .npy, one row per text; or with --kind candidate .parquet, with the columns id, text,
+    vector and metadata, which polyencoder index --vectors reads."""
     encoder: RankerOrBackbone = field(default_factory=RankerOrBackbone)
     kind: VectorKind = "pooled"
     """pooled: the encoder's pooled output (r_x of a convert model), for other tasks; context or candidate: the vectors
@@ -44,7 +59,7 @@ class EncodeSettings(Settings):
 
 
 def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
-    """Write one vector per text, in order, to a file for numpy.load.
+    """Write one vector per text, in order, to a file for numpy.load or for polyencoder index --vectors.
 
     Args:
         texts: FILE, GLOB or - for standard input: one text per line, or JSON lines, CSV, TSV or Parquet with context or
@@ -52,24 +67,67 @@ def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:
     """
     out = settings.out
     check_place("out", out)
-    if out.suffix != ".npy":
-        raise ConfigError(f"{out}: vectors are written as numpy's .npy; give the file this ending", argument="out")
+    if out.suffix not in (".npy", ".parquet"):
+        raise ConfigError(f"{out}: give the file the ending .npy or .parquet", argument="out")
+    if out.suffix == ".parquet" and settings.kind != "candidate":
+        raise ConfigError(f"{out}: Parquet files have vectors of candidates: give --kind candidate", argument="kind")
     check_writable(out, argument="out", overwrite=settings.overwrite)
     files = expand(texts)
-    read: list[Dialogue] = (
-        [one.text for one in candidates_from(files)]
-        if settings.kind == "candidate"
-        else [one.turns for one in read_questions(files)]
-    )
+    candidates = candidates_from(files) if settings.kind == "candidate" else None
+    if out.suffix == ".parquet":
+        assert candidates is not None
+        require("pyarrow", extra="data")
+        read = [*islice(candidates, ROWS_AT_ONCE)]
+    else:
+        read = [*(read_questions(files) if candidates is None else candidates)]
     if not read:
         raise InputError(f"{', '.join(texts)}: no text in it")
-    vectors = load_encoder(settings.encoder).encode(
-        read,
+    ranker = load_encoder(settings.encoder)
+    with reporting_write_errors(out):
+        if candidates is not None and out.suffix == ".parquet":
+            with atomic_write(out, overwrite=settings.overwrite) as temporary:
+                total, dim = _write_parquet(temporary, chain(read, candidates), ranker, settings=settings)
+        else:
+            dialogues: list[Dialogue] = [one.text if isinstance(one, Candidate) else one.turns for one in read]
+            vectors = _encode(ranker, dialogues, settings=settings)
+            write_array(out, vectors, overwrite=settings.overwrite)
+            total, dim = vectors.shape
+    say(f"{out}: {total:,} vectors of {dim:,} numbers")
+
+
+def _write_parquet(
+    out: Path, candidates: Iterator[Candidate], ranker: Ranker, *, settings: EncodeSettings
+) -> tuple[int, int]:
+    """Writes candidates and their vectors, and the model's fingerprints into the schema; returns the shape."""
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    total, dim, text = 0, ranker.model.dim, pyarrow.string()
+    columns = {"id": text, "text": text, "vector": pyarrow.list_(pyarrow.float32(), dim), "metadata": text}
+    stated = {} if settings.normalize else {FINGERPRINTS: json.dumps(Fingerprints.of(ranker))}
+    with ParquetWriter(out, pyarrow.schema([*columns.items()], metadata=stated)) as file:
+        while block := [_checked(candidate) for candidate in islice(candidates, ROWS_AT_ONCE)]:
+            texts, ids, metadata = zip(*block, strict=True)
+            vectors = _encode(ranker, texts, settings=settings)
+            column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.ravel()), dim)
+            arrays = [pyarrow.array(ids, text), pyarrow.array(texts, text), column, pyarrow.array(metadata, text)]
+            file.write_table(pyarrow.table(arrays, schema=file.schema))
+            total += len(block)
+    return total, dim
+
+
+def _checked(candidate: Candidate) -> tuple[str, str, str | None]:
+    try:
+        return checked(candidate)
+    except ValueError as error:
+        raise InputError(f"{candidate.where}: not a candidate that an index can hold: {error}") from None
+
+
+def _encode(ranker: Ranker, texts: Sequence[Dialogue], *, settings: EncodeSettings) -> np.ndarray[Any, Any]:
+    return ranker.encode(
+        texts,
         kind=settings.kind,
         normalize=settings.normalize,
         batch_size=settings.batch_size,
         progress=settings.progress,
     )
-    with reporting_write_errors(out):
-        write_array(out, vectors, overwrite=settings.overwrite)
-    say(f"{out}: {len(vectors):,} vectors of {vectors.shape[1]:,} numbers")

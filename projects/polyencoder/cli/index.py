@@ -59,8 +59,8 @@ class IndexSettings(Settings):
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
     or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
     vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=1, allow_leading_hyphen=False)] = ()
-    """Candidates whose vectors exist, which are not encoded: FILE or GLOB, comma-separated: Parquet, Arrow or Feather
-    with `text`, `vector`, optionally `id`, and any metadata, or .npy with the candidates in a .jsonl beside it."""
+    """Candidates whose vectors exist, which are not encoded: FILE or GLOB, comma-separated: Parquet or JSON lines with
+    `text`, `vector`, optionally `id`, and any metadata."""
     fingerprint: Annotated[str | None, Needs("vectors"), Without("model")] = None
     """In place of the model that made the vectors: its fingerprint, or a name for an encoder that is not here (default:
     what the files say)."""
@@ -80,7 +80,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
     """
     from polyencoder.index.folder.shards import Share
     from polyencoder.index.open import check_tuning, make_index
-    from polyencoder.index.parts import vectors_from
+    from polyencoder.index.precomputed import vectors_from
 
     share, faiss = Share.from_environment(), settings.faiss
     bad = BadExamples(skip=settings.skip_bad_candidates)
@@ -118,7 +118,7 @@ def _files(settings: IndexSettings, share: Share) -> list[str]:
 
 def _maker(settings: IndexSettings, files: list[str]) -> Ranker | Fingerprints:
     """The model that encodes the candidates or made their vectors, or its fingerprints."""
-    from polyencoder.index.parts import fingerprints_of
+    from polyencoder.index.precomputed import fingerprints_of
 
     stated = fingerprints_of(files) if settings.vectors else None
     if settings.model.model is not None:

@@ -35,7 +35,6 @@ COMMANDS = {
     "inspect": "inspect:inspect",
     "mine": "mine:mine",
     "encode": "encode:encode",
-    "encode-candidates": "encode_candidates:encode_candidates",
     "intents": "intents:intents",
     "export": "export:export",
     "import": "importing:import_model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
+    "encode-candidates": "use encode --kind candidate --out X.parquet, or examples/encode_with_ray.py",
     "map": "python -m benchmarks.reproduce.map in the repository measures the baseline MAP",
     "overlap": "compare the texts of your files with a few lines of your own",
     "tune": "examples/tune.py in the repository searches settings with Optuna",

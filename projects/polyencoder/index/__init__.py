@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from polyencoder.index.meta import Fingerprints
     from polyencoder.index.open import open_index
     from polyencoder.index.options import SearchOptions
-    from polyencoder.index.parts import vectors_from
+    from polyencoder.index.precomputed import vectors_from
     from polyencoder.index.searcher import Searcher
 
 __all__ = [

@@ -25,11 +25,11 @@ from polyencoder.index.federated import FederatedIndex
 from polyencoder.index.folder import FolderIndex, described_folder
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.shards import Share
-from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.milvus import MILVUS, MilvusIndex, described_milvus
 from polyencoder.index.milvus.collection import IndexKind
 from polyencoder.index.postgres import SCHEMES, PostgresIndex, described_postgres, is_postgres
+from polyencoder.index.precomputed import with_vectors
 from polyencoder.storage.temporary import TemporaryFolder
 from polyencoder.text.dialogue import checked_contexts
 

@@ -14,9 +14,9 @@ from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
-from polyencoder.index.given import checked_vector, same_vector
 from polyencoder.index.meta import Fingerprints, Maker, separable
 from polyencoder.index.model import IndexModel
+from polyencoder.index.precomputed import checked_vector, same_vector
 from polyencoder.index.vectors import quantize
 
 ROWS_AT_ONCE = 4096

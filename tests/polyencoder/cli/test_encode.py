@@ -59,7 +59,8 @@ def test_a_pre_trained_encoder_as_it_is(ranker, tmp_path, sentences, make_hf_tok
         (["--model", "MODEL", "--backbone", "b"], ConfigError, "give either --model, a ranker, or --backbone"),
         (["--backbone", "b", "--backend", "onnx"], ConfigError, "backbone is not read with backend: give one of them"),
         (["--model", "MODEL", "--kind", "r_x"], ConfigError, "kind is 'r_x'"),
-        (["--model", "MODEL", "--out", "vectors.txt"], ConfigError, "give the file this ending"),
+        (["--model", "MODEL", "--out", "vectors.txt"], ConfigError, "give the file the ending"),
+        (["--model", "MODEL", "--out", "vectors.parquet"], ConfigError, "give --kind candidate"),
         (["--model", "MODEL", "EMPTY"], InputError, None),
     ],
 )
@@ -69,7 +70,7 @@ def test_what_it_refuses(ranker, tmp_path, monkeypatch, arguments, error, messag
     given = [str(tmp_path / "model") if one == "MODEL" else one for one in arguments if one != "EMPTY"]
     with pytest.raises(error, match=message or "no text in it"):
         run(tmp_path, *given)
-    assert not list(tmp_path.glob("*.npy"))
+    assert not [*tmp_path.glob("*.npy"), *tmp_path.glob("*.parquet")]
 
 
 def test_a_file_that_is_there_is_kept(ranker, tmp_path):

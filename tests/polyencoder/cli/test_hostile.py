@@ -86,7 +86,7 @@ def test_torchs_advice_to_run_a_file_is_not_passed_on(command, refused):
     ("command", "expected"),
     [
         (instead(INSPECT, "texts.txt", "empty.txt"), "empty.txt: no candidate in it"),
-        (["encode-candidates", "-m", "MODEL", "--input", "empty.txt", "--output", "parts"], "the input is empty"),
+        (["encode", "-m", "MODEL", "--kind", "candidate", "empty.txt", "--out", "x.parquet"], "no text in it"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

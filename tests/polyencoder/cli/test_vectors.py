@@ -1,4 +1,4 @@
-"""`polyencoder index --vectors` and `encode-candidates`: vectors that exist, from files into an index."""
+"""`polyencoder encode --out X.parquet` and `index --vectors`: vectors that exist, from files into an index."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def place(tmp_path, make_ranker, sentences, monkeypatch):
     make_ranker("poly", seed=1).save_pretrained("other")
     records = [{"id": f"r{i}", "text": text, "n": i} for i, text in enumerate(sentences)]
     (tmp_path / "some.jsonl").write_text("\n".join(map(json.dumps, records)))
-    np.save("some.npy", ranker.encode_candidates(sentences).numpy())
+    vectors = ranker.encode_candidates(sentences).tolist()
+    rows = [record | {"vector": vector} for record, vector in zip(records, vectors, strict=True)]
+    (tmp_path / "vectors.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "vectors.npy").touch()
     return tmp_path
 
 
@@ -35,31 +38,50 @@ def search(*arguments) -> list[dict]:
 
 def test_no_encoding(place, make_ranker, sentences):
     ranker = make_ranker("poly")
-    said = run_command("index", "--vectors", "some.npy", "--model", "model", "--out", "index").stdout
+    said = run_command("index", "--vectors", "vectors.jsonl", "--model", "model", "--out", "index").stdout
     assert said == f"index: {len(sentences)} candidates\n"
     ranker.index(candidates_from("some.jsonl"), "encoded", model_name="model")
     assert search("--index", "index") == search("--index", "encoded")
     stored = FolderIndex.open("index", ranker).vectors.take(torch.arange(len(sentences)))
-    assert (stored.numpy() == np.load("some.npy")).all()
-    run_command("index", "--vectors", "some.npy", "--fingerprint", "theirs", "--out", "foreign")
+    expected = [json.loads(line)["vector"] for line in (place / "vectors.jsonl").read_text().splitlines()]
+    assert (stored.numpy() == np.float32(expected)).all()
+    run_command("index", "--vectors", "vectors.jsonl", "--fingerprint", "theirs", "--out", "foreign")
     assert "model: not known (foreign encoder, fingerprint theirs)" in run_command("index", "--info", "foreign").stdout
+
+
+def test_vectors_that_encode_wrote(place, sentences, monkeypatch):
+    """Its file names the model, and is the index that encodes the candidates itself, with their metadata."""
+    monkeypatch.setattr("polyencoder.cli.encode.ROWS_AT_ONCE", 3)
+    encode = ["encode", "some.jsonl", "--kind", "candidate", "--no-progress", "--out", "some.parquet"]
+    said = run_command(*encode, "--model", "model")
+    assert said.stdout == f"some.parquet: {len(sentences)} vectors of 16 numbers\n"
+    run_command("index", "--vectors", "some.parquet", "--out", "index")
+    run_command("index", "--candidates", "some.jsonl", "--model", "model", "--out", "encoded")
+    for hit, expected in zip(search("--index", "index"), search("--index", "encoded"), strict=True):
+        assert hit | {"score": 0} == expected | {"score": 0}
+        assert hit["score"] == pytest.approx(expected["score"], rel=1e-5)
+    command = ["index", "--vectors", "some.parquet", "--out", "other_index"]
+    command_fails(PolyencoderError, "made by another model", *command, "--model", "other")
+    run_command(*encode, "--model", "model", "--normalize", "--overwrite")
+    command_fails(PolyencoderError, "do not say which encoder", *command)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--vectors", "some.npy"], "the files do not say which encoder made the vectors"),
+        (["--vectors", "vectors.jsonl"], "the files do not say which encoder made the vectors"),
         (
-            ["--vectors", "some.npy", "--model", "other"],
-            r"some\.npy, row 1: its vector is not the model's vector of its text",
+            ["--vectors", "vectors.jsonl", "--model", "other"],
+            r"vectors.jsonl, line 1: its vector is not the model's vector of its text",
         ),
-        (["--vectors", "some.npy", "--model", "model", "--fingerprint", "x"], "fingerprint is not read with"),
-        (["--vectors", "some.npy", "--model", "model", "--workers", "2"], "nothing is encoded"),
-        (["--vectors", "none.npy", "--fingerprint", "x"], "no such file"),
-        (["--vectors", "some.jsonl", "--fingerprint", "x"], r"some\.jsonl: vectors are read from \.parquet"),
+        (["--vectors", "vectors.jsonl", "--model", "model", "--fingerprint", "x"], "fingerprint is not read with"),
+        (["--vectors", "vectors.jsonl", "--model", "model", "--workers", "2"], "nothing is encoded"),
+        (["--vectors", "none.jsonl", "--fingerprint", "x"], "no such file"),
+        (["--vectors", "some.jsonl", "--fingerprint", "x"], r"some\.jsonl, line 1: has no vector"),
+        (["--vectors", "vectors.npy", "--fingerprint", "x"], r"vectors are read from a column `vector`"),
         (["--candidates", "some.jsonl"], "give --model, which encodes the candidates"),
         (["--candidates", "some.jsonl", "--model", "model", "--fingerprint", "x"], "fingerprint is"),
-        (["--candidates", "some.jsonl", "--model", "model", "--vectors", "some.npy"], "candidates is"),
+        (["--candidates", "some.jsonl", "--model", "model", "--vectors", "vectors.jsonl"], "candidates is"),
         (["--model", "model"], "give --candidates, which are encoded, or --vectors"),
     ],
 )

@@ -46,10 +46,10 @@ from polyencoder.index.folder.files import (
     explained,
     locked,
 )
-from polyencoder.index.folder.given import GivenShards
+from polyencoder.index.folder.precomputed import PrecomputedShards
 from polyencoder.index.folder.shards import Share, encode_here, encode_in_processes, missing_shards, shards_of
-from polyencoder.index.given import with_vectors
 from polyencoder.index.meta import Fingerprints, IndexMeta, separable
+from polyencoder.index.precomputed import with_vectors
 from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
@@ -91,7 +91,7 @@ def build_index(
     Raises:
         ConfigError: a setting is out of range, or FAISS's parameters do not fit the candidates.
         InputError: there are no candidates, one is invalid, different candidates have the same id, a vector is not this
-            model's (see `index.given.with_vectors`), or the folder holds something else or cannot be written.
+            model's (see `index.precomputed.with_vectors`), or the folder holds something else or cannot be written.
         PolyencoderError: a process that shares the work has ended early.
     """
     folder, options = Path(folder), replace(options or IndexOptions(), **changes)
@@ -131,9 +131,9 @@ def build_index(
         if first:
             stack.enter_context(_there(folder))
             stack.enter_context(locked(folder))
-        given = None if dim is None else GivenShards(folder, plan)
+        precomputed = None if dim is None else PrecomputedShards(folder, plan)
         if first:
-            plan = _entered(folder, records, plan, given, options, ranker=ranker, progress=progress)
+            plan = _entered(folder, records, plan, precomputed, options, ranker=ranker, progress=progress)
         else:
             plan = _awaited(folder, plan, ranker=ranker)
         if (folder / DATABASE).exists():
@@ -141,7 +141,7 @@ def build_index(
         with explained(folder):
             check_no_links(folder)
             shards = share.of(missing_shards(folder, plan), shard_size=shard_size)
-            if given is not None and shards:
+            if precomputed is not None and shards:
                 raise InputError(f"{folder}: damaged, a file of vectors is missing; remove the folder")
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
             with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:
@@ -174,7 +174,7 @@ def _entered(
     folder: Path,
     candidates: Iterator[Candidate],
     plan: IndexMeta,
-    given: GivenShards | None,
+    precomputed: PrecomputedShards | None,
     options: IndexOptions,
     *,
     ranker: TextRanker | Fingerprints,
@@ -213,23 +213,23 @@ def _entered(
         with explained(folder):
             _remove_all(folder)
             path = stack.enter_context(atomic_write(folder / UNFINISHED))
-            if given is not None:
-                stack.enter_context(given)  # closed before the database, which relies on its files, is renamed
+            if precomputed is not None:
+                stack.enter_context(precomputed)  # closed before the database, which relies on its files, is renamed
             connection = stack.enter_context(closing(connect_to_fill(path, words=options.words)))
             connection.execute("BEGIN")
         catalogue, entries = Catalogue(connection, folder), 0
         for candidate in read():  # errors of the iterable are the caller's
             with explained(folder):
                 entries += catalogue.put(candidate)
-                if given is not None:
-                    given.put(catalogue.row_of(candidate.text), candidate)
+                if precomputed is not None:
+                    precomputed.put(catalogue.row_of(candidate.text), candidate)
         if entries == 0:
             raise InputError(f"{folder}: not made, as there are no candidates: the input is empty")
         check_faiss(catalogue.rows)
         with explained(folder):
             catalogue.create_indexes()
-            if given is not None:
-                given.flush()
+            if precomputed is not None:
+                precomputed.flush()
             plan = replace(plan, rows=catalogue.rows, entries=entries, candidates=digest.hexdigest())
             catalogue.describe(plan.to_json())
             connection.execute("COMMIT")

@@ -10,7 +10,7 @@ import torch
 
 import polyencoder.index.folder.build as build_module
 import polyencoder.index.folder.encoding as encoding_module
-import polyencoder.index.folder.given as given_module
+import polyencoder.index.folder.precomputed as precomputed_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index import Fingerprints, FolderIndex, build_index, open_index
 from polyencoder.index.entries import Candidate
@@ -57,8 +57,8 @@ MOMENTS = [
     (os, "replace", 3),
     (os, "replace", 4),
     (os, "replace", 5),
-    (given_module, "write_vectors", 1),
-    (given_module, "write_vectors", 3),
+    (precomputed_module, "write_vectors", 1),
+    (precomputed_module, "write_vectors", 3),
     (build_module, "_finish", 1),
     (build_module, "fsync", 1),
 ]

@@ -1,7 +1,8 @@
-"""Writes given vectors of candidates into the shards of a new index folder."""
+"""Writes precomputed vectors of candidates into the shards of a new index folder."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,23 @@ import torch
 
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate
-from polyencoder.index.given import same_vector
 from polyencoder.index.meta import IndexMeta
+from polyencoder.index.precomputed import same_vector
 from polyencoder.index.vectors import MappedFile, map_file, quantize, write_vectors
 
 
-class GivenShards:
+class PrecomputedShards:
     """Collects the vectors of a catalogue's rows while it is filled. One shard is in memory; the others are files.
 
     As a context manager, removes the files after an error.
     """
 
     def __init__(self, folder: Path, plan: IndexMeta) -> None:
-        self._folder = folder
-        self._plan = plan
-        self._shard: list[np.ndarray[Any, Any]] = []
-        self._texts: list[str] = []
+        self._folder, self._plan = folder, plan
+        self._shard: list[Candidate] = []
         self._files: list[MappedFile] = []
 
-    def __enter__(self) -> GivenShards:
+    def __enter__(self) -> PrecomputedShards:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -42,14 +41,16 @@ class GivenShards:
         Raises InputError if the text had another vector before, or if this one is too large for the dtype.
         """
         assert candidate.vector is not None
-        size = self._plan.shard_size
-        first = size * len(self._files)
-        if row == first + len(self._texts):
-            self._shard.append(candidate.vector)
-            self._texts.append(candidate.text)
-            if len(self._texts) == size:
+        shard, place = divmod(row, self._plan.shard_size)
+        if (shard, place) == (len(self._files), len(self._shard)):
+            self._shard.append(candidate)
+            if len(self._shard) == self._plan.shard_size:
                 self.flush()
-        elif not self._is_known(row, candidate):
+            return
+        known = self._shard[place].vector if shard == len(self._files) else _vector(self._files[shard], place)
+        assert known is not None
+        # int8 may change a vector by more than 1 %, and changes an equal one alike
+        if not same_vector(known, candidate.vector) and not same_vector(known, _vector(self._rounded([candidate]), 0)):
             raise InputError(
                 f"{candidate.where or repr(candidate.id)}: its text, {candidate.text!r:.60}, occurred before with "
                 "another vector; an index has one vector per text"
@@ -57,26 +58,17 @@ class GivenShards:
 
     def flush(self) -> None:
         """Writes the last shard."""
-        if not self._texts:
+        if not self._shard:
             return
         first, plan = self._plan.shard_size * len(self._files), self._plan
-        stored = quantize(torch.from_numpy(np.stack(self._shard)), plan.dtype, texts=self._texts)
-        path = write_vectors(self._folder, first, *stored, tag=plan.build)
+        path = write_vectors(self._folder, first, *self._rounded(self._shard)[:2], tag=plan.build)
         self._files.append(map_file(path, dim=plan.dim, dtype=plan.dtype))
-        self._shard, self._texts = [], []
+        self._shard = []
 
-    def _is_known(self, row: int, candidate: Candidate) -> bool:
-        """Whether a row has its vector, or one that a file would hold alike: int8 may change it by more than 1 %."""
-        vector = candidate.vector
-        assert vector is not None
-        shard, place = divmod(row, self._plan.shard_size)
-        if shard == len(self._files):
-            return same_vector(self._shard[place], vector)
-        known = _vector(self._files[shard], place)
-        if same_vector(known, vector):
-            return True
-        rounded = quantize(torch.from_numpy(vector[None]), self._plan.dtype, texts=[candidate.text])
-        return same_vector(known, _vector(MappedFile(*rounded), 0))
+    def _rounded(self, candidates: Sequence[Candidate]) -> MappedFile:
+        vectors = np.stack([candidate.vector for candidate in candidates if candidate.vector is not None])
+        texts = [candidate.text for candidate in candidates]
+        return MappedFile(*quantize(torch.from_numpy(vectors), self._plan.dtype, texts=texts))
 
 
 def _vector(file: MappedFile, place: int) -> np.ndarray[Any, Any]:

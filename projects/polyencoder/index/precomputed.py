@@ -1,0 +1,184 @@
+"""Precomputed vectors of candidates: reads them from files, checks them, and compares a few with the model's."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
+from polyencoder.encoding.encode import encode_candidates
+from polyencoder.encoding.protocol import TextRanker
+from polyencoder.errors import InputError, first_line
+from polyencoder.index.candidates import candidate_of, plain
+from polyencoder.index.entries import Candidate
+from polyencoder.index.meta import Fingerprints, separable
+from polyencoder.packages import require
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+FINGERPRINTS = b"polyencoder_fingerprints"
+"""The key in the metadata of a Parquet file's schema: the JSON of the encoder's `Fingerprints`."""
+SAMPLE = 8  # candidates whose texts the model encodes for comparison
+MIN_COSINE = 0.98  # of the model's vector and the precomputed one: float16 and bfloat16 reach 0.999
+TOLERANCE = 0.01  # relative tolerance of lengths, and of vectors of one text
+
+
+def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
+    """Yields the candidates of Parquet or JSON lines files with their vectors, float32 [dim], in order.
+
+    Fields are those of `candidates_from`, and `vector`, a list of numbers.
+
+    Raises:
+        InputError: a file of another format, at once; while reading, a file that cannot be read; and, unless `bad`
+            handles it, a candidate as in `candidates_from`, or a vector that is missing, of another dimension than the
+            first one, not finite, or zero. It names the file and the row, the first being 1.
+    """
+    files = expand(paths)
+    for path in files:
+        if format_of(path) not in ("jsonl", "parquet"):
+            raise InputError(
+                f"{path}: vectors are read from a column `vector` of .parquet or .jsonl files: write them beside the "
+                "texts into one"
+            )
+
+    def read() -> Iterator[Candidate]:
+        dim = None
+        for where, record in chain.from_iterable(records(path, bad=bad) for path in files):
+            vector = record.pop("vector", None)
+            try:
+                candidate = checked_vector(candidate_of(plain(record), where=where)._replace(vector=vector), dim=dim)
+            except InputError as error:
+                bad(error)
+                continue
+            dim = dim or len(candidate.vector)  # type: ignore[arg-type]
+            yield candidate
+
+    return read()
+
+
+def fingerprints_of(paths: Paths) -> Fingerprints | None:
+    """The fingerprints that Parquet files name for their vectors; None if no file names any.
+
+    Raises InputError if they differ.
+    """
+    known: tuple[str, Fingerprints] | None = None
+    for path in expand(paths):
+        if format_of(path) != "parquet":
+            continue
+        try:
+            schema = require("pyarrow.parquet", extra="data").read_schema(path)
+            if (written := (schema.metadata or {}).get(FINGERPRINTS)) is None:
+                continue
+            stated = Fingerprints(*map(str, json.loads(written)))
+        except (require("pyarrow", extra="data").ArrowException, OSError, ValueError, TypeError) as error:
+            raise InputError(f"{path}: not Parquet, or damaged ({first_line(error)})") from None
+        if known is not None and not stated.fits(known[1]):
+            raise InputError(
+                f"{path}: its vectors come from another encoder ({stated.model}) than those of {known[0]} "
+                f"({known[1].model}); an index needs the vectors of one encoder"
+            )
+        known = known or (path, stated)
+    return None if known is None else known[1]
+
+
+def with_vectors(
+    candidates: Iterator[Candidate], ranker: TextRanker | Fingerprints
+) -> tuple[Iterator[Candidate], int | None]:
+    """Returns the candidates, with float32 vectors [dim] if the first has one, and dim; None if texts are encoded.
+
+    The vectors of the first few candidates are compared with those that the model computes; if the model's vectors are
+    normalized, all others must be, too.
+
+    Raises:
+        InputError: only some have a vector, or none has one and there is no model; while reading, also a vector of
+            another dimension, not finite, zero, or not the model's. It names the candidate's place.
+    """
+    first = next(candidates, None)
+    candidates = chain([] if first is None else [first], candidates)
+    if first is not None and first.vector is not None:
+        if isinstance(ranker, Fingerprints):
+            dim = len(checked_vector(first).vector)  # type: ignore[arg-type]
+            return (checked_vector(candidate, dim=dim) for candidate in candidates), dim
+        return _of_model(candidates, ranker), separable(ranker).dim
+    if isinstance(ranker, Fingerprints):
+        if first is None:
+            raise InputError("no index was made, as there are no candidates: the input is empty")
+        raise InputError(f"{_where(first)}has no vector, and there is no model to encode its text")
+    return map(_check_without_vector, candidates), None
+
+
+def checked_vector(candidate: Candidate, *, dim: int | None = None, length: float | None = None) -> Candidate:
+    """Returns the candidate with its vector as float32 [dim], whose norm must be about `length`, if not None.
+
+    Raises InputError for one that cannot be used.
+    """
+    value: Any = candidate.vector
+    if value is None:
+        raise InputError(f"{_where(candidate)}has no vector; either all candidates bring theirs, or none does")
+    try:
+        with np.errstate(all="ignore"):  # to infinity, which is an error below
+            array = value.float().cpu() if isinstance(value, torch.Tensor) else value
+            vector: np.ndarray[Any, Any] = np.ascontiguousarray(array, dtype=np.float32)
+            square = float(np.vdot(vector, vector))
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"{_where(candidate)}its vector is {value!r:.60}; it must be numbers") from None
+    problem = ""
+    if np.ndim(array) != 1 or not len(vector):
+        problem = f"has the shape {list(np.shape(array))}; it must be [dim]"
+    elif dim is not None and len(vector) != dim:
+        problem = f"has {len(vector):,} numbers, not {dim:,}"
+    elif not np.isfinite(square):
+        problem = "is not finite (inf or nan), or too large for float32"
+    elif square == 0:
+        problem = "is zero"
+    elif length is not None and abs(square**0.5 - length) > TOLERANCE * length:
+        problem = f"has the length {square**0.5:.4g}; the model's have {length:.4g}"
+    if problem:
+        raise InputError(f"{_where(candidate)}its vector {problem}")
+    return candidate._replace(vector=vector)
+
+
+def same_vector(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
+    """Whether two vectors are equal except for rounding, including that of index files."""
+    return bool(np.linalg.norm(one - other) <= TOLERANCE * np.linalg.norm(one))
+
+
+def _check_without_vector(candidate: Candidate) -> Candidate:
+    if candidate.vector is not None:
+        raise InputError(f"{_where(candidate)}has a vector; either all candidates bring theirs, or none does")
+    return candidate
+
+
+def _of_model(candidates: Iterator[Candidate], ranker: TextRanker) -> Iterator[Candidate]:
+    dim, length = separable(ranker).dim, None
+    first = [checked_vector(candidate, dim=dim) for candidate in islice(candidates, SAMPLE)]
+    if sample := [candidate for candidate in first if isinstance(candidate.text, str) and candidate.text.strip()]:
+        length = _model_length(ranker, sample)
+    for candidate in chain(first, candidates):
+        yield checked_vector(candidate, dim=dim, length=length)
+
+
+def _model_length(ranker: TextRanker, sample: list[Candidate]) -> float | None:
+    """The length of the model's vectors; None if lengths differ. InputError for a vector that is not the model's."""
+    texts = [candidate.text for candidate in sample]
+    encoded = encode_candidates(separable(ranker), ranker.text, texts, remember=False).float().cpu().numpy()
+    lengths = np.linalg.norm(encoded, axis=1)
+    for candidate, vector, length in zip(sample, encoded, lengths, strict=True):
+        assert candidate.vector is not None
+        cosine = float(candidate.vector @ vector / (np.linalg.norm(candidate.vector) * length))
+        if not cosine >= MIN_COSINE:
+            raise InputError(
+                f"{_where(candidate)}its vector is not the model's vector of its text (their cosine is "
+                f"{cosine:.3f}); give the model that made the vectors, or its fingerprint instead of a model"
+            )
+    return float(lengths[0]) if np.ptp(lengths) <= 1e-3 * lengths[0] else None
+
+
+def _where(candidate: Candidate) -> str:
+    return f"{candidate.where or f'the candidate {candidate.id!r:.60}'}: "
