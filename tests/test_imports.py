@@ -13,7 +13,7 @@ LIBRARY = ROOT / "projects" / "polyencoder"
 # The floors of the house, from the cellar up. An import names a module of its own floor or of one below. A name here
 # covers the modules below it, unless these have a floor of their own.
 FLOORS = (
-    ("config", "errors", "checks", "packages", "processor", "lazy", "html"),
+    ("config", "errors", "checks", "packages", "processor", "lazy"),
     ("storage", "settings.base", "settings.fields", "settings.messages", "settings.yaml_file"),
     ("hub",),
     ("text", "data"),
@@ -21,7 +21,7 @@ FLOORS = (
     ("modeling",),
     ("encoding",),
     ("checkpoint",),
-    ("importing", "calibration"),
+    ("importing", "calibration", "pictures"),
     ("index",),
     ("settings",),  # those of commands
     ("evaluation",),
@@ -29,7 +29,7 @@ FLOORS = (
     ("ranked", "loading", "ranker", "selector", "inspection", "inspection_page"),
     ("training",),
     ("pretraining",),
-    ("serving", "adapters", "runtime", "report", "intents", "distributed"),
+    ("serving", "adapters", "runtime", "intents", "distributed"),
     ("cli",),
 )
 

@@ -7,6 +7,7 @@ import re
 from polyencoder.inspection import Inspection
 from polyencoder.inspection_page import inspection_page
 from polyencoder.ranked import Ranked
+from tests.html_page import Page
 
 RANKED = [Ranked(1, "<b>yes</b>", 2.0), Ranked(0, "no", 1.0)]
 
@@ -35,3 +36,12 @@ def test_a_model_without_weights_says_why():
     page = inspection_page(Inspection("cross-encoder", ["hi"], RANKED, "it has none"))
     assert heats(page) == []
     assert "<p>it has none</p>" in page
+
+
+def test_a_page_escapes_what_it_shows_and_can_be_written():
+    markup = "</title></style><script>alert(1)</script>&amp;"
+    made = inspection_page(Inspection(f"{markup}\udcff", [markup], RANKED, objectives={markup: [1.0, 2.0]}))
+    page = Page(made.encode().decode())
+    assert page.words.count(markup) == 2
+    assert "script" not in {tag for tag, _ in page.tags}
+    assert page.loads == []

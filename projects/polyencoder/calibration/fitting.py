@@ -113,14 +113,6 @@ def fit(
     )
 
 
-def reliability_of(calibration: Calibration, observations: Observations, *, unanswerable: float = 0.5) -> Reliability:
-    """How reliable a calibration's probabilities are on examples, each asked with and without its right ones."""
-    asked = _both(observations, unanswerable=unanswerable)
-    return reliability(
-        _first_probabilities(calibration, asked.observations), asked.observations.right[:, 0], asked.weights
-    )
-
-
 def _first_probabilities(calibration: Calibration, observations: Observations) -> Tensor:
     """The probability of each example's best candidate, [n]."""
     found = calibration.probabilities(observations.scores.numpy(), among=observations.among.numpy())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from dataclasses import field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -23,7 +24,7 @@ from polyencoder.index.hybrid import Scaled
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Files, Needs, OneIndex, Without
-from polyencoder.storage.files import check_writable
+from polyencoder.storage.files import check_writable, write_text
 
 if TYPE_CHECKING:
     from polyencoder.calibration.fitting import Fit
@@ -70,6 +71,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     """
     from polyencoder.calibration.fitting import check_fit, fit
     from polyencoder.evaluation.observe import observe, observe_search
+    from polyencoder.export.metadata import without_folder
     from polyencoder.index.open import open_index
     from polyencoder.index.searcher import Searcher
 
@@ -120,7 +122,9 @@ def calibrate(settings: CalibrateSettings) -> None:
     )
     among = round(observations.among.double().mean().item())
     today = datetime.date.today().isoformat()
-    own = replace(fitted.calibration, fitted_on=FittedOn(data, len(examples), among, today, index))
+    published = without_folder(data), without_folder(index)  # the file goes where the model goes
+    fitted_on = FittedOn(published[0], len(examples), among, today, published[1])
+    own = replace(fitted.calibration, fitted_on=fitted_on)
     if weight is not None:
         own = replace(own, vector_weight=weight.weight)
     elif index is not None and ordering.calibration is not None:
@@ -135,8 +139,33 @@ def calibrate(settings: CalibrateSettings) -> None:
     if searcher is not None and (said := left_out(searcher)):
         say(said)
     say(f"{calibration_file(calibrated, of=ordering)}: written, for {_use(own)}")
+    _show_on_card(Path(calibrated), fitted, own)
     if beside := next((one for one in (kept, kept.index) if one is not None and one.fitted_on != own.fitted_on), None):
         say(f"the one for {_use(beside)} is kept beside it")
+
+
+def _show_on_card(folder: Path, fitted: Fit, own: Calibration) -> None:
+    """Writes the calibration into the card of a model folder, with a picture of its reliability."""
+    from polyencoder.checkpoint import holds_encoder
+    from polyencoder.export.card import with_calibration
+    from polyencoder.export.folder import README
+    from polyencoder.pictures import RELIABILITY, draw_reliability
+
+    card = folder / README
+    if not card.is_file() or holds_encoder(folder):  # whose card is another package's
+        return
+    try:
+        draw_reliability(fitted.after, folder / RELIABILITY)
+    except ConfigError as error:
+        say(f"the card has no picture: {error}", err=True)
+    facts = (
+        f"Probabilities for {_use(own)}: calibration error {fitted.after.error:.4f}, Brier score "
+        f"{fitted.after.brier:.4f}, out of fold. Temperature {own.temperature:.4g}, none {own.none:.4g}."
+    )
+    if own.threshold is not None:
+        facts += f" Above {own.threshold:.4f}, {own.precision:.0%} of the answers are right."
+    pictured = (folder / RELIABILITY).is_file()
+    write_text(card, with_calibration(card.read_text(encoding="utf-8"), facts, pictured=pictured))
 
 
 def _weight_report(fitted: WeightFit) -> str:

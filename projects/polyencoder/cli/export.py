@@ -50,7 +50,7 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
         folder: The folder to write: a new one, or an earlier export.
     """
     from polyencoder.checkpoint import holds_encoder
-    from polyencoder.export.card import read_run, trained_dims
+    from polyencoder.export.card import copy_pictures, read_run, trained_dims
     from polyencoder.export.folder import EXPORTED, README, export_folder
     from polyencoder.ranker import Ranker
     from polyencoder.training.folder import RECORD
@@ -81,6 +81,8 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
         int8=settings.int8,
         examples=examples,
     )
+    if earlier_card and whole:
+        copy_pictures(card.parent, folder)
     for path in (folder / name for name in sorted(EXPORTED)):
         if path.is_file():
             say(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")

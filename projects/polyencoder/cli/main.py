@@ -26,7 +26,6 @@ from polyencoder.packages import versions_line
 COMMANDS = {
     "train": "train:train",
     "evaluate": "evaluate:evaluate",
-    "report": "report:report",
     "index": "index:index",
     "search": "search:search",
     "serve": "serve:serve",

@@ -6,6 +6,7 @@ COMMANDS: dict[str, str] = {
     "encode-candidates": "use encode --kind candidate --out X.parquet, or examples/encode_with_ray.py",
     "map": "python -m benchmarks.reproduce.map in the repository measures the baseline MAP",
     "overlap": "compare the texts of your files with a few lines of your own",
+    "report": "the README.md of a run's folder has its measures, curve and worst errors",
     "tune": "examples/tune.py in the repository searches settings with Optuna",
 }
 """Each removed command's replacement, a sentence without its full stop."""

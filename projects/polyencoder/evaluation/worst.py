@@ -26,7 +26,7 @@ class WorstError:
 
 
 def worst_errors(
-    examples: Sequence[Example], scores: Mapping[int, Tensor], *, count: int = 20, most_above: int = 3
+    examples: Sequence[Example], scores: Mapping[int, Tensor], *, count: int, most_above: int = 3
 ) -> list[WorstError]:
     """The errors with the lowest ranks of the right response, worst first; of equal ranks those that lose by more.
 

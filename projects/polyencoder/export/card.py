@@ -1,15 +1,17 @@
 """The model card of an exported ranker: architecture, training, results, usage.
 
 Facts alone, from the model and from what ParlAI keeps beside a model file (`X.opt`, `X.valid`, `X.test` and
-`X.trainstats`). Unknown facts are left out. Paths are cut to their last part.
+`X.trainstats`). Unknown facts are left out, private paths are cut to their last part, and markup in texts is escaped.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,11 @@ from typing import Any
 from polyencoder.config import PROMPTS, TextConfig
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.evaluation.names import main_measures
+from polyencoder.evaluation.worst import WorstError
 from polyencoder.export.metadata import SPLITS, front_matter, hub_dataset, hub_id, renamed, results, without_folder
 from polyencoder.modeling.families import FAMILIES
 from polyencoder.packages import versions_line
+from polyencoder.pictures import CURVE, RELIABILITY
 
 # What of a training matters to a reader, when the options do not say which of them were given
 _FLAGS = (
@@ -31,10 +35,12 @@ _FLAGS = (
 )
 _NOT_OF_CONVERT = ("history_size", "fp16", "backbone", "type_optimization")  # flags that `-m convert` does not have
 _LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
-_BAR = "\\|"  # in a cell
 TASK = "text-ranking"
 """The hub's name of what rankers do."""
 _LOADED = re.compile(r'^(ranker = Ranker\.from_pretrained\()"([^"]*)"', re.M)
+_LINE_ENDS = re.compile(r"[\r\n\v\f\x85\u2028\u2029]+")
+_SHOWN = 200  # characters of a text
+_BAR = "\\|"  # in a cell
 _NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
 
 
@@ -116,7 +122,14 @@ def trained_dims(run: TrainingRun, card: str | None) -> set[int]:
 
 
 def model_card(
-    ranker: TextRanker, *, name: str, run: TrainingRun | None = None, dtype: str = "float32", graphs: str = ""
+    ranker: TextRanker,
+    *,
+    name: str,
+    run: TrainingRun | None = None,
+    dtype: str = "float32",
+    graphs: str = "",
+    curve: bool = False,
+    worst: Sequence[WorstError] = (),
 ) -> str:
     """Writes the README.md of a model folder.
 
@@ -125,8 +138,10 @@ def model_card(
         run: its training, if that is known.
         dtype: of the weights in the folder.
         graphs: in which precisions it has ONNX graphs, "float32" or "float32 and int8"; empty for none.
+        curve: whether the folder has the picture of the learning curve.
+        worst: its worst errors on validation data.
     """
-    run = run or TrainingRun()
+    run, name = run or TrainingRun(), _name(name)
     config = ranker.model.config
     kind, described = ranker.model.title, ranker.model.describe()
     architecture, encoder = described.pop("architecture"), described.pop("encoder")
@@ -150,13 +165,15 @@ def model_card(
     }
     parts = [
         _metadata(run, name=name, tags=["response-selection", "dialogue", kind.lower()]),
-        f"# {name}",
+        f"# {text(name)}",
         f"A {kind} that ranks replies to a dialogue"
-        + (f", trained on the ParlAI task `{run.task}`." if run.task else "."),
-        table(("", ""), ((label, value) for label, value in facts.items() if value)),
+        + (f", trained on the ParlAI task {code(run.task)}." if run.task else "."),
+        table(("", ""), ((label, text(value)) for label, value in facts.items() if value)),
         "## Use",
         _usage(ranker, name=name),
         *_results(run),
+        *([f"![Loss, R@1 and learning rate over the updates]({CURVE})"] if curve else []),
+        *_worst(worst),
         *_training(run),
         "## Versions",
         f"{versions_line()}.",
@@ -169,18 +186,38 @@ def updated_card(card: str, ranker: TextRanker, *, name: str, dtype: str = "floa
 
     Everything else stays, including what people wrote. The arguments are those of `model_card`.
     """
-    named = _LOADED.search(card)
+    named, name = _LOADED.search(card), _name(name)
     rows = [("parameters", ranker.model.describe_weights(dtype)), *([("ONNX graphs", graphs)] if graphs else [])]
     lines: list[str] = []
     for line in card.splitlines():
         if line.startswith("| parameters |"):
             lines += map(_row, rows)
-        elif named and line == f"# {named[2]}":
-            lines.append(f"# {name}")
+        elif named and line == f"# {text(named[2])}":
+            lines.append(f"# {text(name)}")
         elif not line.startswith("| ONNX graphs |"):
             lines.append(line)
-    text = "\n".join(lines) + "\n"
-    return renamed(_LOADED.sub(lambda found: f'{found[1]}"{name}"', text), name=name)
+    made = "\n".join(lines) + "\n"
+    return renamed(_LOADED.sub(lambda found: f'{found[1]}"{name}"', made), name=name)
+
+
+def copy_pictures(source: Path, folder: Path) -> None:
+    """Copies the pictures of a card, for one that `updated_card` has made."""
+    for name in (CURVE, RELIABILITY):
+        if (source / name).is_file():
+            shutil.copyfile(source / name, folder / name)
+
+
+def with_calibration(card: str, facts: str, *, pictured: bool) -> str:
+    """A card with a section about the model's calibration, which replaces an earlier one.
+
+    `pictured`: whether the folder has the picture of its reliability.
+    """
+    picture = f"\n\n![Share of right answers against their probability]({RELIABILITY})" if pictured else ""
+    section = f"## Calibration\n\n{text(facts)}{picture}\n\n"
+    if (there := re.search(r"^## Calibration\n.*?(?=^## |\Z)", card, re.M | re.S)) is None:
+        there = re.search(r"(?=^## (Worst errors|Training|Versions)$)|\Z", card, re.M)
+        assert there is not None
+    return f"{card[: there.start()].rstrip()}\n\n{section}{card[there.end() :]}".rstrip() + "\n"
 
 
 def _metadata(run: TrainingRun, *, name: str, tags: Iterable[str]) -> str:
@@ -240,15 +277,33 @@ def _results(run: TrainingRun) -> list[str]:
     names = list(dict.fromkeys(name for report in run.metrics.values() for name in report))
     if not names:
         return []
-    rows = ([part, *(_number(report.get(name)) for name in names)] for part, report in run.metrics.items())
+    rows = ([text(part), *(_number(report.get(name)) for name in names)] for part, report in run.metrics.items())
     return ["## Results", table(("", *names), rows)]
 
 
 def _training(run: TrainingRun) -> list[str]:
     if not run.flags:
         return []
-    rows = ((f"`--{name.replace('_', '-')}`", f"`{_published(name, value)}`") for name, value in run.flags.items())
+    rows = ((code(f"--{name.replace('_', '-')}"), code(_published(name, value))) for name, value in run.flags.items())
     return ["## Training", table((f"flag of `{run.command}`", "value"), rows)]
+
+
+def _worst(errors: Sequence[WorstError]) -> Iterator[str]:
+    """The section of the worst errors: each with the last turn of its context, and what was ranked above."""
+    if not errors:
+        return
+    yield "## Worst errors"
+    yield "Validation examples with the lowest ranks of the right response, and what was ranked above it."
+    lines = []
+    for error in errors:
+        lines.append(f"- {_shown(error.example.turns[-1])}: rank {error.rank} of {error.among}")
+        ranked = [("right", *error.right), *(("above", *better) for better in error.above)]
+        lines += [f"  - {who} ({score:.4g}): {_shown(response)}" for who, response, score in ranked]
+    yield "\n".join(lines)
+
+
+def _shown(value: str) -> str:
+    return code(value if len(value) <= _SHOWN else f"{value[: _SHOWN - 4]} ...")
 
 
 def _published(name: str, value: Any) -> Any:
@@ -263,13 +318,31 @@ def _length(run: TrainingRun) -> str:
 
 
 def table(heading: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """Formats a Markdown table; bars in its cells are escaped."""
+    """Formats a Markdown table of cells made by `text` and `code`; bars in them are escaped."""
     first = list(heading)
     return "\n".join(map(_row, [first, ["---"] * len(first), *rows]))
 
 
 def _row(cells: Iterable[Any]) -> str:
     return f"| {' | '.join(str(cell).replace('|', _BAR) for cell in cells)} |"
+
+
+def text(value: Any) -> str:
+    """A text in Markdown, in one line and without markup of HTML."""
+    return html.escape(_LINE_ENDS.sub(" ", str(value)), quote=False)
+
+
+def code(value: Any) -> str:
+    """A code span of Markdown, in one line, whatever the text has of backticks."""
+    shown = _LINE_ENDS.sub(" ", str(value))
+    fence = "`" * (1 + max(map(len, re.findall("`+", shown)), default=0))
+    space = " " if len(fence) > 1 else ""
+    return f"{fence}{space}{shown}{space}{fence}"
+
+
+def _name(name: str) -> str:
+    """A folder's name in one line, for a string of Python."""
+    return re.sub(r'["\\]', "'", _LINE_ENDS.sub(" ", name))
 
 
 def _number(value: float | None) -> str:

@@ -26,6 +26,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.card import TrainingRun, model_card, updated_card
 from polyencoder.export.onnx.files import DESCRIPTION, GRAPHS
+from polyencoder.pictures import CURVE, RELIABILITY
 from polyencoder.storage.files import (
     ABANDONED,
     alone_in,
@@ -38,7 +39,7 @@ from polyencoder.storage.files import (
 from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS
 
 README = "README.md"
-_OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, "tokenizer_config.json", *GRAPHS)
+_OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, CURVE, RELIABILITY, "tokenizer_config.json", *GRAPHS)
 EXPORTED = (CONFIG, WEIGHTS, TOKENIZER, DESCRIPTION, *_OF_THE_MODEL)
 """The names of the files that an export writes or removes."""
 _CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import yaml
@@ -86,12 +87,23 @@ def hub_dataset(name: Any) -> str | None:
 
 
 def without_folder(value: Any) -> Any:
-    """Cuts absolute paths, in a list or separated by commas, to their last parts: cards are published."""
+    """Cuts paths outside the working folder, and addresses, to their last parts: cards are published.
+
+    Of a text, or of a list or texts that are separated by commas. Names of the hub and paths below the working folder
+    remain.
+    """
     if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
         value = ",".join(value)
     if not isinstance(value, str):
         return value
-    return ",".join(Path(one).name if Path(one).is_absolute() else one for one in value.split(","))
+    return ",".join(_without_folder(one) for one in value.split(","))
+
+
+def _without_folder(path: str) -> str:
+    is_private = "://" in path or path.startswith("~") or ".." in re.split(r"[/\\]", path)
+    if is_private or Path(path).is_absolute() or PureWindowsPath(path).is_absolute():
+        return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+    return path
 
 
 def renamed(card: str, *, name: str) -> str:

@@ -15,7 +15,7 @@ from polyencoder.calibration import CalibratedRanker
 from polyencoder.checkpoint import read_digests
 from polyencoder.config import WeightDtype
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.export.card import model_card, updated_card
+from polyencoder.export.card import copy_pictures, model_card, updated_card
 from polyencoder.export.folder import README, save_ranker
 from polyencoder.storage.digests import weights_fingerprint
 from polyencoder.storage.names import WEIGHTS
@@ -44,6 +44,8 @@ def push(
         earlier = _earlier_card(ranker, source)
         card = updated_card(earlier, ranker, **facts) if earlier else model_card(ranker, **facts)
         (Path(folder) / README).write_text(card if readme is None else readme, encoding="utf-8")
+        if earlier and source is not None:
+            copy_pictures(source, Path(folder))
         with _explaining(repo_id):
             api.upload_folder(repo_id=url.repo_id, folder_path=folder, commit_message="Upload a ranker")
     return str(url)

@@ -8,9 +8,9 @@ from typing import Any
 
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError
-from polyencoder.export.card import table
+from polyencoder.export.card import code, table, text
 from polyencoder.export.folder import README
-from polyencoder.export.metadata import front_matter, hub_id, results
+from polyencoder.export.metadata import front_matter, hub_id, results, without_folder
 from polyencoder.pretraining.start import Pretrained
 from polyencoder.storage.files import reporting_write_errors, write_text
 
@@ -39,7 +39,7 @@ def encoder_card(
         flags: given flags, with their values.
         seed: of the run. updates, tokens: what it was trained for, of all processes.
     """
-    config, name = pretrained.model.encoder.model.config, Path(folder).resolve().name
+    config, name = pretrained.model.encoder.model.config, text(Path(folder).resolve().name)
     has_head = pretrained.model.next_utterance is not None
     chance = "" if seed is None else f", seed {seed}"
     facts = {
@@ -57,7 +57,8 @@ def encoder_card(
     use = f"polyencoder train --backbone {name} --train my/train.jsonl --valid my/valid.jsonl --out runs/my"
     use += ranker_flags(pretrained)
     head = "; a cross-encoder begins with its head for next utterances" if has_head else ""
-    rows = [*facts.items(), *((f"`--{name.replace('_', '-')}`", f"`{value}`") for name, value in flags.items())]
+    rows = [(label, text(value)) for label, value in facts.items()]
+    rows += [(code(f"--{name.replace('_', '-')}"), code(without_folder(value))) for name, value in flags.items()]
     parts = [
         front_matter(
             name=name,

@@ -19,6 +19,7 @@ from polyencoder.data.epochs import Reader
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
+from polyencoder.pictures import CURVE
 from polyencoder.pretraining.batches import PairBatches, PairInputs
 from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog
 from polyencoder.pretraining.card import ranker_flags, write_encoder
@@ -33,7 +34,7 @@ from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.tracking import recorders
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.distributed import Processes
-from polyencoder.training.folder import CHECKPOINT, CURVE, RESUME_IGNORES, run_folder
+from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, run_folder
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.trackers import check_trackers
 from polyencoder.training.trainer import Trainer

@@ -1,4 +1,4 @@
-"""The folder of a run: the model, and `training/` with checkpoint, record and learning curve."""
+"""The folder of a run: the model, and `training/` with checkpoint and record."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 
 FOLDER = "training"
-CHECKPOINT, RECORD, CURVE = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json", f"{FOLDER}/curve.png"
-REPORT = f"{FOLDER}/report.html"
+CHECKPOINT, RECORD = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json"
 TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
 _REPLACED = (CONFIG, README, TOKENIZER, WEIGHTS)

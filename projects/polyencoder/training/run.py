@@ -18,12 +18,15 @@ from polyencoder.config import PROMPTS
 from polyencoder.data.collator import Collator
 from polyencoder.data.pairs import data_files
 from polyencoder.errors import ConfigError, TrainingError
+from polyencoder.evaluation import example_scores
 from polyencoder.evaluation.names import NDCG
+from polyencoder.evaluation.worst import WorstError, worst_errors
 from polyencoder.export.card import TrainingRun, measured, model_card
 from polyencoder.export.folder import README
 from polyencoder.export.metadata import hub_id
 from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
+from polyencoder.pictures import CURVE
 from polyencoder.ranker import Ranker
 from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
@@ -44,7 +47,7 @@ from polyencoder.training.callbacks.tracking import recorders
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import Rows, RunData, Splits, open_data
 from polyencoder.training.distributed import Processes
-from polyencoder.training.folder import CHECKPOINT, CURVE, RESUME_IGNORES, TEACHER_SCORES, run_folder
+from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, TEACHER_SCORES, run_folder
 from polyencoder.training.objective import RankingObjective
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.start import starting_ranker, untrained_ranker
@@ -55,6 +58,7 @@ from polyencoder.training.verdict import why_no_better
 _log = logging.getLogger(__name__)
 
 SAMPLE = 100  # pairs whose tokens are counted
+RANKED, WORST = 200, 5  # validation examples that the card's worst errors are looked for among, and their number
 
 # Settings of the model, by their place in its configuration; defaults are the initial model's
 RANKER_FIELDS = tuple(name for name in NEW_RANKER_FIELDS if name != "turn_separator")
@@ -292,7 +296,7 @@ def _write_card(
     trainer: Trainer, settings: TrainSettings, best: KeepBest, baselines: Baselines, *, data: RunData
 ) -> None:
     out = Path(settings.data.out)
-    ranker = Ranker.from_pretrained(out, device="cpu")  # the kept model, not that of the last update
+    ranker = Ranker.from_pretrained(out, device=str(trainer.device))  # the kept model, not that of the last update
     resolved = flat_values(settings) | {"batch_size": trainer.config.batch_size}
     if ranker.model.has_vectors and not ranker.model.has_one_vector:
         resolved["n_codes"] = ranker.model.config.n_codes
@@ -310,4 +314,13 @@ def _write_card(
         seed=settings.training.seed,
         base_model=hub_id(settings.model.init) or hub_id(settings.model.backbone),
     )
-    write_text(out / README, model_card(ranker, name=out.resolve().name, run=run))
+    curve, worst = (out / CURVE).is_file(), _worst(ranker, data)
+    write_text(out / README, model_card(ranker, name=out.resolve().name, run=run, curve=curve, worst=worst))
+
+
+def _worst(ranker: Ranker, data: RunData) -> list[WorstError]:
+    """The kept model's worst errors among the first validation examples."""
+    if ranker.model.has_foreign_candidates:  # which it does not read
+        return []
+    examples = data.valid[:RANKED]
+    return worst_errors(examples, dict(example_scores(ranker, examples)), count=WORST)

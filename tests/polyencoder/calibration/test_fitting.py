@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.calibration import DEPTH, Calibration, fitting
-from polyencoder.calibration.fitting import fit, reliability, reliability_of
+from polyencoder.calibration.fitting import fit, reliability
 from polyencoder.calibration.observations import Observations
 from polyencoder.errors import InputError
 
@@ -144,18 +144,6 @@ def test_reliability_by_hand():
     assert found.brier == pytest.approx((3 * 0.01 + 0.01 + 0.81 + 3 * 0.01) / 8)
     perfect = reliability(torch.tensor([0.0, 1.0]), torch.tensor([False, True]), torch.ones(2))
     assert (perfect.error, perfect.brier) == (0.0, 0.0)
-
-
-def test_the_reliability_of_a_calibration_by_hand():
-    """Two examples, each with and without its right candidate, of the scores 1 and 0, and none with the weight 2."""
-    seen = Observations(
-        torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64), torch.eye(2).bool(), torch.tensor([2, 2])
-    )
-    found = reliability_of(Calibration(1.0, 0.0, "f"), seen, unanswerable=0.25)
-    both, one_left, other_left = math.e / (math.e + 1 + 2), 1 / (1 + 1), math.e / (math.e + 1)
-    weighted = [(both, 1, 0.375), (both, 0, 0.375), (one_left, 0, 0.125), (other_left, 0, 0.125)]
-    assert found.brier == pytest.approx(sum(weight * (p - right) ** 2 for p, right, weight in weighted))
-    assert sum(one.share * one.right for one in found.bins) == pytest.approx(0.375)
 
 
 def test_reliability_has_ten_bins_of_equal_weight():

@@ -63,7 +63,10 @@ def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architectur
     said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--precision", 0.3)
     assert said.startswith("60 examples; the first candidate is right in ")
     assert "--min-probability 0." in said
-    assert f"{tmp_path / 'model' / 'calibration.json'}: written, for ranking candidates (60 examples of {path}" in said
+    assert (
+        f"{tmp_path / 'model' / 'calibration.json'}: written, for ranking candidates (60 examples of {path.name}"
+        in said
+    )
     loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     likely = [loaded.rank(row["context"], row["candidates"], top_k=1)[0].probability for row in rows]
@@ -91,7 +94,7 @@ def test_columns_of_other_names(ranker, write, texts, tmp_path, suffix):
         named.write_text("".join(json.dumps(row) + "\n" for row in table))
     names = ["--context", "q", "--response", "a", "--candidates", "c"]
     assert call("calibrate", "--model", tmp_path / "model", "--data", named, *names) == usual.replace(
-        str(path), str(named)
+        path.name, named.name
     )
     with pytest.raises(InputError, match="has no 'context'; it has 'q', 'a', 'c'. Name the column with the context"):
         call("calibrate", "--model", tmp_path / "model", "--data", named)
@@ -142,7 +145,7 @@ def test_an_index_is_searched(ranker, write, texts, tmp_path):
     options = ["--model", tmp_path / "model", "--index", tmp_path / "index"]
     said = call("calibrate", *options, "--data", path)
     assert "the first candidate is right in 100.0%" in said
-    assert f"written, for searching {tmp_path / 'index'} (60 examples of {path} among {len(texts)} candidates" in said
+    assert f"written, for searching index (60 examples of {path.name} among {len(texts)} candidates" in said
 
     asked = [*options, "--context", "hello", "--context", "do you ski ?"]
     (hit, *_) = json.loads(call("search", *asked, "--json"))["hits"]
@@ -243,10 +246,22 @@ def test_calibrations_for_ranking_and_for_an_index_are_kept_side_by_side(ranker,
     assert kept["index"]["fitted_on"]["candidates"] == len(texts)
     assert kept["temperature"] != kept["index"]["temperature"]
     loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
-    assert loaded.calibration.fitted_on.data == str(path)
+    assert loaded.calibration.fitted_on.data == path.name
     assert Searcher(loaded, index).calibration == loaded.calibration.index != loaded.calibration
     said = call("calibrate", "--model", tmp_path / "model", "--data", path)
-    assert f"the one for searching {tmp_path / 'index'}" in said
+    assert "the one for searching index (" in said
+    assert not (tmp_path / "model" / "README.md").exists()
+
+
+def test_the_card_shows_how_reliable_probabilities_are(ranker, write, texts, tmp_path):
+    export_folder(ranker, tmp_path / "model")
+    said = call("calibrate", "--model", tmp_path / "model", "--data", write(ranker, among=texts))
+    card = (tmp_path / "model" / "README.md").read_text()
+    (error,) = re.findall(r"^error .* (\d\.\d+)$", said, re.M)
+    assert f"calibration error {error}," in card
+    assert str(tmp_path) not in card
+    assert "](reliability.svg)" in card
+    assert "<svg" in (tmp_path / "model" / "reliability.svg").read_text()
 
 
 def test_pairs_without_candidates_get_drawn_ones(ranker, write, texts, tmp_path):

@@ -80,6 +80,7 @@ def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
         run("evaluate", "--model", pairs / "out", *asked, "--baseline", "bm25")
     card = (pairs / "out" / "README.md").read_text()
     assert f"{report['mrr']:.4g}"[:5] in card
+    assert "## Worst errors" in card
 
 
 def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(arguments, pairs):

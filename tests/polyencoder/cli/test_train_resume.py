@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from polyencoder import Ranker
 from polyencoder.config import TextConfig
 from polyencoder.errors import CheckpointError, ConfigError, InputError
-from polyencoder.report.record import read_run_record
+from polyencoder.training.callbacks.checkpoints import read_checkpoint
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +86,8 @@ def test_the_comparison_is_made_once(run, arguments, pairs, losses):
         events = event_accumulator.EventAccumulator(str(pairs / out / "training" / "tensorboard"))
         events.Reload()
         tracked = {one.step: one.value for one in events.Scalars("train/loss")}
-        recorded = {one["updates"]: one["loss"] for one in read_run_record(pairs / out).points["training"]}
+        states = read_checkpoint(pairs / out / "training" / "checkpoint.pt", instead="")["run"]["callbacks"][0]
+        recorded = {one["updates"]: one["loss"] for one in states["curve"]["points"]["training"]}
         assert tracked == pytest.approx(recorded), "in one run of the tracker, with the figures of the record"
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
+from markdown_it import MarkdownIt
 
-from polyencoder.export.card import TrainingRun, model_card, read_run
+from polyencoder.data.example import Example
+from polyencoder.evaluation.worst import WorstError
+from polyencoder.export.card import TrainingRun, model_card, read_run, updated_card, with_calibration
 
 REPORT = {"R20@1": 0.8367, "R20@10": 0.99, "R20@5": 0.95, "hits@1": 0.83, "mrr": 0.9, "loss": 0.5, "exs": 7801}
 OVERRIDE = {"task": "selection:convai2", "learningrate": 5e-05, "backbone": "/home/someone/models/minilm"}
@@ -170,3 +173,45 @@ def test_the_usage_runs(make_ranker, tmp_path, monkeypatch, architecture):
     monkeypatch.chdir(tmp_path)
     exec(card.partition("```python\n")[2].partition("```")[0], {})
     assert (tmp_path / "replies").is_dir() == (architecture == "poly")
+
+
+MARKUP = "a\n<script>alert(1)</script>\r\n| `x` |"
+
+
+def test_no_text_brings_markup_or_ends_a_line(make_ranker):
+    """Of flags, names, texts of the data and prompts; markdown-it-py reads the card as the hub does."""
+    flags = {"task": MARKUP, "backbone": MARKUP, "context_prompt": MARKUP, "train": f"../alice/{MARKUP}"}
+    example = Example([MARKUP], MARKUP, [MARKUP, "no"])
+    worst = [WorstError(example, 2, 2, (MARKUP, 0.5), [(MARKUP, 1.0)])]
+    run = TrainingRun(flags, {MARKUP: {"MRR": 0.5}})
+    ranker = make_ranker("bi")
+    card = model_card(ranker, name=MARKUP, run=run, worst=worst)
+    for made in (card, updated_card(card, ranker, name=f"{MARKUP}2"), with_calibration(card, MARKUP, pictured=True)):
+        body = ModelCard(made).text
+        tokens = MarkdownIt("commonmark").enable("table").parse(body)
+        kinds = {one.type for token in tokens for one in (token, *(token.children or ()))}
+        assert not kinds & {"html_block", "html_inline"}
+        rows = [line for line in body.splitlines() if line.startswith("| ") and "--" in line and "---" not in line]
+        assert len(rows) == len(flags)
+        assert "alice" not in made
+
+
+def test_the_worst_errors_and_the_curve_are_shown(make_ranker):
+    example = Example(["hello", "do you ski ?"], "yes", ["yes", "no", "maybe"])
+    worst = [WorstError(example, 3, 3, ("yes", 0.25), [("no", 2.0), ("maybe" * 99, 1.0)])]
+    card = model_card(make_ranker("bi"), name="m", curve=True, worst=worst)
+    assert "- `do you ski ?`: rank 3 of 3\n  - right (0.25): `yes`\n  - above (2): `no`\n  - above (1): `maybe" in card
+    assert max(map(len, card.splitlines())) < 300
+    assert "](curve.svg)" in card
+    assert "curve.svg" not in model_card(make_ranker("bi"), name="m")
+
+
+def test_a_calibration_has_one_section(make_ranker):
+    card = model_card(make_ranker("bi"), name="m", run=TrainingRun({"task": "t"}, {"valid": {"MRR": 0.5}}))
+    first = with_calibration(card, "error 0.1", pictured=True)
+    again = with_calibration(first, "error 0.2", pictured=False)
+    assert first.index("## Results") < first.index("## Calibration") < first.index("## Training")
+    assert "](reliability.svg)" in first
+    assert (again.count("## Calibration"), "error 0.1" in again, "](reliability.svg)" in again) == (1, False, False)
+    assert again.replace("## Calibration\n\nerror 0.2\n\n", "") == card
+    assert with_calibration("# mine\n", "error", pictured=False) == "# mine\n\n## Calibration\n\nerror\n"

@@ -37,3 +37,23 @@ def test_names_of_the_hub(tmp_path):
     assert without_folder("/a/b.csv,/c/d.csv,e/f.csv") == "b.csv,d.csv,e/f.csv"
     assert without_folder(("/a/one", "me/two")) == "one,me/two"
     assert without_folder((0.9, 0.999)) == (0.9, 0.999)
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("../alice/data/a.jsonl", "a.jsonl"),
+        ("my/../../alice/a.jsonl", "a.jsonl"),
+        ("~/data/a.jsonl", "a.jsonl"),
+        ("file:///home/alice/a.jsonl", "a.jsonl"),
+        ("postgres://alice:secret@host/db", "db"),
+        ("C:\\Users\\alice\\a.jsonl", "a.jsonl"),
+        ("..\\alice\\a.jsonl", "a.jsonl"),
+        ("../alice/", "alice"),
+        ("my/a.jsonl", "my/a.jsonl"),
+        ("hf:me/talks:train", "hf:me/talks:train"),
+        ("a..b", "a..b"),
+    ],
+)
+def test_private_paths_and_addresses_are_cut(path, shown):
+    assert without_folder(path) == shown

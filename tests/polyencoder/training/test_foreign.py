@@ -149,7 +149,6 @@ def test_what_the_model_cannot_do(given, index, tmp_path):
         (["evaluate", "-m", "out", "--num-negatives", "3", "--data"], "with --qrels, --queries and --index"),
         (["calibrate", "-m", "out", "--data"], "calibrate searches of that, with --index"),
         (["mine", "-m", "out", "-o", "mined.jsonl", "--pairs"], "mine in that, with --index"),
-        (["report", "out", "--data"], "polyencoder evaluate --qrels"),
     ],
 )
 def test_commands_that_rank_texts_say_what_to_do_instead(given, tmp_path, monkeypatch, capsys, command, remedy):

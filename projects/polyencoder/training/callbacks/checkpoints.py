@@ -124,14 +124,14 @@ class Checkpoints(Callback):
             self._failed = None
 
 
-def read_checkpoint(path: Path, *, instead: str, mmap: bool = False) -> dict[str, Any]:
-    """The states in a checkpoint; `mmap` leaves tensors on the disk.
+def read_checkpoint(path: Path, *, instead: str) -> dict[str, Any]:
+    """The states in a checkpoint.
 
     Raises:
         CheckpointError: it is damaged, or another version of polyencoder wrote it; `instead` says what to do then.
     """
     try:
-        states = torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        states = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, UnpicklingError, EOFError, ValueError, OSError) as error:
         raise CheckpointError(f"{path}: damaged, cannot be resumed from ({first_line(error)})") from None
     if not isinstance(states, dict) or states.get("format_version") != FORMAT_VERSION:

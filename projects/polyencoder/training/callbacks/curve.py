@@ -9,14 +9,13 @@ from typing import Any
 
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import main_measures, number_of_candidates
-from polyencoder.packages import require
-from polyencoder.storage.files import atomic_write
+from polyencoder.pictures import new_figure, save_figure
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.log import AMONG, batch_measures
 from polyencoder.training.objective import Outcome
 
 RATE = "learning rate"
-WIDTH, HEIGHT, DPI = 7, 2.7, 120  # inches, for each panel
+WIDTH, HEIGHT = 7, 2.7  # inches, for each panel
 MOST_POINTS = 500  # of training: longer runs are thinned
 
 Points = dict[str, list[dict[str, float]]]
@@ -72,40 +71,27 @@ class LearningCurve(Callback):
             _log.error("%s could not be written: %s", self.path, error.strerror)
 
     def draw(self) -> None:
-        """Writes the PNG.
+        """Writes the picture, in the format of the path's ending, with one panel for each measure.
+
+        Labels of loss and R@1 give the number of candidates.
 
         Raises:
             ConfigError: the extra `plot` is not installed.
         """
-        figure = curve_figure(self.points, self.panels, title=self._title)
-        with atomic_write(self.path) as temporary:
-            figure.savefig(temporary, format="png")
-
-
-def curve_figure(points: Points, panels: Sequence[str], *, title: str | None = None) -> Any:
-    """A figure of matplotlib: the points of `LearningCurve`, one panel for each measure.
-
-    Labels of loss and R@1 give the number of candidates.
-
-    Raises:
-        ConfigError: the extra `plot` is not installed.
-    """
-    figure_module = require("matplotlib.figure", extra="plot")
-    size = (WIDTH, HEIGHT * len(panels))
-    figure = figure_module.Figure(figsize=size, dpi=DPI, layout="constrained")  # no window, no global state
-    if title is not None:
-        figure.suptitle(title, parse_math=False)  # a folder's name may have dollars
-    for panel, axes in zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True):
-        for kind, style in (("training", {}), ("validation", {"marker": "o"})):
-            own = [(point["updates"], point[panel]) for point in points[kind] if panel in point]
-            if own:
-                axes.plot(*zip(*own, strict=True), label=curve_label(kind, points[kind]), **style)
-        axes.set_ylabel(panel.replace("_", " "))
-        axes.grid(alpha=0.3)
-        if axes.lines and panel != RATE:
-            axes.legend()
-    axes.set_xlabel("updates")
-    return figure
+        panels, points = self.panels, self.points
+        figure = new_figure(WIDTH, HEIGHT * len(panels))
+        figure.suptitle(self._title, parse_math=False)  # a folder's name may have dollars
+        for panel, axes in zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True):
+            for kind, style in (("training", {}), ("validation", {"marker": "o"})):
+                drawn = [(point["updates"], point[panel]) for point in points[kind] if panel in point]
+                if drawn:
+                    axes.plot(*zip(*drawn, strict=True), label=curve_label(kind, points[kind]), **style)
+            axes.set_ylabel(panel.replace("_", " "))
+            axes.grid(alpha=0.3)
+            if axes.lines and panel != RATE:
+                axes.legend()
+        axes.set_xlabel("updates")
+        save_figure(figure, self.path)
 
 
 def curve_label(kind: str, points: Sequence[Mapping[str, float]]) -> str:

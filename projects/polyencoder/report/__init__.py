@@ -1,1 +1,0 @@
-"""The report of a training run, as an HTML page."""
