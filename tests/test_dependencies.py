@@ -17,7 +17,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 INSTALLED = packages_distributions()
 OF_MODULES = {
     "faiss": "faiss-cpu",
-    "google": "protobuf",
     "grpc": "grpcio",
     "haystack": "haystack-ai",
     "llama_index": "llama-index-core",

@@ -29,7 +29,7 @@ FLOORS = (
     ("ranked", "loading", "ranker", "selector", "inspection", "inspection_page"),
     ("training",),
     ("pretraining",),
-    ("serving", "adapters", "runtime", "intents", "distributed"),
+    ("serving", "adapters", "runtime"),
     ("cli",),
 )
 

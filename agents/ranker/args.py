@@ -116,8 +116,10 @@ def flag_defaults(agent: type[Agent]) -> dict[str, Any]:
     return vars(ArgumentParser.parse_args(parser, []))
 
 
-def add_answering_args(parser: ParlaiParser) -> None:
-    """Adds the flags of agents that report recalls and rank fixed candidates."""
+def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without: Collection[str] = ()) -> None:
+    """Adds the flags of all trained rankers: the settings of their architecture, and ParlAI's own."""
+    has_vectors = family(architecture).can.has_vectors
+    add_settings(parser, TrainSettings, architecture=architecture, without=without, notes=NOTES)
     add_settings(parser, EvaluateSettings, without=["context_vector"], panel="Evaluation")
     parser.add_argument_group("Candidates and answers").add_argument(
         "--add-label-to-fixed-cands",
@@ -126,13 +128,6 @@ def add_answering_args(parser: ParlaiParser) -> None:
         help="With fixed candidates: add a label that is not among them to the candidates of its own example, as in "
         "article search.",
     )
-
-
-def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without: Collection[str] = ()) -> None:
-    """Adds the flags of all trained rankers: the settings of their architecture, and ParlAI's own."""
-    has_vectors = family(architecture).can.has_vectors
-    add_settings(parser, TrainSettings, architecture=architecture, without=without, notes=NOTES)
-    add_answering_args(parser)
     answers = [] if has_vectors else ["rerank", "rerank_k"]
     add_settings(parser, ServerConfig, without=answers, panel="Candidates and answers")
     parser.set_defaults(**DEFAULTS, hard_negatives_every=1000)

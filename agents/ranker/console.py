@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_log
 
 from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
 
-AGENTS = ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert", "pretrain_ranker", "tfidf")
+AGENTS = ("biencoder", "polyencoder", "crossencoder", "lateencoder", "convert", "pretrain_ranker")
 
 # The output of `Opt.log()`: a heading, and a line per option
 OPTION = re.compile(r"Opt:|    \w+: .*")

@@ -66,7 +66,6 @@ def test_a_shell_sees_one_line(tmp_path):
         ("-m polyencoder --poly-n-code 4", "unrecognized arguments: --poly-n-code 4; did you mean --poly-n-codes?"),
         ("-m biencoder --hitsat 1", "unrecognized arguments: --hitsat 1; did you mean --hits-at?"),
         ("-m biencoder -bzs 3", "unrecognized arguments: -bzs 3; did you mean --batchsize?"),
-        ("-m tfidf --tfidf-ngram 2", "unrecognized arguments: --tfidf-ngram 2; did you mean --tfidf-ngrams?"),
         ("-m biencoder --xyzzy-qwerty", "unrecognized arguments: --xyzzy-qwerty"),
         ("-m transformer/biencoder --shuffle-bufer 9", "; did you mean --shuffle-buffer?"),
         ("-m biencoder --candidates all", "argument --candidates/--cands: invalid choice: 'all' (choose from"),

@@ -91,7 +91,7 @@ class Runner:
         shown = self.prepare(_limited(command))
         problem = _problem(
             [*self._reports(trained), *_printed(command, shown)],
-            learns=trained is not None and "tfidf" not in command.arguments,
+            learns=trained is not None,
         )
         if problem:
             raise Failure(f"{command}\n{problem}\n{shown[-SHOWN:]}")
@@ -244,7 +244,7 @@ def _limited(command: Command) -> Command:
             words += limits.split()
     if "convert" in words and {"train", "train_model"} & set(words) and not {"--init", "--init-model"} & set(words):
         words += CONVERT_FROM_SCRATCH.split()
-    if "train_model" in words and not {"--backbone", "--init-model", "convert", "tfidf"} & set(words):
+    if "train_model" in words and not {"--backbone", "--init-model", "convert"} & set(words):
         words += FROM_SCRATCH.split()
     return replace(command, arguments=tuple(words))
 

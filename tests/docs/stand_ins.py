@@ -158,15 +158,6 @@ def _table(path: Path) -> None:
     write_csv(path, ["question", "answer", "options"], rows)
 
 
-def _intents(path: Path) -> None:
-    """Texts whose label is a word of theirs, as tables."""
-    frames = {"train": ["where is the {} ?", "a {} , please .", "no {} here !"], "test": ["the {} is gone !"]}
-    for split, texts in frames.items():
-        rows = [[text.format(thing), thing] for thing in _THINGS[:4] for text in texts * 3]
-        write_csv(path / f"{split}.csv", ["text", "intent"], rows)
-    write(path / "new.txt", "where is my cat ?\nwhat ?\n")
-
-
 def _threads(path: Path) -> None:
     records = ({"context": context[-1], "response": label} for context, label, _ in islice(_turns("test"), 100))
     write(path, records)
@@ -249,7 +240,6 @@ FILES: dict[str, Callable[[Path], object]] = {
     "my_pairs": partial(_folder_of_pairs, with_candidates=False),
     **{f"my_{split}.jsonl": partial(_dialogues, split) for split in ("train", "valid", "test")},
     "beir": _beir,
-    "my_intents": _intents,
     "pairs.csv": _table,
     "replies.txt": _replies,
     "replies.jsonl": _replies,

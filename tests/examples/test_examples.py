@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import inspect
 import json
@@ -75,6 +76,17 @@ def test_postgres(shown, postgres):
 def test_tools_for_a_journey(shown):
     names = [line.split()[1] for line in shown("choose_tools")]
     assert set(names[:2]) == {"get_weather", "book_train"}
+
+
+def test_intents_of_new_texts(shown, tmp_path):
+    frames = {"card": ["where is my {} card ?", "a new {} card"], "pin": ["i forgot my {} pin", "change the {} pin"]}
+    for split, words in (("train", ("gold", "old", "blue")), ("test", ("green", "lost"))):
+        rows = [(text.format(word), intent) for intent, texts in frames.items() for text in texts for word in words]
+        with (tmp_path / f"{split}.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("text", "category"), *rows])
+    first, *predictions = shown("intents", str(tmp_path / "train.csv"), str(tmp_path / "test.csv"))
+    assert first == "accuracy 1.000 on 8 texts"
+    assert [line.split()[1] for line in predictions] == ["card:"] * 3
 
 
 def test_a_reranker_in_langchain(shown):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from parlai.agents.ranker.dialogue.examples import right_of
@@ -35,14 +35,10 @@ class ListedSource(Source):
         return batch_pool(self.name, labels=batch.labels, candidates=batch.candidates, relevance=batch.right)
 
     def answer(self, batch: Batch, *, most: int) -> Ranked | None:
-        return self.ranked(batch, self._scores, most=most)
-
-    def ranked(self, batch: Batch, scorer: Callable[[Batch, CandidatePool], Tensor], *, most: int) -> Ranked | None:
-        """`answer` by any scorer: a function of a batch and its pool, to scores [batch, n], undefined at padding."""
         pool = self.pool(batch)
         if batch.labels is not None and not pool.has_negatives:
             return None
-        scores = scorer(batch, pool)
+        scores = self._scores(batch, pool)
         pool = pool.to(scores.device)
         scores = pool.masked(scores)
         found = best_of_pool(scores, pool, most=most if self.confidence is None else max(most, DEPTH))

@@ -61,18 +61,16 @@ def _check_folder(folder: Path, *, shown: bool) -> None:
 
 def _check_model(file: str, *, named: Sequence[str], shown: bool) -> None:
     from polyencoder.checkpoint import check_archive, read_states
-    from polyencoder.importing.options import check_options, model_option_files, named_modules
+    from polyencoder.importing.options import check_options, model_option_files
 
     options = model_option_files(file)
     if not options and not os.path.exists(file):
         raise CheckpointError(f"{file:.200}: no such model, index or .opt file")
-    model = ""
     for path in options:
-        found = check_options(path, named=named)
-        model = model or next((value for key, value, _ in named_modules(found) if key == "model"), "")
+        check_options(path, named=named)
         say(f"{path}: JSON, and names no code outside ParlAI and this project")
     weights = [name for name in (file, f"{file}.checkpoint") if os.path.exists(name)]
-    for name in weights if model != "tfidf" else []:  # its weights are JSON
+    for name in weights:
         read_states(name)
         with bar(step="checking", unit="B", shown=shown, total=os.path.getsize(name)) as done:
             verified = check_archive(name, progress=done.update)

@@ -1,4 +1,4 @@
-"""`polyencoder import FILE FOLDER`: converts models trained with ParlAI, fairseq or XLM to folders."""
+"""`polyencoder import FILE FOLDER`: converts models trained with ParlAI or fairseq to folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @settings()
 class ImportSettings(Settings):
-    """The files that fairseq's and XLM's checkpoints need, and how their texts are read."""
+    """The files that fairseq's checkpoints need."""
 
     dictionary: Path | None = None
     """fairseq: the model's dict.txt."""
@@ -28,57 +28,39 @@ class ImportSettings(Settings):
     """fairseq with GPT-2's BPE: encoder.json."""
     vocab_bpe: Path | None = None
     """fairseq with GPT-2's BPE: vocab.bpe."""
-    sentencepiece_model: Path | None = None
-    """fairseq with sentencepiece: its model."""
     codes: Path | None = None
-    """The codes (merges) of fastBPE, or for fairseq of subword-nmt."""
-    vocabulary: Path | None = None
-    """XLM: fastBPE's vocabulary, if the checkpoint has none."""
-    language: tuple[str, ...] = ()
-    """XLM: language of the segments; once for both, or once for each."""
-    keep_case: bool = False
-    """XLM: keep capitals and accents, as multilingual models do."""
-    tokenized: bool = False
-    """XLM: text is already split into words by spaces."""
+    """fairseq with fastBPE or subword-nmt: the codes (merges)."""
     overwrite: bool = False
     """Replace a model in FOLDER."""
 
 
 _DEFAULTS = ImportSettings()
-_FLAGS: dict[str, tuple[str, ...]] = {
-    "ParlAI": (),
-    "fairseq": ("dictionary", "encoder_json", "vocab_bpe", "sentencepiece_model", "codes"),
-    "XLM": ("codes", "vocabulary", "language", "keep_case", "tokenized"),
-}
-_NEEDED = {"ParlAI": (), "fairseq": ("dictionary",), "XLM": ("codes",)}
 
 
 def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEFAULTS) -> None:
-    """Convert a model trained with ParlAI, fairseq or XLM into a folder; its kind is detected.
+    """Convert a model trained with ParlAI or fairseq into a folder; its kind is detected.
 
     A bi-, poly- or cross-encoder of ParlAI (FILE with FILE.opt and FILE.dict beside it) becomes a ranker; a RoBERTa of
-    fairseq or an encoder of XLM becomes a backbone, to be trained. No code in a file is ever run. The dictionary of
-    fairseq is of GPT-2's BPE, of fastBPE, subword-nmt or sentencepiece, or, without any of their files, of whole words.
+    fairseq becomes a backbone, to be trained. No code in a file is ever run. The dictionary of fairseq is of GPT-2's
+    BPE, of fastBPE or subword-nmt, or, without any of their files, of whole words.
 
     Args:
-        file: A model file of ParlAI, or a checkpoint of fairseq or XLM.
+        file: A model file of ParlAI, or a checkpoint of fairseq.
         folder: The folder to write.
     """
     from polyencoder.export.folder import check_no_model, export_folder, placing
     from polyencoder.importing import import_parlai
     from polyencoder.importing.fairseq import import_fairseq
-    from polyencoder.importing.xlm import import_xlm
     from polyencoder.ranker import Ranker
 
     check_writable_folder(folder, argument="folder")
-    kind = _kind(file)
-    if missing := [name for name in _NEEDED[kind] if not getattr(settings, name)]:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
-        raise ConfigError(f"{file} is a checkpoint of {kind}: give {flags} too")
-    for name in sorted(settings.given - {*_FLAGS[kind], "overwrite"}):
-        raise ConfigError(f"{file} is a model of {kind}, which {name} has no meaning for: leave it out", argument=name)
+    is_fairseq = _is_fairseq(file)
     check_no_model(folder, overwrite=settings.overwrite)
-    if kind == "ParlAI":
+    if not is_fairseq:
+        for name in sorted(settings.given - {"overwrite"}):
+            raise ConfigError(
+                f"{file} is a model of ParlAI, which {name} has no meaning for: leave it out", argument=name
+            )
         ranker = Ranker(*import_parlai(file), device="cpu")
         export_folder(ranker, folder, overwrite=settings.overwrite)
         search = f"polyencoder search --rerank {folder} ..."
@@ -88,49 +70,37 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
         say(f"{folder}: ParlAI's {trained.architecture}-encoder, {_size(trained.backbone)}")
         say(f'next: Ranker.from_pretrained("{folder}") in Python, or {search}')
         return
+    if settings.dictionary is None:
+        raise ConfigError(f"{file} is a checkpoint of fairseq: give --dictionary too")
+    encoding = _encoding(settings)
     with reporting_write_errors(folder, CheckpointError), placing(folder, overwrite=settings.overwrite) as made:
-        if kind == "fairseq":
-            assert settings.dictionary
-            import_fairseq(file, dictionary=settings.dictionary, encoding=_encoding(settings), out=made)
-        else:
-            assert settings.codes
-            import_xlm(
-                file,
-                codes=settings.codes,
-                out=made,
-                vocabulary=settings.vocabulary,
-                languages=list(settings.language),
-                lower_case=not settings.keep_case,
-                tokenized=settings.tokenized,
-            )
+        import_fairseq(file, dictionary=settings.dictionary, encoding=encoding, out=made)
     config = json.loads((folder / CONFIG).read_bytes())
-    say(f"{folder}: an encoder that {kind} trained, {_size(config)}")
+    say(f"{folder}: an encoder that fairseq trained, {_size(config)}")
     say(f"next: parlai train_model -m polyencoder --backbone {folder} -t TASK -mf FILE --output-scaling auto")
 
 
 def _encoding(settings: ImportSettings) -> Encoding:
     """fairseq's encoding, by the files that were given."""
-    from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, SentencePiece
+    from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords
 
-    found: list[Encoding] = []
     if settings.encoder_json or settings.vocab_bpe:
         if not (settings.encoder_json and settings.vocab_bpe):
             raise ConfigError("GPT-2's BPE needs two files: give --encoder-json and --vocab-bpe")
-        found.append(Gpt2(settings.encoder_json, settings.vocab_bpe))
-    if settings.codes:
-        found.append(Codes(settings.codes))
-    if settings.sentencepiece_model:
-        found.append(SentencePiece(settings.sentencepiece_model))
-    if len(found) > 1:
-        raise ConfigError(
-            "a dictionary is of one encoding: give either --encoder-json with --vocab-bpe, or --codes, or "
-            "--sentencepiece-model"
-        )
-    return found[0] if found else PlainWords()
+        if settings.codes:
+            raise ConfigError(
+                "a dictionary is of one encoding: give either --encoder-json with --vocab-bpe, or --codes"
+            )
+        return Gpt2(settings.encoder_json, settings.vocab_bpe)
+    return Codes(settings.codes) if settings.codes else PlainWords()
 
 
-def _kind(file: Path) -> str:
-    """The project that trained the model: ParlAI, fairseq or XLM, by its checkpoint's keys and the files beside it."""
+def _is_fairseq(file: Path) -> bool:
+    """Whether fairseq trained the model, and not ParlAI, by its checkpoint's keys and the files beside it.
+
+    Raises:
+        CheckpointError: it is neither's.
+    """
     from polyencoder.checkpoint import CONFIG_KEY
     from polyencoder.importing import is_parlai_model
     from polyencoder.importing.pickles import read_checkpoint
@@ -140,20 +110,20 @@ def _kind(file: Path) -> str:
     if not (exists(file) and file.is_file()):
         raise CheckpointError(f"{file!s:.200}: no such file")
     if is_parlai_model(file):
-        return "ParlAI"
+        return False
     states = read_checkpoint(file)
     if CONFIG_KEY in states:
         raise CheckpointError(f"{file}: a model file of ours: write it as a folder with `polyencoder export`")
-    if "params" in states:
-        return "XLM"
+    if "params" in states and ("model" in states or "encoder" in states):
+        raise CheckpointError(f"{file}: a checkpoint of XLM, which cannot be imported; fairseq's RoBERTa can")
     if "args" in states or "cfg" in states:
-        return "fairseq"
+        return True
     if Path(f"{file}.opt").is_file():
-        return "ParlAI"  # of another kind: its reader says which
+        return False  # of another kind: its reader says which
     found = ", ".join(map(str, list(states)[:8])) or "nothing"
     raise CheckpointError(
         f"{file}: cannot be told whose model it is: there is no {file.name}.opt beside it, as ParlAI writes, and in it "
-        f"neither `args` or `cfg` (fairseq) nor `params` (XLM), but: {found}"
+        f"neither `args` nor `cfg`, as in fairseq's, but: {found}"
     )
 
 

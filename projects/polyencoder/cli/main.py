@@ -34,7 +34,6 @@ COMMANDS = {
     "inspect": "inspect:inspect",
     "mine": "mine:mine",
     "encode": "encode:encode",
-    "intents": "intents:intents",
     "export": "export:export",
     "import": "importing:import_model",
     "check": "check:check",

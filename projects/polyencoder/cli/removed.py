@@ -4,6 +4,7 @@ from __future__ import annotations
 
 COMMANDS: dict[str, str] = {
     "encode-candidates": "use encode --kind candidate --out X.parquet, or examples/encode_with_ray.py",
+    "intents": "examples/intents.py classifies by scikit-learn on the vectors of `polyencoder encode`",
     "map": "python -m benchmarks.reproduce.map in the repository measures the baseline MAP",
     "overlap": "compare the texts of your files with a few lines of your own",
     "report": "the README.md of a run's folder has its measures, curve and worst errors",
@@ -17,5 +18,7 @@ FLAGS: dict[str, str] = {
     "--max-sessions": _SESSIONS,
     "--session-seconds": _SESSIONS,
     "--otel": "run `opentelemetry-instrument polyencoder serve ...` of the package opentelemetry-instrumentation",
+    "--sentencepiece-model": "models with a vocabulary of sentencepiece cannot be imported",
+    **dict.fromkeys(("--language", "--tokenized"), "encoders of XLM cannot be imported"),
 }
 """Each removed flag's replacement, for every command that had it."""

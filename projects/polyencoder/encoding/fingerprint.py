@@ -1,4 +1,4 @@
-"""The fingerprint of a model: which calibration, and which head of intents, belongs to it."""
+"""The fingerprint of a model: which calibration belongs to it."""
 
 from __future__ import annotations
 

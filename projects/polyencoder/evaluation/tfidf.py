@@ -1,25 +1,20 @@
-"""TF-IDF baseline: cosines of TF-IDF vectors, fitted to responses and stored in a file."""
+"""TF-IDF baseline: cosines of TF-IDF vectors, fitted to responses."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from polyencoder.data.example import Example
-from polyencoder.errors import CheckpointError, InputError
+from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import check_examples, tally_of
 from polyencoder.evaluation.metrics import HITS_AT
-from polyencoder.storage.files import write_text
 from polyencoder.text.memory import TextMemory
 
-FORMAT = "tfidf-1"
-FIELDS = ("terms", "idf", "ngrams", "responses", "task")
 MEMORY = 128 << 20  # bytes; a text of eleven words and its vector take some 600
 
 Row = tuple[np.ndarray, np.ndarray]
@@ -32,45 +27,23 @@ class Tfidf:
     Words are scikit-learn's: lower-cased, of two characters or more. Vectors of candidates are cached, up to
     `memory` bytes, and so is the matrix of the last list of candidates: repeating a list costs one sparse product.
 
-    terms: words and, with `ngrams` above 1, sequences of up to that many of them. idf: one weight for each term.
-    responses: the number they were fitted to. task: the task of these responses.
+    Args:
+        responses: those that the weights are fitted to.
+
+    Raises:
+        InputError: there is no word in them.
     """
 
-    def __init__(
-        self, *, terms: list[str], idf: list[float], ngrams: int, responses: int, task: str, memory: int = MEMORY
-    ) -> None:
-        self.terms, self.idf, self.ngrams, self.responses, self.task = terms, idf, ngrams, responses, task
-        self._vectorizer = _vectorizer(ngram_range=(1, ngrams), vocabulary=terms)
-        self._vectorizer.idf_ = np.array(idf)
+    def __init__(self, responses: Iterable[str], *, memory: int = MEMORY) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer  # takes a second to import
+
+        texts = list(responses)
+        self._vectorizer = TfidfVectorizer()
+        if not any(map(self._vectorizer.build_analyzer(), texts)):
+            raise InputError(f"no words in {len(texts)} training responses to fit TF-IDF to")
+        self._vectorizer.fit(texts)
         self._rows: TextMemory[Row] = TextMemory(_size, limit=memory)
         self._last: tuple[list[str], Any] | None = None
-
-    @classmethod
-    def fit(cls, responses: Iterable[str], *, ngrams: int = 1, task: str = "train") -> Tfidf:
-        """Fits the weights to responses. Raises InputError if they have no words."""
-        texts = list(responses)
-        vectorizer = _vectorizer(ngram_range=(1, ngrams))
-        if not any(map(vectorizer.build_analyzer(), texts)):
-            raise InputError(f"task {task}: no words in its {len(texts)} training labels to fit tfidf on")
-        vectorizer.fit(texts)
-        terms = vectorizer.get_feature_names_out().tolist()
-        return cls(terms=terms, idf=vectorizer.idf_.tolist(), ngrams=ngrams, responses=len(texts), task=task)
-
-    def save(self, path: str) -> None:
-        """Writes the weights to `path` as JSON."""
-        fields = {name: getattr(self, name) for name in FIELDS}
-        write_text(path, json.dumps({"format": FORMAT, **fields}, ensure_ascii=False))
-
-    @classmethod
-    def read(cls, path: str) -> Tfidf:
-        """Reads a file that `save` wrote. Raises CheckpointError for any other file."""
-        try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
-            if content["format"] == FORMAT and len(content["terms"]) == len(content["idf"]):
-                return cls(**{name: content[name] for name in FIELDS})
-        except (ValueError, KeyError, TypeError):
-            pass
-        raise CheckpointError(f"{path}: not a model file of -m tfidf ({FORMAT}); give another -mf, or delete it")
 
     def cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Cosines [contexts, candidates], in float32; 0 where no term is shared."""
@@ -99,7 +72,7 @@ class Tfidf:
         ends = np.cumsum([0, *(len(columns) for columns, _ in rows)])
         columns = np.concatenate([columns for columns, _ in rows])
         values = np.concatenate([values for _, values in rows])
-        return csr_array((values, columns, ends), shape=(len(texts), len(self.terms)))
+        return csr_array((values, columns, ends), shape=(len(texts), len(self._vectorizer.idf_)))
 
 
 def evaluate_tfidf(
@@ -115,7 +88,7 @@ def evaluate_tfidf(
         InputError: there is no word in the responses, or an example cannot be evaluated, as in `evaluate`.
     """
     check_examples(examples)
-    tfidf = Tfidf.fit(responses)
+    tfidf = Tfidf(responses)
     cosines = (tfidf.cosines([example.turns[-1]], list(example.choices))[0] for example in examples)
     tally = tally_of(examples, enumerate(map(torch.from_numpy, cosines)), hits_at=hits_at)
     return {name: value for name, value in tally.report().items() if name != "loss"}
@@ -123,10 +96,3 @@ def evaluate_tfidf(
 
 def _size(row: Row) -> int:
     return sum(map(sys.getsizeof, row))
-
-
-def _vectorizer(**options: Any) -> Any:
-    """scikit-learn's vectorizer; imported here because that takes a second."""
-    from sklearn.feature_extraction.text import TfidfVectorizer
-
-    return TfidfVectorizer(**options)

@@ -1,4 +1,4 @@
-"""Imports models of other projects: ParlAI's rankers, fairseq's RoBERTa, XLM's encoders."""
+"""Imports models of other projects: ParlAI's rankers, fairseq's RoBERTa."""
 
 from polyencoder.importing.parlai_model import (
     import_parlai,

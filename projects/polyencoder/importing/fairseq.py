@@ -70,7 +70,6 @@ def import_fairseq(
     Raises:
         CheckpointError: a file is missing, damaged, unsafe to read, of another kind of model, or does not belong to
             the others; or a tensor is missing or left over.
-        ConfigError: the encoding needs a package that is not installed.
     """
     origin = os.fspath(checkpoint)
     states = read_checkpoint(checkpoint)

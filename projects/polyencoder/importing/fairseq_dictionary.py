@@ -94,7 +94,7 @@ class FairseqDictionary:
         if all(symbol.isdigit() for symbol in symbols):
             return "numbers of GPT-2's byte-level BPE: give its encoder.json and vocab.bpe"
         if any(symbol.startswith(SPACE) and symbol != SPACE for symbol in symbols):
-            return "pieces of sentencepiece: give its model"
+            return "pieces of sentencepiece, whose models cannot be imported"
         if any(symbol.endswith(CONTINUED) for symbol in symbols):
             return "pieces of fastBPE or subword-nmt: give its codes"
         return "whole words: give no files of an encoding"

@@ -16,7 +16,6 @@ from polyencoder.importing.bpe import CONTINUED, END_OF_WORD, complete, merge_to
 from polyencoder.importing.bpe import read_numbers as read_vocabulary
 from polyencoder.importing.fairseq_dictionary import SPACE, FairseqDictionary
 from polyencoder.importing.patterns import matches
-from polyencoder.importing.sentencepiece_model import read_sentencepiece
 
 
 @dataclass(frozen=True)
@@ -77,18 +76,6 @@ def _symbol(piece: str) -> str:
 
 
 @dataclass(frozen=True)
-class SentencePiece:
-    """A unigram or BPE model of sentencepiece (`sentencepiece`)."""
-
-    model: str | os.PathLike[str]
-
-    def tokenizer(self, dictionary: FairseqDictionary) -> Tokenizer:
-        model = read_sentencepiece(self.model)
-        dictionary.check(model.makes, marked=lambda symbol: symbol.startswith(SPACE), source=os.fspath(self.model))
-        return model.tokenizer(dictionary.ids, special=dictionary.special, unknown="<unk>")
-
-
-@dataclass(frozen=True)
 class PlainWords:
     """No encoding: the symbols are the words between white space."""
 
@@ -108,7 +95,7 @@ class PlainWords:
         return tokenizer
 
 
-Encoding = Gpt2 | Codes | SentencePiece | PlainWords
+Encoding = Gpt2 | Codes | PlainWords
 """Splits texts into the symbols of a dictionary."""
 
 

@@ -31,7 +31,7 @@ Special = dict[str, Any]
 """The `TextConfig` fields of a tokenizer."""
 
 POSITIONS = 512
-MASKS = ("[MASK]", "<mask>", "<special1>")  # the last is XLM's
+MASKS = ("[MASK]", "<mask>")
 UNKNOWN = ("[UNK]", "<unk>", "__unk__", "__unk__</w>")  # the last two of the papers' dictionary
 
 

@@ -18,13 +18,12 @@ from polyencoder.settings.training import TrainingConfig
 from tests.agents.flag_tables import FOLLOWED, OURS, assert_in_one_part, assert_not_supported, flags_of, message_of
 
 MODELS = ["biencoder", "polyencoder", "crossencoder", "lateencoder"]
-OF_TFIDF = {"tfidf_context", "tfidf_ngrams", "tfidf_max_examples"}
 
 
 # ---- the table
 
 
-@pytest.mark.parametrize("model", [*MODELS, "tfidf"])
+@pytest.mark.parametrize("model", MODELS)
 def test_every_flag_of_an_agent_is_in_the_table(model):
     table = [
         flags.RANKER_FIELDS.values(),
@@ -33,7 +32,7 @@ def test_every_flag_of_an_agent_is_in_the_table(model):
         flags.OF_THE_VOCABULARY,
         flags.UNSUPPORTED,
     ]
-    assert_in_one_part(model, table, others=OF_TFIDF)
+    assert_in_one_part(model, table)
 
 
 def test_the_table_has_no_flag_that_is_none():
@@ -298,9 +297,3 @@ def test_an_agent_made_in_python_has_the_defaults_of_all_flags(model, dictionary
     assert agent.ranker.config.backbone["hidden_size"] == 32
     (reply,) = respond(agent, {"text": "where is the owl ?", "label_candidates": labels})
     assert reply["text"] in labels
-
-
-def test_tfidf_made_in_python_says_what_it_lacks():
-    for options in ({"model": "tfidf"}, {"model": "tfidf", "datapath": "data"}):
-        with pytest.raises(ConfigError, match="tfidf has no task to fit to"):
-            create_agent(Opt(options))

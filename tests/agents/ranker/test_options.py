@@ -18,7 +18,7 @@ from parlai.scripts.train_model import TrainModel
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.training.process_group import VARIABLES
 
-MODELS = ["biencoder", "polyencoder", "crossencoder", "tfidf"]
+MODELS = ["biencoder", "polyencoder", "crossencoder"]
 EVIL = "some_module_of_others"
 
 

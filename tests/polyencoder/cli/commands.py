@@ -12,8 +12,6 @@ MINE = ["mine", "-m", "MODEL", "-p", "pairs.jsonl", "-o", "out.jsonl", "--no-pro
 EVALUATE = ["evaluate", "-m", "MODEL", "-d", "pairs.jsonl"]
 TRAIN = ["train", "--train", "pairs.jsonl", "--init", "MODEL", "--out", "out"]
 ENCODE = ["encode", "texts.txt", "-m", "MODEL", "-o", "out.npy", "--no-progress"]
-_LABELLED = ["--text-column", "response", "--label-column", "response"]
-INTENTS = ["intents", "train", "--train", "pairs.jsonl", *_LABELLED, "-m", "MODEL", "-o", "out", "--no-progress"]
 INSPECT = ["inspect", "-m", "MODEL", "--context", "hi", "-c", "texts.txt"]
 COMMANDS = {
     "evaluate": EVALUATE,
@@ -27,7 +25,6 @@ COMMANDS = {
     "inspect": INSPECT,
     "mine": MINE,
     "encode": ENCODE,
-    "intents": INTENTS,
 }
 
 

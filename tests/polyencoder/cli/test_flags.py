@@ -118,14 +118,6 @@ def test_flags_behind_two_hyphens_are_not_read():
     )
 
 
-@pytest.mark.parametrize(
-    ("word", "hint"), [("bogus", "it must be one of train, predict"), ("pred", "did you mean predict?")]
-)
-def test_an_unknown_command_below_another(word, hint):
-    done = invoke("intents", word)
-    assert (done.exit_code, done.stderr) == (2, f"polyencoder: no command '{word}' of intents; {hint}\n")
-
-
 @pytest.mark.parametrize("flag", ["--bogus", "-x"])
 def test_what_is_neither_a_command_nor_a_flag(flag):
     done = invoke(flag)
@@ -237,7 +229,7 @@ def test_other_names_are_those_of_options():
         (["pretrain"], "pretrain requires CORPUS, --out"),
         (["pretrain", "texts.txt"], "pretrain requires --out"),
         (["pretrain", "--config", "run.yaml"], "unknown option: --config"),
-        (["intents", "predict"], "intents predict requires TEXTS, --head"),
+        (["encode"], "encode requires TEXTS, --out"),
         (
             ["evaluate", "--model", "m"],
             "give --data, examples to rank, or --qrels or --beir, judgements of retrieval",
@@ -273,7 +265,7 @@ def test_a_configuration_may_have_all_that_is_required(tmp_path):
     assert (data.train, data.out) == ("pairs.jsonl", "model")
 
 
-@pytest.mark.parametrize("arguments", [["search", "--model", "m", "--help"], ["intents", "train", "-m", "m", "-h"]])
+@pytest.mark.parametrize("arguments", [["search", "--model", "m", "--help"], ["train", "--out", "m", "-h"]])
 def test_help_is_shown_behind_flags_too(arguments):
     done = invoke(*arguments)
     assert done.exit_code == 0
@@ -310,9 +302,8 @@ run("train", "--train", "a", "--out", "b", "--backbone", "c", "--architecture", 
     errors = done.stderr.splitlines()
     for name in COMMANDS:
         assert f"Usage: polyencoder {name} " in done.stdout
-        if name not in ("intents", "zoo"):
+        if name != "zoo":
             assert any(line.startswith(f"polyencoder: {name} requires ") for line in errors)
-    assert "Usage: polyencoder intents train " in done.stdout
     assert errors[-2].startswith("polyencoder: unknown option: --bogus")
     assert errors[-1].startswith("polyencoder: n_codes is read only where architecture is poly, not cross: leave it")
     assert [line for line in errors if not line.startswith("polyencoder: ")] == []

@@ -25,7 +25,6 @@ from tests.polyencoder.cli.commands import (
     IMPORT,
     INDEX,
     INSPECT,
-    INTENTS,
     MINE,
     SEARCH,
     SERVE,
@@ -37,7 +36,7 @@ from tests.polyencoder.cli.commands import (
 
 LONG = "n" * 300
 WRITING = [
-    *((command, "out") for command in (EXPORT, INDEX, TRAIN, IMPORT, INTENTS)),
+    *((command, "out") for command in (EXPORT, INDEX, TRAIN, IMPORT)),
     *((MINE, "out.jsonl"), (ENCODE, "out.npy")),
 ]
 """Commands, and what each of these writes."""
@@ -182,7 +181,6 @@ def test_what_faiss_cannot_build(faiss, refused):
         (["search", "-m", "MODEL", "-i", "index", "--contexts", "half_context.jsonl"], "half_context.jsonl, line 1"),
         (instead(INDEX, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
         (instead(ENCODE, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
-        (instead(INTENTS, "pairs.jsonl", "half_response.jsonl"), "half_response.jsonl, line 1"),
         (instead(UPDATE, "texts.txt", "half.jsonl"), "half.jsonl, line 2"),
         ([*SEARCH[:-1], "hi \udc80"], "turn 0"),
         ([*SEARCH, "--filter", "key=\udc80"], "--filter"),

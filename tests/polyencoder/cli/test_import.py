@@ -14,7 +14,7 @@ import torch
 
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import export_folder
-from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, SentencePiece
+from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords
 from tests.commands import command_fails, run_command
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,6 @@ def calls(monkeypatch, backbone_folder) -> list:
         return read
 
     monkeypatch.setattr("polyencoder.importing.fairseq.import_fairseq", reader("fairseq", "roberta"))
-    monkeypatch.setattr("polyencoder.importing.xlm.import_xlm", reader("XLM", "bert"))
     return asked
 
 
@@ -67,24 +66,12 @@ def test_fairseq(run, calls, tmp_path, states):
     ("flags", "encoding"),
     [
         (["--codes", "codes"], Codes(Path("codes"))),
-        (["--sentencepiece-model", "x.model"], SentencePiece(Path("x.model"))),
         ([], PlainWords()),
     ],
 )
 def test_fairseqs_encoding_is_that_of_the_files(run, calls, flags, encoding):
     run(FAIRSEQ, *FAIRSEQ_FLAGS[:2], *flags)
     assert calls == [("fairseq", "model.pt", {"dictionary": Path("dict.txt"), "encoding": encoding})]
-
-
-def test_xlm(run, calls):
-    assert "an encoder that XLM trained, bert, 2 layers" in run(XLM, "--codes", "codes", "--language", "en")
-    assert calls == [("XLM", "model.pt", {"codes": Path("codes"), "languages": ["en"], "lower_case": True})]
-
-
-def test_xlm_with_all_flags(run, calls):
-    run(XLM, "--codes", "codes", "--vocabulary", "vocab", "--keep-case", "--tokenized")
-    expected = {"codes": Path("codes"), "vocabulary": Path("vocab"), "tokenized": True}
-    assert calls == [("XLM", "model.pt", expected)]
 
 
 def fails(run, states, error: type[Exception], match: str, *arguments: object) -> None:
@@ -99,9 +86,6 @@ def fails(run, states, error: type[Exception], match: str, *arguments: object) -
         (FAIRSEQ, FAIRSEQ_FLAGS[2:], r"is a checkpoint of fairseq: give --dictionary too"),
         (FAIRSEQ, FAIRSEQ_FLAGS[:4], "GPT-2's BPE needs two files: give --encoder-json and --vocab-bpe"),
         (FAIRSEQ, [*FAIRSEQ_FLAGS, "--codes", "c"], "a dictionary is of one encoding: give either --encoder-json"),
-        (FAIRSEQ, [*FAIRSEQ_FLAGS, "--vocabulary", "v"], "a model of fairseq, which vocabulary has no meaning for"),
-        (XLM, [], "is a checkpoint of XLM: give --codes too"),
-        (XLM, ["--codes", "c", "--dictionary", "d"], "a model of XLM, which dictionary has no meaning for"),
     ],
 )
 def test_flags_that_are_missing_or_of_others(run, calls, tmp_path, states, flags, message):
@@ -115,6 +99,7 @@ def test_flags_that_are_missing_or_of_others(run, calls, tmp_path, states, flags
     [
         ({"model": {}, "optimizer": {}}, r"cannot be told whose model it is: .*model\.pt\.opt.*but: model, optimizer$"),
         ({"model": {}, "ranker_config": "{}"}, "a model file of ours: write it as a folder with `polyencoder export`"),
+        (XLM, r"model\.pt: a checkpoint of XLM"),
     ],
 )
 def test_files_of_nobody_and_of_ours(run, calls, states, message):
@@ -186,5 +171,6 @@ def test_overwriting_leaves_nothing_of_the_old_model(run, calls, tmp_path, make_
 def test_a_folder_of_other_things_is_left_alone(run, calls, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
-    fails(run, XLM, CheckpointError, "out: has other files in it; give a new folder", "--codes", "codes", "--overwrite")
+    message = "out: has other files in it; give a new folder"
+    fails(run, FAIRSEQ, CheckpointError, message, *FAIRSEQ_FLAGS, "--overwrite")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]

@@ -69,7 +69,7 @@ class TestCheck:
         ("lines", "kind"),
         [
             (["12 1", "3 1"], "numbers of GPT-2's byte-level BPE: give its encoder.json and vocab.bpe"),
-            (["\u2581the 1", "a 1"], "pieces of sentencepiece: give its model"),
+            (["\u2581the 1", "a 1"], "pieces of sentencepiece, whose models cannot be imported"),
             (["the 1", "a@@ 1"], "pieces of fastBPE or subword-nmt: give its codes"),
             (["the 1", "12 1"], "whole words: give no files of an encoding"),
         ],

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.errors import CheckpointError
 from polyencoder.importing.fairseq_dictionary import FairseqDictionary
-from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, SentencePiece, build_tokenizer
-from polyencoder.packages import require
+from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords, build_tokenizer
 from tests.polyencoder.importing.fairseq_texts import dictionary_of, ids_of, words_of
 
 TEXTS = st.text(st.sampled_from([*"abdehlnorstuw '.,?!</@", "\u2028", "\t", "\x1f", "ß", "\U0001f600"]), max_size=40)
@@ -143,15 +141,6 @@ def test_a_forgotten_encoding(tmp_path, symbols, kind):
 
 
 def test_another_encoding_than_the_dictionarys(tmp_path, codes):
-    pytest.importorskip("sentencepiece", reason="sentencepiece is not installed")
     words = dictionary_of(["what do you do in winter"], tmp_path / "dict.txt")
     with pytest.raises(CheckpointError, match="are not of .*codes; its symbols look like whole words"):
         Codes(codes.folder / "codes").tokenizer(words)
-    with pytest.raises(CheckpointError, match="codes: not a model"):
-        SentencePiece(codes.folder / "codes").tokenizer(words)
-
-
-def test_without_sentencepiece_an_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(ConfigError, match=r"parlai-polyencoder\[fairseq\]"):
-        require("sentencepiece.sentencepiece_model_pb2", extra="fairseq")

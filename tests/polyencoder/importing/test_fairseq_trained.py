@@ -38,7 +38,7 @@ SMALL = (
     "--tokens-per-sample 64 --warmup-updates 5 --total-num-update 60 --max-update 60 --log-format none "
     "--required-batch-size-multiple 1"  # else a last batch of fewer than 8 is dropped
 )
-KINDS = ["gpt2", "fastbpe", "subword_nmt", "sentencepiece", "words"]
+KINDS = ["gpt2", "fastbpe", "subword_nmt", "words"]
 # Each command in a process of its own, forked from one that has imported fairseq, and what its training imports later.
 # It ends without taking all of that down.
 DRIVER = """if True:
@@ -81,7 +81,6 @@ def write_lines(path: Path, lines: list[str]) -> None:
 def installed():
     """Imported by these tests alone: it takes seconds, and every process collects this file."""
     pytest.importorskip("fairseq", reason="no fairseq: its wheel is for Python 3.11 on Linux (Makefile)")
-    pytest.importorskip("sentencepiece")
     pytest.importorskip("subword_nmt")
 
 
@@ -95,18 +94,14 @@ class Encoder(NamedTuple):
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory) -> dict[str, Encoder]:
     """Encoders of small files, trained on the lines."""
-    import sentencepiece
     from fairseq.data.encoders import build_bpe
     from subword_nmt.learn_bpe import learn_bpe
 
     folder, lines = tmp_path_factory.mktemp("encoders"), made_lines(300)
-    codes, model, gpt2 = io.StringIO(), io.BytesIO(), ByteLevelBPETokenizer()
+    codes, gpt2 = io.StringIO(), ByteLevelBPETokenizer()
     learn_bpe([f"{line}\n" for line in lines], codes, 60)
     write_lines(folder / "codes", codes.getvalue().splitlines())
     write_lines(folder / "fast", [f"{merge} {99 - n}" for n, merge in enumerate(codes.getvalue().splitlines()[1:])])
-    options = {"vocab_size": 60, "hard_vocab_limit": False, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, **options)
-    (folder / "x.model").write_bytes(model.getvalue())
     gpt2.train_from_iterator(lines, vocab_size=300, show_progress=False)
     gpt2.save_model(str(folder))
 
@@ -119,7 +114,6 @@ def encoders(tmp_path_factory) -> dict[str, Encoder]:
         "gpt2": encoder("gpt2", "--encoder-json", "vocab.json", "--vocab-bpe", "merges.txt", **files),
         "fastbpe": encoder("subword_nmt", "--codes", "fast", bpe_codes="codes"),  # the same merges
         "subword_nmt": encoder("subword_nmt", "--codes", "codes", bpe_codes="codes"),
-        "sentencepiece": encoder("sentencepiece", "--sentencepiece-model", "x.model", sentencepiece_model="x.model"),
         "words": Encoder(Namespace(encode=str), []),
     }
 
@@ -195,7 +189,7 @@ def model(request, place, encoders, tmp_path_factory) -> Model:
 
 @given(TEXTS)
 def test_ids_are_fairseqs(model, text):
-    theirs = model.theirs.encode(text if model.kind in ("gpt2", "sentencepiece") else words_of(text)).tolist()
+    theirs = model.theirs.encode(text if model.kind == "gpt2" else words_of(text)).tolist()
     size = len(model.theirs.task.source_dictionary)
     assert [0, *ids_of(model.tokenizer, text, size=size), 2] == theirs
     assert model.tokenizer.encode(text).ids[:: len(theirs) - 1] == [0, 2]
@@ -243,10 +237,8 @@ def test_what_is_of_another_model(place, encoders, tmp_path):
     refused = [
         (r"translation\.pt: not a RoBERTa of fairseq", tmp_path / "translation.pt", own),
         (r"dict\.txt: gives \d+ tokens .* embeds \d+", checkpoint, ["--dictionary", place / "gpt2" / "dict.txt"]),
-        *(  # the codes of so few lines make whole words, too
-            (r"dict\.txt: .* look like whole words", checkpoint, [*own, *encoders[kind].flags])
-            for kind in ("gpt2", "sentencepiece")
-        ),
+        # the codes of so few lines make whole words, too
+        (r"dict\.txt: .* look like whole words", checkpoint, [*own, *encoders["gpt2"].flags]),
     ]
     for message, file, flags in refused:
         command_fails(CheckpointError, message, "import", file, out, *flags)

@@ -26,7 +26,15 @@ def opt(tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\x80\x04}.", b"(dp0\n.", b"{", b"[" * 100_000, '{"model": "tfidf"}'.encode("utf-16"), b'{"a": "\xff"}'],
+    [
+        b"",
+        b"\x80\x04}.",
+        b"(dp0\n.",
+        b"{",
+        b"[" * 100_000,
+        '{"model": "polyencoder"}'.encode("utf-16"),
+        b'{"a": "\xff"}',
+    ],
 )
 def test_what_is_not_json(content, opt):
     with pytest.raises(CheckpointError, match=r"model\.opt: not valid JSON"):
@@ -122,7 +130,7 @@ class TestCommand:
     @pytest.mark.parametrize("name", ["model.opt", "model.checkpoint.opt"])
     def test_a_pickle(self, name, check, opt, malicious_pickle, tmp_path):
         content, witness = malicious_pickle(4)
-        opt({"model": "tfidf"})
+        opt({"model": "polyencoder"})
         (tmp_path / name).write_bytes(content)
         code, said = check(tmp_path / "model")
         assert code == 1

@@ -153,9 +153,7 @@ def test_training_that_can_learn_starts(options, make_agent):
     assert agent.opt["batchsize"] == options.get("batchsize", 32)
 
 
-@pytest.mark.parametrize(
-    ("model", "size"), [("biencoder", 32), ("polyencoder", 32), ("crossencoder", 16), ("tfidf", 1)]
-)
+@pytest.mark.parametrize(("model", "size"), [("biencoder", 32), ("polyencoder", 32), ("crossencoder", 16)])
 def test_batch_sizes_of_training_alone_have_a_default(model, size):
     assert TrainModel.setup_args().parse_kwargs(model=model, task="selection:sample")["batchsize"] == size
     assert TrainModel.setup_args().parse_kwargs(model=model, task="selection:sample", batchsize=1)["batchsize"] == 1

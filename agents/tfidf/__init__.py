@@ -1,1 +1,0 @@
-"""`-m tfidf`: the keyword baseline, without a neural model."""
