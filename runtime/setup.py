@@ -20,7 +20,7 @@ index.folder.schema index.folder.words
 encoding.__init__ encoding.fingerprint encoding.protocol
 runtime.__init__ runtime.faiss runtime.index runtime.late runtime.ranker runtime.scoring runtime.vectors
 settings.__init__ settings.base settings.common settings.fields settings.messages settings.yaml_file
-storage.__init__ storage.digests storage.names storage.temporary storage.versioned
+storage.__init__ storage.digests storage.files storage.names storage.publish storage.temporary storage.versioned
 text.__init__ text.batches text.context text.dialogue text.encoder text.memory text.options
 text.subwords.__init__ text.subwords.tokenizer text.subwords.words
 """

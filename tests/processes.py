@@ -96,16 +96,19 @@ def killed_after():
 
     def run(renames, function):
         if (process := os.fork()) == 0:
-            replace, done = os.replace, 0
+            done = 0
 
-            def replace_or_die(*paths):
-                nonlocal done
-                if done == renames:
-                    os._exit(0)
-                done += 1
-                replace(*paths)
+            def or_die(rename):
+                def renamed(*paths):
+                    nonlocal done
+                    if done == renames:
+                        os._exit(0)
+                    done += 1
+                    rename(*paths)
 
-            os.replace = replace_or_die
+                return renamed
+
+            os.replace, os.rename = or_die(os.replace), or_die(os.rename)
             try:
                 function()
             except BaseException:

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,8 +28,9 @@ from polyencoder.modeling.build import build_model
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.digests import file_digest, weights_fingerprint
-from polyencoder.storage.files import alone_in, atomic_write, fsync, leftovers, reporting_write_errors, why_no_folder
+from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.names import CONFIG, DIGESTS, TOKENIZER, WEIGHTS
+from polyencoder.storage.publish import finish_publication, is_published, publishing
 from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
 from polyencoder.text import TextEncoder, read_tokenizer
 
@@ -39,34 +40,22 @@ CONFIG_KEY = "ranker_config"  # where a model file keeps its configuration
 def save_folder(
     folder: str | os.PathLike[str], model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32"
 ) -> None:
-    """Writes a model folder. An error or a kill leaves either the old model or the new one.
+    """Writes a model folder. An error, an interrupt or a kill leaves either the old model or the new one."""
+    with reporting_write_errors(folder, CheckpointError), publishing(folder) as staging:
+        write_model(staging, model, text, dtype=dtype)
 
-    The weights are renamed first, and hold digests of the other two files: after a kill before these are renamed,
-    `load_folder` reads the temporary ones that belong to the weights.
-    """
-    target = Path(folder)
-    if reason := why_no_folder(target):
-        raise CheckpointError(f"{target}: {reason}; give a folder to save the model in")
+
+def write_model(folder: Path, model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> None:
+    """Writes a model's files into a folder that `publishing` gave. OSError if it cannot be written."""
     weights = _weights(model.merged(), dtype)
-    with reporting_write_errors(target, CheckpointError):
-        target.mkdir(parents=True, exist_ok=True)
-    with (
-        reporting_write_errors(target, CheckpointError),
-        alone_in(target),
-        atomic_write(target / CONFIG) as config_file,
-        atomic_write(target / TOKENIZER) as tokenizer_file,
-        atomic_write(target / WEIGHTS) as weights_file,
-    ):
-        tokenizer_file.write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
-        config_file.write_text(model.config.to_json(), encoding="utf-8")
-        save_weights(weights, weights_file, beside={CONFIG: config_file, TOKENIZER: tokenizer_file})
+    (folder / TOKENIZER).write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
+    (folder / CONFIG).write_text(model.config.to_json(), encoding="utf-8")
+    save_weights(weights, folder / WEIGHTS, beside=(CONFIG, TOKENIZER))
 
 
-def save_weights(weights: dict[str, Tensor], path: Path, *, beside: Mapping[str, Path]) -> None:
-    """Writes weights, with digests of them and of the files that belong to them, by their final names."""
-    digests = {name: file_digest(file) for name, file in beside.items()}
-    for file in beside.values():
-        fsync(file)  # before the weights are renamed
+def save_weights(weights: dict[str, Tensor], path: Path, *, beside: Iterable[str]) -> None:
+    """Writes weights, with digests of them and of the files beside them that belong to them."""
+    digests = {name: file_digest(path.with_name(name)) for name in beside}
     digests[WEIGHTS] = weights_fingerprint(weights)
     # one key: safetensors writes several in a random order, and equal models shall be equal files
     safetensors.torch.save_file(weights, path, metadata={DIGESTS: json.dumps(digests)})
@@ -102,6 +91,8 @@ def holds_encoder(name: str | os.PathLike[str]) -> bool:
 def _config_of(name: str | os.PathLike[str]) -> dict[str, Any]:
     """The `config.json` of a folder or hub id; empty if missing or not a JSON object."""
     try:
+        if exists(name):
+            finish_publication(name)
         folder = Path(name) if exists(name) else downloaded(name, [CONFIG])
         config = json.loads((folder / CONFIG).read_bytes())
     except (OSError, ValueError, RecursionError, CheckpointError):
@@ -139,19 +130,21 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
 
 def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
     """The configuration of a model folder, its tokenizer's path, and the verified digests."""
-    digests = read_digests(source / WEIGHTS) if (source / WEIGHTS).is_file() else {}
-    files = {name: saved_with_weights(source / name, digests.get(name)) for name in (CONFIG, TOKENIZER)}
-    for name, file in {**files, WEIGHTS: source / WEIGHTS}.items():
-        if not file.is_file():
+    finish_publication(source)
+    for name in (CONFIG, TOKENIZER, WEIGHTS):
+        if not (source / name).is_file():
             raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
-    config = read_config(files[CONFIG].read_bytes(), origin=str(files[CONFIG]))
-    for name, file in files.items():
-        if name in digests and file_digest(file) != digests[name]:
+    digests = read_digests(source / WEIGHTS)
+    config = read_config((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
+    for name in (CONFIG, TOKENIZER):
+        if name in digests and file_digest(source / name) != digests[name]:
+            if is_published(source) or read_digests(source / WEIGHTS) != digests:
+                return _read_folder(source)  # another process is saving a model
             raise CheckpointError(
-                f"{file}: not the file that was saved with {WEIGHTS}: a save or a copy was interrupted, or it was "
+                f"{source / name}: not the file that was saved with {WEIGHTS}: a copy was interrupted, or it was "
                 "changed since; save, export or copy the model again"
             )
-    return config, files[TOKENIZER], digests
+    return config, source / TOKENIZER, digests
 
 
 def read_config(text: str | bytes, *, origin: str) -> RankerConfig:
@@ -167,12 +160,6 @@ def check_config(config: RankerConfig, *, origin: str) -> None:
         family(config.architecture).check(config)
     except ConfigError as error:
         raise ConfigError(f"{origin}: {error}") from None
-
-
-def saved_with_weights(path: Path, digest: str | None) -> Path:
-    """The file written with the weights: this one, or the temporary one if a kill prevented its renaming."""
-    written = (found for found in (path, *leftovers(path)) if found.is_file() and file_digest(found) == digest)
-    return next(written, path) if digest else path
 
 
 def read_digests(path: Path) -> dict[str, str]:

@@ -108,7 +108,7 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
     assert torch.equal(again.score([sentences[:1]], sentences), before)
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2, 3])
+@pytest.mark.parametrize("renames", [0, 1, 2, 3, 4])
 def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
     folder, make_ranker, sentences, renames, killed_after
 ):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polyencoder.checkpoint import save_folder
 from polyencoder.encoding.encode import candidate_fingerprint
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.export.folder import save_ranker
 from polyencoder.loading import cast_encoders, load_parts
 from polyencoder.ranker import Ranker
 
@@ -17,7 +17,7 @@ from polyencoder.ranker import Ranker
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])
 def test_a_folder(make_ranker, tmp_path, sentences, architecture):
     ranker = make_ranker(architecture)
-    save_folder(tmp_path / "model", ranker.model, ranker.text)
+    save_ranker(ranker, tmp_path / "model")
     path, (model, text) = load_parts(tmp_path / "model", backend="torch", device="cpu")
     assert path == tmp_path / "model"
     assert not model.training

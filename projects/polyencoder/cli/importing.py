@@ -48,7 +48,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
         file: A model file of ParlAI, or a checkpoint of fairseq.
         folder: The folder to write.
     """
-    from polyencoder.export.folder import check_no_model, export_folder, placing
+    from polyencoder.export.folder import check_no_model, export_folder, publishing_model
     from polyencoder.importing import import_parlai
     from polyencoder.importing.fairseq import import_fairseq
     from polyencoder.ranker import Ranker
@@ -73,7 +73,10 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
     if settings.dictionary is None:
         raise ConfigError(f"{file} is a checkpoint of fairseq: give --dictionary too")
     encoding = _encoding(settings)
-    with reporting_write_errors(folder, CheckpointError), placing(folder, overwrite=settings.overwrite) as made:
+    with (
+        reporting_write_errors(folder, CheckpointError),
+        publishing_model(folder, overwrite=settings.overwrite) as made,
+    ):
         import_fairseq(file, dictionary=settings.dictionary, encoding=encoding, out=made)
     config = json.loads((folder / CONFIG).read_bytes())
     say(f"{folder}: an encoder that fairseq trained, {_size(config)}")

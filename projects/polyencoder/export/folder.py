@@ -1,22 +1,15 @@
-"""Exports a trained ranker as a folder: weights, configuration, tokenizer, model card, optionally ONNX graphs.
-
-Everything is written to a temporary folder beside the target, and renamed when it is complete and checked.
-"""
+"""Exports a trained ranker as a folder: weights, configuration, tokenizer, model card, optionally ONNX graphs."""
 
 from __future__ import annotations
 
-import glob
 import os
-import shutil
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from polyencoder.calibration import CalibratedRanker, calibration_file
-from polyencoder.checkpoint import load_folder, save_folder
+from polyencoder.calibration import CalibratedRanker
+from polyencoder.checkpoint import load_folder, write_model
 from polyencoder.checks import check_place
 from polyencoder.config import RankerConfig, WeightDtype
 from polyencoder.data.example import Example
@@ -27,16 +20,9 @@ from polyencoder.evaluation import recall_at_1
 from polyencoder.export.card import TrainingRun, model_card, updated_card
 from polyencoder.export.onnx.files import DESCRIPTION, GRAPHS
 from polyencoder.pictures import CURVE, RELIABILITY
-from polyencoder.storage.files import (
-    ABANDONED,
-    alone_in,
-    atomic_write,
-    fsync,
-    reporting_write_errors,
-    why_no_folder,
-    written_meanwhile,
-)
+from polyencoder.storage.files import reporting_write_errors, why_no_folder, written_meanwhile
 from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.publish import finish_publication, publishing
 
 README = "README.md"
 _OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, CURVE, RELIABILITY, "tokenizer_config.json", *GRAPHS)
@@ -48,13 +34,12 @@ _CHECKED = 8  # contexts of the user's examples on which graphs are compared wit
 def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
     """Writes `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
     check_place("folder", folder)
-    save_folder(folder, ranker.model, ranker.text, dtype=dtype)
-    (Path(folder) / CALIBRATION_INT8).unlink(missing_ok=True)  # of graphs of the model that was there
-    if ranker.calibration is None:
-        calibration_file(folder).unlink(missing_ok=True)
-    else:
-        fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
-        ranker.calibration.of_model(fingerprint).save(folder)
+    others = (CALIBRATION, CALIBRATION_INT8)  # of the model that was there
+    with reporting_write_errors(folder, CheckpointError), publishing(folder, remove=others) as staging:
+        write_model(staging, ranker.model, ranker.text, dtype=dtype)
+        if ranker.calibration is not None:
+            fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
+            ranker.calibration.of_model(fingerprint).save(staging)
 
 
 class RecallChange(NamedTuple):
@@ -105,7 +90,7 @@ def export_folder(
         if _holds_model(target):  # which must be a ranker
             RankerConfig.from_json((target / CONFIG).read_bytes(), origin=str(target / CONFIG))
     change = None
-    with reporting_write_errors(target, CheckpointError), placing(target, overwrite=overwrite) as made:
+    with reporting_write_errors(target, CheckpointError), publishing_model(target, overwrite=overwrite) as made:
         save_ranker(ranker, made, dtype=dtype)
         graphs = ""
         if onnx or int8:
@@ -142,26 +127,11 @@ def check_no_model(folder: str | os.PathLike[str], *, overwrite: bool) -> None:
         )
 
 
-def _move(made: Path, target: Path, *, overwrite: bool) -> None:
-    """Moves the files of a model to their places, and removes those of the model that was there."""
-    if not overwrite and _holds_model(target):
-        raise written_meanwhile(target)
-    names = {path.name for path in made.iterdir()}
-    for name in {*_OF_THE_MODEL} - names:
-        (target / name).unlink(missing_ok=True)
-    (target / DESCRIPTION).unlink(missing_ok=True)  # until all is in place there are no graphs
-    order = {DESCRIPTION: 0, CONFIG: 1, TOKENIZER: 2, WEIGHTS: 4}  # reversed: from the weights on, it is the new model
-    with ExitStack() as written:
-        for name in sorted(names, key=lambda name: order.get(name, 3)):
-            temporary = written.enter_context(atomic_write(target / name, overwrite=overwrite))
-            os.replace(made / name, temporary)
-            fsync(temporary)  # before the weights have their name
-
-
 def _holds_model(target: Path) -> bool:
     """Whether a folder holds a model; CheckpointError if it holds other files."""
     if reason := why_no_folder(target):
         raise CheckpointError(f"{target}: {reason}; give a folder to write the model in")
+    finish_publication(target)
     if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
         return False
     if not (target / CONFIG).is_file():
@@ -169,23 +139,14 @@ def _holds_model(target: Path) -> bool:
     return True
 
 
-@contextmanager
-def placing(target: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """Yields a temporary folder whose files are moved to `target` if the block succeeds.
+def publishing_model(target: Path, *, overwrite: bool = True) -> AbstractContextManager[Path]:
+    """`publishing` of a model; the card, graphs and calibration of a model that was there are removed.
 
-    A kill leaves the old model or the new one, as in `save_folder`, perhaps without graphs. The other files of a model
-    that was there, its card, graphs and calibration, are removed. Without `overwrite` a model that another process has
-    written meanwhile is unchanged: FileExistsError.
+    Without `overwrite` a model that another process has written meanwhile is unchanged: FileExistsError.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    for old in target.parent.glob(f".{glob.escape(target.name)}.????????.part"):  # which killed exports left
-        with suppress(OSError):
-            if old.is_dir() and time.time() - old.stat().st_mtime >= ABANDONED:
-                shutil.rmtree(old)
-    with tempfile.TemporaryDirectory(
-        prefix=f".{target.name}.", suffix=".part", dir=target.parent, ignore_cleanup_errors=True
-    ) as made:
-        yield Path(made)
-        target.mkdir(exist_ok=True)
-        with alone_in(target):
-            _move(Path(made), target, overwrite=overwrite)
+
+    def check() -> None:
+        if not overwrite and _holds_model(target):
+            raise written_meanwhile(target)
+
+    return publishing(target, remove=(DESCRIPTION, *_OF_THE_MODEL), check=check)

@@ -16,8 +16,9 @@ from torch import Tensor
 from polyencoder.checkpoint import check_shapes
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.modeling.finite import check_finite
-from polyencoder.storage.files import atomic_write, reporting_write_errors, why_no_folder
+from polyencoder.storage.files import reporting_write_errors, written_meanwhile
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.publish import publishing
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -45,27 +46,16 @@ def save_backbone(
     Raises:
         CheckpointError: `folder` is a file, or the weights are not those of such a model.
     """
-    target = Path(folder)
-    if reason := why_no_folder(target):
-        raise CheckpointError(f"{target}: {reason}; give a folder for the encoder")
     config.architectures = [_check_fit(config, weights, origin=origin)]
     config.dtype = torch.float32
-    with (
-        atomic_write(target / CONFIG) as config_file,
-        atomic_write(target / TOKENIZER_CONFIG) as tokenizer_config_file,
-        atomic_write(target / TOKENIZER) as tokenizer_file,
-        atomic_write(target / WEIGHTS) as weights_file,
-    ):
+    with publishing(folder) as staging:
         tensors = {
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()
         }
-        safetensors.torch.save_file(tensors, weights_file, metadata={"format": "pt"})
-        tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-        tokenizer_config_file.write_text(
-            _tokenizer_config(special_tokens, segments=(getattr(config, "type_vocab_size", 0) or 0) > 1),
-            encoding="utf-8",
-        )
-        config_file.write_text(config.to_json_string(), encoding="utf-8")
+        safetensors.torch.save_file(tensors, staging / WEIGHTS, metadata={"format": "pt"})
+        segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
+        _write_tokenizer(staging, tokenizer, special_tokens=special_tokens, segments=segments)
+        (staging / CONFIG).write_text(config.to_json_string(), encoding="utf-8")
 
 
 def save_tokenizer(
@@ -79,24 +69,24 @@ def save_tokenizer(
 
     `special_tokens`: by role, such as `cls_token`. `overwrite`: replace a tokenizer that is there.
     """
-    target = Path(folder)
-    with (
-        reporting_write_errors(target),
-        atomic_write(target / TOKENIZER_CONFIG) as config_file,
-        atomic_write(target / TOKENIZER, overwrite=overwrite) as tokenizer_file,  # takes its place first
-    ):
-        tokenizer_file.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-        config_file.write_text(_tokenizer_config(special_tokens, segments=True), encoding="utf-8")
+
+    def check() -> None:
+        if not overwrite and (path := Path(folder) / TOKENIZER).exists():
+            raise written_meanwhile(path)
+
+    with reporting_write_errors(folder), publishing(folder, check=check) as staging:
+        _write_tokenizer(staging, tokenizer, special_tokens=special_tokens, segments=True)
 
 
-def _tokenizer_config(special_tokens: Mapping[str, str], *, segments: bool) -> str:
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, *, special_tokens: Mapping[str, str], segments: bool) -> None:
     values = {
         "tokenizer_class": "PreTrainedTokenizerFast",  # so that transformers does not rebuild it for a model family
         "model_input_names": ["input_ids", *(["token_type_ids"] if segments else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
         **special_tokens,
     }
-    return json.dumps(values, indent=2) + "\n"
+    (folder / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    (folder / TOKENIZER_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
 def _check_fit(config: PretrainedConfig, weights: Mapping[str, Tensor], *, origin: str) -> str:

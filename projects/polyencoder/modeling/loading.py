@@ -22,6 +22,7 @@ from polyencoder.modeling.encoder_config import dropout_keys
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.static import load_static, static_tokenizer
 from polyencoder.packages import errors_alone
+from polyencoder.storage.publish import finish_publication
 from polyencoder.text.vocabulary import special_tokens
 
 _log = logging.getLogger(__name__)
@@ -104,7 +105,9 @@ def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, A
 def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
     """Raises transformers' errors as a one-line ConfigError; yields the arguments for offline use."""
     offline = None
-    if not exists(name):
+    if exists(name):
+        finish_publication(name)
+    else:
         if reason := hub_id_problem(name):
             raise ConfigError(
                 f"backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder", argument="backbone"

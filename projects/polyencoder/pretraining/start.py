@@ -24,7 +24,8 @@ from polyencoder.modeling.sentence_encoder import own_prompts, sentence_vectors
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
-from polyencoder.storage.files import atomic_write, reporting_write_errors
+from polyencoder.storage.files import reporting_write_errors
+from polyencoder.storage.publish import publishing
 from polyencoder.text import TextEncoder, own_separator, separate_turns
 
 Special = dict[str, Any]
@@ -66,10 +67,10 @@ class Pretrained:
             for name, tensor in self.model.state_dict().items()
             if not name.startswith("encoder.")
         }
-        with reporting_write_errors(target, CheckpointError), atomic_write(target / HEADS) as file:
-            safetensors.torch.save_file(heads, file, metadata={"format": "pt"})
+        with reporting_write_errors(target, CheckpointError), publishing(target) as staging:
+            safetensors.torch.save_file(heads, staging / HEADS, metadata={"format": "pt"})
             save_backbone(
-                target,
+                staging,
                 config=type(encoder.config)(**encoder.config.to_dict()),
                 weights={name: tensor.cpu() for name, tensor in encoder.state_dict().items()},
                 tokenizer=tokenizer,

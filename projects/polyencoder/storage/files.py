@@ -16,8 +16,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError, PolyencoderError, first_line
 
@@ -107,6 +105,8 @@ def reporting_write_errors(
     path: str | os.PathLike[str], error: type[PolyencoderError] = PolyencoderError
 ) -> Iterator[None]:
     """Raises an OSError of writing `path` as a one-line `error`."""
+    from safetensors import SafetensorError  # here: those who only read need no safetensors
+
     try:
         yield
     except (OSError, SafetensorError) as cause:

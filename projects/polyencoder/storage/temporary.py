@@ -1,24 +1,24 @@
 """Temporary folders that are cleaned up even after a kill.
 
-A folder is removed when it is no longer used, and when SIGTERM ends its process. Folders of killed
-processes, whose locks are free, are removed with the next temporary folder.
+A folder is removed when it is no longer used, and when SIGTERM ends its process. Folders of killed processes are
+removed with the next temporary folder. All of them are in one folder of the user's, and have a mark that their process
+wrote and locks: nothing else is ever removed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
+import stat
 import tempfile
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from filelock import FileLock, Timeout
-
-_PREFIX, _LOCK = "polyencoder-", ".lock"
-_NEW = 60.0  # seconds in which a folder may not have its lock yet
+_MARK = ".made-by-polyencoder"
 _live: dict[str, int] = {}  # the folders, and the process that each belongs to: a child has a copy of this
 
 
@@ -26,30 +26,52 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
     """A `tempfile.TemporaryDirectory`, for a process that may be killed."""
 
     def __init__(self) -> None:
-        _discard_abandoned()
-        super().__init__(prefix=_PREFIX, ignore_cleanup_errors=True)
-        self._lock = FileLock(Path(self.name) / _LOCK)
-        self._lock.acquire()
+        parent = _parent()
+        if parent is not None:
+            _discard_abandoned(parent)
+        super().__init__(dir=parent, ignore_cleanup_errors=True)
+        self._handle = os.open(Path(self.name) / _MARK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with suppress(OSError):  # a file system without locks: no other process can lock it either
+            fcntl.flock(self._handle, fcntl.LOCK_EX)
+        os.write(self._handle, _mark_of(self.name))  # once it is locked: an empty mark says nothing
         _live[self.name] = os.getpid()
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, _end)
 
     def cleanup(self) -> None:
         """Removes the folder and its contents."""
-        _live.pop(self.name, None)
+        is_live = _live.pop(self.name, None) is not None
         super().cleanup()
-        self._lock.release()
+        if is_live:
+            os.close(self._handle)
 
 
-def _discard_abandoned() -> None:
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        try:
-            if not (folder / _LOCK).is_file() or time.time() - folder.stat().st_mtime < _NEW:
-                continue
-            with FileLock(folder / _LOCK, timeout=0):  # its process is gone
-                shutil.rmtree(folder)
-        except (Timeout, OSError):  # it is in use, or belongs to another user
-            continue
+def _parent() -> Path | None:
+    """The user's folder of temporary folders; None if another user has taken its name."""
+    parent = Path(tempfile.gettempdir()) / f".polyencoder-{os.getuid()}"
+    with suppress(OSError):
+        parent.mkdir(mode=0o700)
+    with suppress(OSError):
+        status = parent.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
+            return parent
+    return None
+
+
+def _mark_of(folder: str | os.PathLike[str]) -> bytes:
+    return f"polyencoder removes {os.path.basename(folder)}\n".encode()
+
+
+def _discard_abandoned(parent: Path) -> None:
+    for mark in parent.glob(f"*/{_MARK}"):
+        with suppress(OSError):  # its process lives, or another process is removing it
+            handle = os.open(mark, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.read(handle, 1 << 10) == _mark_of(mark.parent):
+                    shutil.rmtree(mark.parent)
+            finally:
+                os.close(handle)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

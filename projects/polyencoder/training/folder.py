@@ -8,7 +8,10 @@ from pathlib import Path
 
 from polyencoder.errors import CheckpointError
 from polyencoder.export.folder import README
+from polyencoder.pictures import CURVE, RELIABILITY
+from polyencoder.storage.files import discard_leftovers
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.publish import discard_unfinished
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 
@@ -25,7 +28,7 @@ RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores"}
 
 @contextmanager
 def run_folder(out: Path) -> Iterator[Processes]:
-    """Locks a run's folder for this run; yields the run's processes.
+    """Locks a run's folder for this run, and removes what killed runs left in it; yields the run's processes.
 
     Raises:
         CheckpointError: it holds what a run writes, such as a model or a README.md, but no run wrote it.
@@ -38,6 +41,8 @@ def run_folder(out: Path) -> Iterator[Processes]:
     processes = Processes.of_this_group()
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None
     try:
+        if lock is not None:
+            _discard_leftovers(out)
         yield processes
     finally:
         if lock is not None:
@@ -45,3 +50,10 @@ def run_folder(out: Path) -> Iterator[Processes]:
             for folder in (out / FOLDER, out):  # of a run that never began
                 with suppress(OSError):
                     folder.rmdir()
+
+
+def _discard_leftovers(out: Path) -> None:
+    """Removes the temporary files of killed runs; the caller has the folder's lock."""
+    discard_unfinished(out)
+    for name in (README, CHECKPOINT, RECORD, CURVE, RELIABILITY):
+        discard_leftovers(out / name)

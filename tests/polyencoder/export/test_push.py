@@ -9,10 +9,9 @@ import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard, RepoUrl
 
-from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.export.card import TrainingRun
-from polyencoder.export.folder import export_folder
+from polyencoder.export.folder import export_folder, save_ranker
 from polyencoder.ranker import Ranker
 
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
@@ -47,7 +46,7 @@ def test_push_to_hub(make_ranker, hub, no_network, tmp_path, sentences):
     card = (uploaded / "README.md").read_text()
     assert 'Ranker.from_pretrained("me/ranker")' in card
     assert "stored in bfloat16" in card
-    save_folder(tmp_path / "saved", ranker.model, ranker.text, dtype="bfloat16")
+    save_ranker(ranker, tmp_path / "saved", dtype="bfloat16")
     expected = Ranker.from_pretrained(tmp_path / "saved").score(["hello"], sentences)
     assert torch.equal(Ranker.from_pretrained(uploaded).score(["hello"], sentences), expected)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from polyencoder.index.open import open_index
 from polyencoder.storage.temporary import TemporaryFolder
 
 CODE = """
 import sys
+from polyencoder.index.open import open_index
 from polyencoder.storage.temporary import TemporaryFolder
 folder = TemporaryFolder()
 print(folder.name, flush=True)
@@ -48,21 +51,49 @@ def start():
         process.communicate()
 
 
-def age(folder: Path) -> None:
-    os.utime(folder, (0, 0))
+def inside(place: Path) -> set[Path]:
+    """What is in the folder of temporary folders."""
+    return {*(place / f".polyencoder-{os.getuid()}").iterdir()}
 
 
 def test_a_later_start_removes_what_a_killed_process_left(start, place):
     (killed, left), (_, used) = start(), start()
+    assert inside(place) == {left, used}
     killed.kill()
     killed.wait()
-    age(left)
-    age(used)
-    (other := place / "polyencoder-mine").mkdir()  # of somebody else, without a lock
-    age(other)
     with TemporaryFolder() as folder:
-        assert set(place.iterdir()) == {used, other, Path(folder)}
-    assert set(place.iterdir()) == {used, other}
+        assert inside(place) == {used, Path(folder)}
+    assert inside(place) == {used}
+
+
+@pytest.mark.parametrize("parent", ["", f".polyencoder-{os.getuid()}"])
+def test_folders_that_people_named_stay(start, place, make_ranker, parent):
+    """An index has a free lock of its own, wherever it is and however old, and whatever it is named."""
+    ranker = make_ranker("bi")
+    with TemporaryFolder():  # makes the folder of them
+        folder = place / parent / "polyencoder-replies"
+    ranker.index(["yes", "no"], folder).close()
+    killed, left = start()
+    killed.kill()
+    killed.wait()
+    shutil.copytree(left, copy := left.with_name("copy"))  # with the mark of another folder
+    (place / parent / "polyencoder-mine").mkdir()
+    for path in place.rglob("*"):
+        os.utime(path, (0, 0))
+    with TemporaryFolder():
+        assert not left.exists()
+    assert copy.exists()
+    assert (place / parent / "polyencoder-mine").exists()
+    with open_index(folder, ranker) as index:
+        assert len(index) == 2
+
+
+def test_another_users_folder_is_not_used(place):
+    (place / f".polyencoder-{os.getuid()}").symlink_to(place)
+    with TemporaryFolder() as folder:
+        assert Path(folder).parent == place
+        with TemporaryFolder() as other:
+            assert {Path(folder), Path(other)} < {*place.iterdir()}
 
 
 def test_sigterm_removes_its_own(start, place):
@@ -70,13 +101,13 @@ def test_sigterm_removes_its_own(start, place):
     assert folder.is_dir()
     process.terminate()
     assert process.wait(60) == -signal.SIGTERM
-    assert list(place.iterdir()) == []
+    assert inside(place) == set()
 
 
 def test_the_end_of_a_process_removes_its_own(start, place):
     process, _ = start()
     process.communicate("")
-    assert list(place.iterdir()) == []
+    assert inside(place) == set()
 
 
 def test_a_handler_of_the_program_stays(place):

@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from polyencoder.errors import CheckpointError, TrainingError
+from polyencoder.storage.files import write_text
 from polyencoder.storage.names import CONFIG
 from polyencoder.training.folder import CHECKPOINT, FOLDER, RECORD, run_folder
 
@@ -65,3 +66,16 @@ def test_other_files_do_not_matter(tmp_path):
     with run_folder(tmp_path):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.txt", "lost+found"]
+
+
+def test_a_run_removes_what_killed_runs_left(tmp_path, make_ranker, killed_after):
+    """Gigabytes, of large models."""
+    with run_folder(tmp_path):
+        make_ranker("bi").save_pretrained(tmp_path)
+        (tmp_path / CHECKPOINT).write_bytes(b"state")
+        names = sorted(path.name for path in tmp_path.rglob("*") if not path.name.endswith(".lock"))
+    killed_after(0, lambda: make_ranker("bi", seed=1).save_pretrained(tmp_path))
+    killed_after(0, lambda: write_text(tmp_path / CHECKPOINT, "state"))
+    assert len([*tmp_path.rglob(".*")]) > 2
+    with run_folder(tmp_path):
+        assert sorted(path.name for path in tmp_path.rglob("*") if not path.name.endswith(".lock")) == names

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +27,8 @@ from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require
 from polyencoder.storage.digests import file_digest, weights_fingerprint
-from polyencoder.storage.files import atomic_write, why_no_folder
 from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.publish import publishing
 from polyencoder.text import TextEncoder, read_tokenizer, surround
 from polyencoder.text.context import join_pair
 
@@ -71,8 +70,6 @@ def export_onnx(
         InputError: the ranker is itself one of graphs or has rounded weights, or a check text is empty.
     """
     target = Path(folder)
-    if reason := why_no_folder(target):
-        raise CheckpointError(f"{target}: {reason}; give a folder to export to")
     require("onnxruntime", extra="onnx")
     model, text = _plain(ranker.model), ranker.text
     texts = list(CHECK_TEXTS) + list(check_texts or ())
@@ -83,25 +80,21 @@ def export_onnx(
     steps, traced = model.export_steps(), for_graphs(model).export_steps()
     example, batches = _token_batches(list(steps.values()), text, texts, model.config)
     differences, digests = dict[str, float](), dict[str, str]()
-    with _no_empty_folder(target), ExitStack() as written:
-        # Entered first, so it takes its place last: a kill in between leaves a folder that says it has no graphs.
-        description = written.enter_context(atomic_write(target / DESCRIPTION))
+    with publishing(target, remove=map(int8_name, steps)) as staging:
         for name, step in steps.items():
-            path = written.enter_context(atomic_write(target / name))
+            path = staging / name
             write_graph(traced[name], _inputs(step, example, pad_id=text.pad_id), path)
             differences[name] = _check(step.eval(), batches, path, name=str(target / name), pad_id=text.pad_id)
             digests[name] = file_digest(path)
         if not (target / WEIGHTS).is_file():  # else these exist, and the weights hold their digests
             for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
-                written.enter_context(atomic_write(target / name)).write_text(content, encoding="utf-8")
+                (staging / name).write_text(content, encoding="utf-8")
         candidates = candidate_fingerprint(model, text) if model.has_vectors else None
         score = {name: weight.tolist() for name, weight in model.export_weights().items()} or None
         described = Description(
             weights, candidates, differences, digests, model.has_one_vector, score, model.token_fingerprint
         )
-        description.write_text(described.to_json(), encoding="utf-8")
-        for name in (DESCRIPTION, *map(int8_name, steps)):
-            (target / name).unlink(missing_ok=True)
+        (staging / DESCRIPTION).write_text(described.to_json(), encoding="utf-8")
 
 
 def _check_model_there(target: Path, model: RankerModel, text: TextEncoder, weights: str) -> None:
@@ -203,16 +196,3 @@ def _real(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
         masks[step.axes("codes_mask")] = outputs.pop("codes_mask")
     own = {name: masks.get(step.axes(name)) for name in outputs}
     return torch.cat([(x if own[name] is None else x[own[name]]).flatten() for name, x in outputs.items()])
-
-
-@contextmanager
-def _no_empty_folder(target: Path) -> Iterator[None]:
-    """Removes a newly created folder if the export fails."""
-    was_there = target.exists()
-    try:
-        yield
-    except BaseException:
-        if not was_there:
-            with suppress(OSError):
-                target.rmdir()
-        raise

@@ -30,6 +30,7 @@ from polyencoder.storage.names import (
     TOKENIZER,
     WEIGHTS,
 )
+from polyencoder.storage.publish import finish_publication
 from polyencoder.storage.versioned import versioned
 
 Precision = Literal["float32", "int8"]
@@ -92,6 +93,7 @@ class Description:
 
 def read_description(folder: Path) -> Description:
     """Reads `onnx.json`; CheckpointError when it is missing, damaged or of another version."""
+    finish_publication(folder)
     path = folder / DESCRIPTION
     if not path.is_file():
         raise CheckpointError(f"{folder}: no {DESCRIPTION} in it: it has no exported graphs; {HOW_TO_EXPORT}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from polyencoder.errors import CheckpointError, first_line
 from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, QUANTIZATION, int8_name, read_description
 from polyencoder.packages import require
 from polyencoder.storage.digests import file_digest
-from polyencoder.storage.files import atomic_write
+from polyencoder.storage.publish import publishing
 
 AXES, TINY = "last axis", "smallest number"  # constants of a graph
 
@@ -41,12 +40,11 @@ def quantize_int8(folder: str | os.PathLike[str]) -> None:
     description = read_description(source)
     graphs = {name: _read_graph(source / name, onnx) for name in description.differences}
     digests = dict(description.graphs)
-    with ExitStack() as written:
-        described = written.enter_context(atomic_write(source / DESCRIPTION))  # entered first: it takes its place last
+    with publishing(source) as staging:
         for name, graph in graphs.items():
             _store_embeddings(graph, onnx)
             _scale_tokens(graph, onnx)
-            path = written.enter_context(atomic_write(source / int8_name(name)))
+            path = staging / int8_name(name)
             quantization.quantize_dynamic(
                 graph,
                 path,
@@ -62,7 +60,7 @@ def quantize_int8(folder: str | os.PathLike[str]) -> None:
             onnx.save(quantized, path)
             digests[int8_name(name)] = file_digest(path)
         description = replace(description, graphs=digests, quantization=QUANTIZATION)
-        described.write_text(description.to_json(), encoding="utf-8")
+        (staging / DESCRIPTION).write_text(description.to_json(), encoding="utf-8")
 
 
 def _read_graph(path: Path, onnx: Any) -> Any:
