@@ -7,7 +7,6 @@ import pytest
 from polyencoder.index.faiss import lists
 
 SMALL = {
-    "flat": {},
     "hnsw": {"m": 8},
     "ivf-flat": {"nlist": 4, "nprobe": 2},
     "ivf-pq": {"nlist": 4, "nprobe": 2, "pq_m": 4, "pq_bits": 3},

@@ -17,8 +17,6 @@ from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
-from polyencoder.calibration import Calibration
-from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
 from polyencoder.index.faiss.lists import FaissLists
@@ -101,7 +99,7 @@ def test_data_without_candidates_needs_none(part, trained, index_of, tmp_path):
         EvalModel.main(**options, num_negatives=3)
 
 
-@pytest.mark.parametrize("faiss", [None, "flat"])
+@pytest.mark.parametrize("faiss", [None, "ivf-flat"])
 @pytest.mark.parametrize("model", MODELS)
 def test_eval_model(model, faiss, trained, index_of, evaluate, copy_of, candidates_file):
     if faiss:
@@ -258,14 +256,9 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
     report = evaluate(path, index=folder, index_hybrid=True, index_top_k=8)
     assert (report["exs"], report["R10@1"]) == (24, 1)
     options = {"index": folder, "index_hybrid": True, "repeat_blocking_heuristic": False}
-    said = chat(path, **options, index_fusion="rrf")
+    said = chat(path, **options)
     expected = ranker.search("where is the cat ?", folder, top_k=1, hybrid=True, keep_turns=True)
     assert said[-1] == expected[0].text
-    weighted = {**options, "index_fusion": "weight"}
-    with pytest.raises(ConfigError, match="no weight was fitted for this model"):
-        chat(path, **weighted)
-    Calibration(1.0, 0.0, model_fingerprint(ranker.model, ranker.text), vector_weight=0.1).save(path)
-    assert chat(path, **weighted) == chat(path, **weighted, index_vector_weight=0.1)
     alone = chat(path, index=folder, index_words_only=True, repeat_blocking_heuristic=False)
     assert alone[-1] == ranker.search("where is the cat ?", folder, top_k=1, words_only=True, keep_turns=True)[0].text
 
@@ -278,7 +271,6 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
         ({"index_dtype": "bfloat16"}, "--index-dtype bfloat16: is an option of searches, so it needs --index"),
         ({"index_hybrid": True}, "--index-hybrid True: is an option of searches, so it needs --index"),
         ({"index": "INDEX", "index_hybrid": True}, "has no words to search by"),
-        ({"index": "INDEX", "index_fusion": "rrf"}, "fusion is the order of a hybrid search: give hybrid"),
         ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),
         ({"index": "INDEX", "index_top_k": 0}, "--index-top-k 0: must be at least 1"),
         ({"index": "INDEX", "index_words_only": True, "min_probability": "0.3"}, "--min-probability is for searches"),

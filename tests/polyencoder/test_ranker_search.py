@@ -74,7 +74,7 @@ def test_an_index_by_its_path(ranker, make_ranker, sentences, tmp_path):
 
 def test_indexed_search(ranker, sentences):
     pytest.importorskip("faiss")
-    index = ranker.index(sentences, faiss="flat")
+    index = ranker.index(sentences, faiss="ivf-flat")
     scanned = ranker.search(CONTEXT, index, top_k=3, exactness="exact")
     assert {hit.found for hit in scanned} == {"exact"}
     for exactness in (None, "approximate", "certified"):
@@ -116,7 +116,7 @@ class TestTurnsOfTheContext:
     @pytest.mark.parametrize("top_k", [1, 3, 50])
     def test_are_left_out_and_counted(self, ranker, index, exactness, top_k):
         pytest.importorskip("faiss")
-        index.build_faiss("flat")
+        index.build_faiss("ivf-flat", nlist=1)
         contexts = [["do you ski ?\nNO , i have two dogs ."], "thank you", ["  ", "You  are WELCOME"]]
         searcher = Searcher(ranker, index, top_k=top_k, exactness=exactness)
         everything = ranker.search_many(contexts, index, top_k=len(index), exactness="exact", keep_turns=True)
@@ -233,12 +233,12 @@ def test_records_are_texts_dictionaries_and_candidates(ranker, tmp_path, where):
 
 def test_what_is_no_list_is_refused(ranker, sentences):
     pytest.importorskip("faiss")
-    index = ranker.index(sentences, faiss="flat")
+    index = ranker.index(sentences, faiss="ivf-flat")
     for contexts in ("hello", {"a": 1}, 3):
         with pytest.raises(InputError, match="^contexts is "):
             index.tune(recall=0.9, contexts=contexts)
         with pytest.raises(InputError, match="^contexts is "):
-            ranker.index(sentences, faiss="flat", recall=0.9, contexts=contexts)
+            ranker.index(sentences, faiss="ivf-flat", recall=0.9, contexts=contexts)
     for records in ([1, 2], 5, [None]):
         with pytest.raises(InputError, match="^candidate"):
             ranker.index(records)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -43,8 +42,6 @@ class IndexSource(Source):
             model.calibration = super()._calibration()
         index, rerank = open_index(opt["index"], model), opt.get("rerank")
         options = SearchOptions(**given_in(opt, SearchOptions))
-        if options.fusion == "weight" and options.vector_weight is None and (fitted := super()._calibration()):
-            options = replace(options, vector_weight=fitted.for_search.vector_weight)
         searcher = partial(
             Searcher,
             model,

@@ -31,7 +31,7 @@ from polyencoder.checks import check_fields
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8
+from polyencoder.storage.names import CALIBRATION
 from polyencoder.storage.versioned import versioned
 
 DEPTH = 10
@@ -70,8 +70,6 @@ class Calibration:
     threshold: float | None = None
     """The probability above which that share of the answers was right; None if it was not reached."""
     fitted_on: FittedOn | None = None
-    vector_weight: float | None = None
-    """The weight of vectors beside words in a hybrid search (`SearchOptions.vector_weight`), 0 to 1, if fitted."""
     index: Calibration | None = None
     """A separate calibration for searches of an index, if fitted."""
 
@@ -79,8 +77,6 @@ class Calibration:
         check_fields(self)
         if not self.temperature > 0:
             raise ValueError(f"the temperature is {self.temperature}")
-        if self.vector_weight is not None and not 0 <= self.vector_weight <= 1:
-            raise ValueError(f"the weight of vectors is {self.vector_weight}")
 
     @property
     def for_search(self) -> Calibration:
@@ -135,14 +131,11 @@ class Calibration:
         known = dict(zip(texts, self.of_ranking(texts, scores, among=among), strict=True))
         return max(0.0, 1 - math.fsum(islice(known.values(), DEPTH)))
 
-    def save(self, model: str | os.PathLike[str], *, of: TextRanker | None = None) -> None:
-        """Writes it atomically beside the model, for `read_calibration`.
-
-        `of` is the ranker whose scores it is for: int8 graphs have a calibration of their own.
-        """
+    def save(self, model: str | os.PathLike[str]) -> None:
+        """Writes it atomically beside the model, for `read_calibration`."""
         from polyencoder.storage.files import reporting_write_errors, write_text  # here: a reader writes no files
 
-        path = calibration_file(model, of=of)
+        path = calibration_file(model)
         with reporting_write_errors(path, CheckpointError):
             values = {"format_version": FORMAT_VERSION, **dataclasses.asdict(self)}
             write_text(path, json.dumps(values, indent=2) + "\n")
@@ -156,42 +149,30 @@ class CalibratedRanker(TextRanker, Protocol):
     """The folder or file that it was loaded from."""
 
 
-def calibration_file(model: str | os.PathLike[str], *, of: TextRanker | None = None) -> Path:
-    """The path of the calibration of a model folder or model file; `of` is the calibrated ranker."""
-    path, name = Path(model), _name(of)
-    return path / name if path.is_dir() else path.with_name(f"{path.name}.{name}")
-
-
-def _name(of: TextRanker | None) -> str:
-    return CALIBRATION if getattr(of and of.model, "precision", "float32") == "float32" else CALIBRATION_INT8
-
-
-def _command(of: TextRanker) -> str:
-    """What fits the calibration of a ranker."""
-    return "`polyencoder calibrate`" if _name(of) == CALIBRATION else "`polyencoder calibrate --backend onnx-int8`"
+def calibration_file(model: str | os.PathLike[str]) -> Path:
+    """The path of the calibration of a model folder or model file."""
+    path = Path(model)
+    return path / CALIBRATION if path.is_dir() else path.with_name(f"{path.name}.{CALIBRATION}")
 
 
 def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calibration | None:
     """Reads the calibration beside a model, for the ranker loaded from there.
 
-    None without one or, with a warning, if it was fitted to other scores: calibrate again after training, and int8
-    graphs separately. Raises CheckpointError if it is damaged or of another version.
+    None without one or, with a warning, if it was fitted to other scores: before the last training, or by another
+    backend if one of them is int8. Raises CheckpointError if it is damaged or of another version.
     """
-    path = calibration_file(model, of=ranker)
+    path = calibration_file(model)
     if not path.is_file():
-        if path.name.endswith(CALIBRATION_INT8) and (other := calibration_file(model)).is_file():
-            warnings.warn(
-                f"{other}: not used, as it was fitted to the scores of the float32 model, and those of int8 graphs are "
-                f"others; fit one to them with {_command(ranker)}",
-                stacklevel=2,
-            )
         return None
-    again = f"calibrate the model again, with {_command(ranker)}"
-    calibration = versioned(path.read_bytes(), _of_json, version=FORMAT_VERSION, origin=path, remedy=again)
+    remedy = "calibrate the model again, with `polyencoder calibrate`"
+    calibration = versioned(path.read_bytes(), _of_json, version=FORMAT_VERSION, origin=path, remedy=remedy)
     if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
         return calibration
-    others = "weights than the model has now" if _name(ranker) == CALIBRATION else "int8 graphs than those there now"
-    warnings.warn(f"{path}: not used, as it was fitted to other {others}; {again}", stacklevel=2)
+    warnings.warn(
+        f"{path}: not used, as it was fitted to other weights than the model has now, or with another --backend; "
+        f"{remedy}",
+        stacklevel=2,
+    )
     return None
 
 
@@ -217,7 +198,7 @@ def least_probability(
         model = "MODEL" if of.source is None else of.source
         raise ConfigError(
             "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
-            f"calibrate {model} with {_command(of)}",
+            f"calibrate {model} with `polyencoder calibrate`, and the --backend in use",
             argument="min_probability",
         )
     if wanted == "auto":

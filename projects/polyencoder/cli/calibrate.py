@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,16 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
-from polyencoder.calibration.weight import WeightFit, fit_weight, observe_hybrid
 from polyencoder.cli.shared.loading import check_reads_candidates, left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
 from polyencoder.encoding.fingerprint import model_fingerprint
-from polyencoder.encoding.protocol import Context
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
-from polyencoder.index.hybrid import Scaled
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
 from polyencoder.settings.fields import Count, Files, Needs, OneIndex, Without
@@ -53,9 +49,6 @@ class CalibrateSettings(Settings):
     """FILE to sample them from (default: the responses of --data)."""
     seed: Annotated[int, Without("index")] = 0
     """Seed of sampled candidates."""
-    hybrid: Annotated[bool, Needs("index"), Without("rerank")] = False
-    """With --index: also fit the weight of vectors beside words, for polyencoder search --hybrid --fusion weight, in
-    an index with words."""
     unanswerable: float = 0.5
     """Expected share of contexts that no candidate answers."""
     precision: float | None = None
@@ -66,8 +59,8 @@ def calibrate(settings: CalibrateSettings) -> None:
     """Fit a temperature and the score of "none of these", so that results say how likely they are right.
 
     Writes calibration.json into the model folder, or beside the model file. Ranker, search and the agents find it there
-    until the model is trained again. One for an index and one for ranking are kept side by side; int8 graphs have their
-    own: --backend onnx-int8. With --hybrid, the file also has the weight of vectors beside words.
+    until the model is trained again. One for an index and one for ranking are kept side by side. It is for the scores
+    of one backend: int8 graphs have others than the model.
     """
     from polyencoder.calibration.fitting import check_fit, fit
     from polyencoder.evaluation.observe import observe, observe_search
@@ -89,7 +82,7 @@ def calibrate(settings: CalibrateSettings) -> None:
         seed=settings.seed,
     )
     check_fit(len(examples), unanswerable=unanswerable, precision=settings.precision)  # before the model reads them
-    ranker, searcher, weight = load(settings.model), None, None
+    ranker, searcher = load(settings.model), None
     reranker = load_reranker(settings.rerank, settings.model)
     if index is None:
         check_reads_candidates(ranker, instead="calibrate searches of that, with --index", argument="model")
@@ -97,12 +90,6 @@ def calibrate(settings: CalibrateSettings) -> None:
     else:
         enough = DEPTH + max(len(example.right) for example in examples)
         with open_index(index, ranker) as opened:
-            if settings.hybrid:
-
-                def both(contexts: Sequence[Context]) -> list[list[Scaled]]:
-                    return opened.scaled(ranker.encode_contexts(contexts), texts=contexts)
-
-                weight = fit_weight(observe_hybrid(both, examples))
             searcher = Searcher(
                 ranker,
                 opened,
@@ -125,20 +112,14 @@ def calibrate(settings: CalibrateSettings) -> None:
     published = without_folder(data), without_folder(index)  # the file goes where the model goes
     fitted_on = FittedOn(published[0], len(examples), among, today, published[1])
     own = replace(fitted.calibration, fitted_on=fitted_on)
-    if weight is not None:
-        own = replace(own, vector_weight=weight.weight)
-    elif index is not None and ordering.calibration is not None:
-        own = replace(own, vector_weight=ordering.calibration.for_search.vector_weight)
     kept = own.beside(ordering.calibration)
-    kept.save(calibrated, of=ordering)
+    kept.save(calibrated)
     say(_report(fitted, examples, unanswerable=unanswerable))
-    if weight is not None:
-        say(_weight_report(weight))
     if drawn:
         say(f"{drawn:,} of the examples had no candidates: other responses of {settings.negatives or data} were drawn")
     if searcher is not None and (said := left_out(searcher)):
         say(said)
-    say(f"{calibration_file(calibrated, of=ordering)}: written, for {_use(own)}")
+    say(f"{calibration_file(calibrated)}: written, for {_use(own)}")
     _show_on_card(Path(calibrated), fitted, own)
     if beside := next((one for one in (kept, kept.index) if one is not None and one.fitted_on != own.fitted_on), None):
         say(f"the one for {_use(beside)} is kept beside it")
@@ -166,25 +147,6 @@ def _show_on_card(folder: Path, fitted: Fit, own: Calibration) -> None:
         facts += f" Above {own.threshold:.4f}, {own.precision:.0%} of the answers are right."
     pictured = (folder / RELIABILITY).is_file()
     write_text(card, with_calibration(card.read_text(encoding="utf-8"), facts, pictured=pictured))
-
-
-def _weight_report(fitted: WeightFit) -> str:
-    """Reports the weight, the nDCG@10 of each order, and whether the weight helps."""
-    orders = {"vectors": fitted.vectors, "words": fitted.words, "rrf": fitted.rrf}
-    best = max(orders, key=orders.__getitem__)
-    gained = round(fitted.weighted - orders[best], 4)  # as it is printed
-    if not fitted.matters:
-        note = "every weight is as good on these examples"
-    elif gained > 0:
-        note = f"--hybrid --fusion weight is better by {gained:.4f} than {best} alone"
-    else:
-        flags = {"vectors": "search without --hybrid", "words": "search with --words-only", "rrf": "--fusion rrf"}
-        note = f"the weight is no better than {best} on these examples: {flags[best]}"
-    measured = ", ".join(f"{name} {value:.4f}" for name, value in orders.items())
-    return (
-        f"weight of the vectors {fitted.weight:.2f}, of the words {1 - fitted.weight:.2f}\n"
-        f"nDCG@10: {measured}, weight {fitted.weighted:.4f} (out of fold)\n{note}"
-    )
 
 
 def _use(calibration: Calibration) -> str:

@@ -20,5 +20,7 @@ FLAGS: dict[str, str] = {
     "--otel": "run `opentelemetry-instrument polyencoder serve ...` of the package opentelemetry-instrumentation",
     "--sentencepiece-model": "models with a vocabulary of sentencepiece cannot be imported",
     **dict.fromkeys(("--language", "--tokenized"), "encoders of XLM cannot be imported"),
+    "--fusion": "--hybrid is reciprocal rank fusion",
+    "--vector-weight": "--hybrid is reciprocal rank fusion, which weighs words and vectors alike",
 }
 """Each removed flag's replacement, for every command that had it."""

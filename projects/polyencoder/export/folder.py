@@ -21,11 +21,11 @@ from polyencoder.export.card import TrainingRun, model_card, updated_card
 from polyencoder.export.onnx.files import DESCRIPTION, GRAPHS
 from polyencoder.pictures import CURVE, RELIABILITY
 from polyencoder.storage.files import reporting_write_errors, why_no_folder, written_meanwhile
-from polyencoder.storage.names import CALIBRATION, CALIBRATION_INT8, CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.names import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import finish_publication, publishing
 
 README = "README.md"
-_OF_THE_MODEL = (CALIBRATION, CALIBRATION_INT8, README, CURVE, RELIABILITY, "tokenizer_config.json", *GRAPHS)
+_OF_THE_MODEL = (CALIBRATION, README, CURVE, RELIABILITY, "tokenizer_config.json", *GRAPHS)
 EXPORTED = (CONFIG, WEIGHTS, TOKENIZER, DESCRIPTION, *_OF_THE_MODEL)
 """The names of the files that an export writes or removes."""
 _CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch
@@ -34,8 +34,7 @@ _CHECKED = 8  # contexts of the user's examples on which graphs are compared wit
 def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
     """Writes `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
     check_place("folder", folder)
-    others = (CALIBRATION, CALIBRATION_INT8)  # of the model that was there
-    with reporting_write_errors(folder, CheckpointError), publishing(folder, remove=others) as staging:
+    with reporting_write_errors(folder, CheckpointError), publishing(folder, remove=[CALIBRATION]) as staging:
         write_model(staging, ranker.model, ranker.text, dtype=dtype)
         if ranker.calibration is not None:
             fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -21,7 +21,7 @@ from polyencoder.index.entries import Candidate, How, Record, checked_records
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.grouping import chosen
 from polyencoder.index.hits import TOP_K, Hit, HitKey
-from polyencoder.index.hybrid import DEPTH, Scaled, fused, scaled
+from polyencoder.index.hybrid import DEPTH, fused
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.modeling.base import RankerModel
@@ -179,20 +179,8 @@ class Index(ABC):
         k = options.top_k or TOP_K
         by_vectors, by_words = self._search_both(contexts, turns, replace(options, top_k=max(k, DEPTH)))
         if not options.words_only:
-            order = partial(fused, fusion=options.fusion or "rrf", weight=options.vector_weight)
-            by_words = [order(*lists) for lists in zip(by_vectors, by_words, strict=True)]
+            by_words = [fused(*lists) for lists in zip(by_vectors, by_words, strict=True)]
         return [hits[:k] for hits in by_words]
-
-    def scaled(self, contexts: ContextEncoding, *, texts: Sequence[Dialogue]) -> list[list[Scaled]]:
-        """What a search with the fusion "weight" adds, for each context and hit: its scores, scaled to be comparable.
-
-        Raises:
-            ConfigError: the index has no words.
-        """
-        options = SearchOptions(hybrid=True, fusion="weight", vector_weight=1.0, top_k=DEPTH)
-        self.check(options)
-        turns = self._turns(texts, options, contexts=contexts.batch_size)
-        return [scaled(*lists) for lists in zip(*self._search_both(contexts, turns, options), strict=True)]
 
     @abstractmethod
     def _search(
@@ -222,18 +210,6 @@ class Index(ABC):
                 f"{self.address}: has no words to search by; an index folder has them with `polyencoder index --words` "
                 "or after `polyencoder update --words`, a table in PostgreSQL with the former",
                 argument="words_only" if options.words_only else "hybrid",
-            )
-        if options.fusion == "weight" and options.vector_weight is None:
-            raise ConfigError(
-                "fusion is 'weight', and no weight was fitted for this model: fit one on examples with `polyencoder "
-                "calibrate --hybrid`, or give vector_weight, 0 to 1",
-                argument="fusion",
-            )
-        if options.fusion == "score" and (options.exactness in ("exact", "certified") or not self.approximates):
-            raise ConfigError(
-                f"{self.address}: fusion is 'score', but this search finds the best scores by vectors alone, to which "
-                "words could add nothing; leave fusion out, or search an index approximately (FAISS, hnsw, ivf-flat)",
-                argument="fusion",
             )
 
     @abstractmethod

@@ -34,8 +34,8 @@ class IndexOptions:
     """Also index the words of the texts, in a folder or PostgreSQL, for searches by both:
     `polyencoder search --hybrid`."""
     faiss: Annotated[str | None, Parameter(parse=False)] = None
-    """Also build a FAISS index in the folder, for searches that do not score every candidate: "flat", "hnsw",
-    "ivf-flat", "ivf-pq", or "auto" to choose by the number of candidates. With parameters, as in
+    """Also build a FAISS index in the folder, for searches that do not score every candidate: "hnsw", "ivf-flat",
+    "ivf-pq", or "auto" to choose by the number of candidates. With parameters, as in
     "hnsw,m=16,ef_search=256": see `polyencoder.index.faiss.file.build_faiss`."""
     recall: Annotated[float | None, Parameter(parse=False)] = None
     """With `faiss`, the recall@10 that its searches shall reach, such as 0.99, measured against the scan; the cheapest

@@ -188,7 +188,7 @@ class FederatedIndex(Index):
         self._ask([part for part in self._parts if part.index is None and part.again <= now], lambda *_: None)
         for part in self._parts:
             if part.index is not None:
-                part.index.check(replace(options, fusion=None, vector_weight=None))
+                part.index.check(options)
         kinds = {part.index.word_scoring for part in self._parts if part.index is not None}
         if options.reads_words and len(kinds) > 1:
             raise ConfigError(

@@ -18,9 +18,6 @@ from polyencoder.settings.fields import Parlai
 if TYPE_CHECKING:
     import torch
 
-Fusion = Literal["rrf", "score", "weight"]
-"""The order of a hybrid search: reciprocal rank fusion, the ranker's scores, or a weighted sum of scores."""
-
 ScanDtype = Literal["float32", "bfloat16"]
 """The precision of a scan: bfloat16 may be faster on processors that support it, and may miss a candidate."""
 
@@ -60,14 +57,8 @@ class SearchOptions(ShortlistOptions):
     group_size: int | None = None
     """Results for each value of `group_by` (default: 1)."""
     hybrid: Annotated[bool, Parlai("index_hybrid")] = False
-    """Also search by words (BM25), in an index that was made with words."""
-    fusion: Annotated[Fusion | None, Parlai("index_fusion")] = None
-    """Order of a hybrid search: rrf, by the ranks among the vectors' results and the words' (reciprocal rank fusion);
-    score, by the ranker's scores of both, where a search by vectors alone is approximate; or weight, by a weighted sum
-    of both scores (default: rrf). What is reranked is the first in this order."""
-    vector_weight: Annotated[float | None, Parlai("index_vector_weight")] = None
-    """Share of the vectors' scores in fusion weight, 0 (words) to 1 (vectors); the rest is the words' (default: what
-    `polyencoder calibrate --hybrid` fitted)."""
+    """Also search by words (BM25), in an index that was made with words; the ranks among the vectors' results and the
+    words' order the results (reciprocal rank fusion). What is reranked is the first in this order."""
     words_only: Annotated[bool, Parlai("index_words_only")] = False
     """Search by words alone, for comparison."""
     dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
@@ -76,8 +67,6 @@ class SearchOptions(ShortlistOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.fusion is not None:
-            check_choice("fusion", self.fusion, get_args(Fusion))
         check_choice("dtype", self.dtype, get_args(ScanDtype))
         checked_diversity(self.diversity)
         if self.group_by is not None:
@@ -88,21 +77,6 @@ class SearchOptions(ShortlistOptions):
                 raise ConfigError(
                     "group_size is read only with group_by: give that too, or leave it out", argument="group_size"
                 )
-        self._check_words()
-        if self.dtype != "float32" and self.exactness in ("exact", "certified"):
-            raise ConfigError(
-                f"exactness is {self.exactness!r}, which a scan in {self.dtype} cannot prove: leave dtype out",
-                argument="dtype",
-            )
-
-    def _check_words(self) -> None:
-        if self.fusion is not None and not self.hybrid:
-            raise ConfigError("fusion is the order of a hybrid search: give hybrid, too", argument="fusion")
-        if (weight := self.vector_weight) is not None:
-            if self.fusion != "weight":
-                raise ConfigError("vector_weight is read only with fusion 'weight'", argument="vector_weight")
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
-                raise ConfigError(f"vector_weight is {weight!r:.60}; it must be 0 to 1", argument="vector_weight")
         if self.words_only:
             of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
             of_vectors["dtype"] = self.dtype != "float32"
@@ -110,6 +84,11 @@ class SearchOptions(ShortlistOptions):
                 raise ConfigError(
                     f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]
                 )
+        if self.dtype != "float32" and self.exactness in ("exact", "certified"):
+            raise ConfigError(
+                f"exactness is {self.exactness!r}, which a scan in {self.dtype} cannot prove: leave dtype out",
+                argument="dtype",
+            )
 
     @property
     def reads_words(self) -> bool:

@@ -63,8 +63,6 @@ class Searcher:
         if len(index) == 0:
             raise InputError("the index is empty")
         options = changed(options, changes)
-        if options.fusion == "weight" and options.vector_weight is None and ranker.calibration is not None:
-            options = replace(options, vector_weight=ranker.calibration.for_search.vector_weight)
         index.check(options)
         index.check_group(options)
         check_fields(options.filter, has_field=index.has_field)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from polyencoder.errors import InputError
 from polyencoder.index.filters import Exactness
 from polyencoder.index.hits import Found, Hit
-from polyencoder.index.options import Fusion, SearchOptions
+from polyencoder.index.options import SearchOptions
 from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.forward import context
 from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Share, answer_fields
@@ -42,8 +42,6 @@ class SearchParameters(KnownFields, Body):
     group_by: str | None = Field(None, description="A field of the metadata: few results for each of its values.")
     group_size: Count | None = Field(None, description="Results for each value (1).")
     hybrid: bool = Field(False, description="Also search by words, in an index that has them.")
-    fusion: Fusion | None = Field(None, description="How a hybrid search orders its results (rrf).")
-    vector_weight: Share | None = Field(None, description="Of the vectors in the fusion weight (the fitted one).")
     words_only: bool = Field(False, description="Search by words alone; the server's `min_probability` does not apply.")
     min_probability: Share | Literal["auto"] | None = Field(
         None, description="Leave out less probable results (the server's); the model must be calibrated."

@@ -5,7 +5,6 @@ from __future__ import annotations
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 CALIBRATION = "calibration.json"
 """Optional: see `polyencoder.calibration`."""
-CALIBRATION_INT8 = "calibration.int8.json"
 """That of its int8 graphs."""
 CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
 """ONNX graphs: for contexts, candidates, and pairs of both."""

@@ -81,10 +81,10 @@ def torchrun(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.usefixtures("forked_commands")
 def test_torchrun(call, model, texts, tmp_path):
     """Two processes write the vectors that one would; one of them reports, and builds the FAISS index."""
-    options = ["--candidates", texts, "--shard-size", 2, "--faiss", "flat", "--out"]
+    options = ["--candidates", texts, "--shard-size", 2, "--faiss", "ivf-flat", "--out"]
     done = torchrun("--model", model, *options, tmp_path / "two")
     assert done.returncode == 0, done.stderr
-    said = ["8 candidates", "FAISS flat (storage=float32), of 8 vectors"]
+    said = ["8 candidates", "FAISS ivf-flat (nlist=1, nprobe=1, storage=float32, training_rows=8), of 8 vectors"]
     assert done.stdout.splitlines() == [f"{tmp_path / 'two'}: {line}" for line in said]
     call("index", *options, tmp_path / "one")
     one, two = (
@@ -109,7 +109,7 @@ def test_torchrun_ends_when_the_candidates_cannot_be_used(model, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
 def test_settings_of_the_folder(call, ranker, texts, tmp_path, dtype):
-    options = ["--dtype", dtype, "--shard-size", 3, "--faiss", "flat", "--no-progress"]
+    options = ["--dtype", dtype, "--shard-size", 3, "--faiss", "ivf-flat", "--no-progress"]
     call("index", "--candidates", texts, "--out", tmp_path / "index", *options)
     index = FolderIndex.open(tmp_path / "index", ranker)
     assert index.meta.dtype == dtype
@@ -156,7 +156,6 @@ def test_info_of_what_is_no_index(tmp_path):
 @pytest.mark.parametrize(
     ("faiss", "expected"),
     [
-        ("flat,storage=float16", {"storage": "float16"}),
         ("hnsw,m=8,ef_construction=50,ef_search=20", {"m": 8, "ef_construction": 50, "ef_search": 20}),
         ("ivf-flat,nlist=2,nprobe=2,training_rows=4", {"nlist": 2, "nprobe": 2, "training_rows": 4}),
         ("ivf-pq,nlist=2,pq_m=4,pq_bits=1", {"nlist": 2, "nprobe": 1, "pq_m": 4, "pq_bits": 1}),
@@ -175,7 +174,6 @@ def test_parameters_of_faiss(call, texts, tmp_path, command, faiss, expected):
     assert json.loads((folder / "meta.json").read_text())["faiss"]["parameters"].items() >= expected.items()
     index = library.read_index(str(next(folder.glob(f"faiss-*-{kind}.index"))))
     built = {
-        "flat": lambda: {"storage": {library.ScalarQuantizer.QT_fp16: "float16"}[index.sq.qtype]},
         "hnsw": lambda: {"m": index.hnsw.nb_neighbors(1), "ef_construction": index.hnsw.efConstruction},
         "ivf-flat": lambda: {"nlist": index.nlist},
         "ivf-pq": lambda: {"nlist": index.nlist, "pq_m": index.pq.M, "pq_bits": index.pq.nbits},
@@ -217,7 +215,7 @@ def test_updates(call, model, ranker, tmp_path):
     assert found(folder, ranker) == {"another text", "text 4", "text 5", "text x"}
     assert ids(folder, ranker, n=1) == {"3"}
     rows = len(FolderIndex.open(folder, ranker).vectors)
-    said = call("update", "--index", folder, "--compact", "--faiss", "flat")
+    said = call("update", "--index", folder, "--compact", "--faiss", "ivf-flat")
     assert said.startswith(f"{folder}: {rows - 4} removed vectors freed\n{folder}: 4 candidates\n")
     index = FolderIndex.open(folder, ranker)
     assert len(index.vectors) == 4 < rows
@@ -285,10 +283,10 @@ def test_bad_candidates_can_be_left_out(model, ranker, tmp_path):
         (ConfigError, "auto chooses m too; name the kind", ["--faiss", "auto,m=16"]),
         (ConfigError, "nlist is 99, which takes 99 rows to train, and there are 8", ["--faiss", "ivf-flat,nlist=99"]),
         (ConfigError, "pq_m must divide the vectors' dimension, 16; got 5", ["--faiss", "ivf-pq,pq_m=5"]),
-        (ConfigError, "recall is 1.5; it must be above 0", ["--faiss", "flat", "--recall", "1.5"]),
+        (ConfigError, "recall is 1.5; it must be above 0", ["--faiss", "ivf-flat", "--recall", "1.5"]),
         (ConfigError, "give its kind", ["--recall", "0.9"]),
-        (ConfigError, "give a recall", ["--faiss", "flat", "--contexts", "-"]),
-        (InputError, "no such file", ["--faiss", "flat", "--recall", "0.9", "--contexts", "nowhere.txt"]),
+        (ConfigError, "give a recall", ["--faiss", "ivf-flat", "--contexts", "-"]),
+        (InputError, "no such file", ["--faiss", "ivf-flat", "--recall", "0.9", "--contexts", "nowhere.txt"]),
         (ConfigError, "workers is 0", ["--workers", "0"]),
         (ConfigError, "backend is 'tensorflow'", ["--backend", "tensorflow"]),
     ],

@@ -210,7 +210,7 @@ def test_turns_of_the_context(run, sentences):
 @pytest.mark.parametrize(("exactness", "found"), [("exact", {"exact"}), ("certified", {"certified", "exact"})])
 def test_exactness(ask, folder, ranker, exactness, found):
     pytest.importorskip("faiss")
-    FolderIndex.open(folder, ranker).build_faiss("flat")
+    FolderIndex.open(folder, ranker).build_faiss("ivf-flat", nlist=1)
     (record,) = ask("--context", "hello", "--exactness", exactness, "--top-k", 4)
     assert {hit["found"] for hit in record["hits"]} <= found
     assert answers([record]) == [expected(ranker, "hello", folder, exactness="exact", top_k=4)]

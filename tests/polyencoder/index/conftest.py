@@ -122,7 +122,7 @@ CHANGES = st.one_of(
     st.tuples(st.sampled_from(["add", "update", "put"]), st.lists(RECORDS, max_size=4)),
     st.tuples(st.just("remove"), st.lists(IDS, max_size=2)),
     st.tuples(st.sampled_from(["compact", "add_words"]), st.just([])),
-    st.tuples(st.just("build_faiss"), st.sampled_from([["flat"], ["hnsw"]])),
+    st.tuples(st.just("build_faiss"), st.sampled_from([["ivf-flat"], ["hnsw"]])),
 )
 BLOCKS = st.recursive(CHANGES, lambda inner: st.tuples(st.sampled_from(["keep", "fail"]), st.lists(inner, max_size=3)))
 """Changes, and what a block of `changing` does before it ends, or fails."""

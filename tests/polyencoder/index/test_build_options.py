@@ -12,7 +12,7 @@ from polyencoder.index.build_options import IndexOptions
     ("engine", "changes"),
     [
         (None, {}),
-        (None, {"dtype": "int8", "faiss": "flat", "words": True, "workers": 2, "shard_size": 9}),
+        (None, {"dtype": "int8", "faiss": "hnsw", "words": True, "workers": 2, "shard_size": 9}),
         ("milvus", {"milvus": "flat"}),
         ("postgres", {"postgres": "hnsw,m=8", "words": True}),
     ],

@@ -64,7 +64,7 @@ def made(tmp_path_factory):
     codes=st.integers(1, 4),
     k=st.integers(1, 12),
     way=st.sampled_from(WAYS),
-    faiss=st.sampled_from([None, "flat"]),
+    faiss=st.sampled_from([None, "ivf-flat"]),
 )
 def test_parts_are_searched_as_one(made, seed, split, codes, k, way, faiss):
     if faiss is not None:
@@ -124,7 +124,7 @@ def test_of_equal_scores_the_first_index_comes_first(made, vectors, held, k, exa
     parts = [[one for one, has in zip(records(vectors), of_part, strict=False) if has] for of_part in held.T]
     if not all(parts):
         return
-    index = open_index([made(part, faiss="flat") for part in parts], MADE_BY)
+    index = open_index([made(part, faiss="ivf-flat") for part in parts], MADE_BY)
     part_of = {one.id: number for number in (2, 1) for one in parts[number - 1]}
     codes = torch.tensor([[[1.0, 1.0]], [[1.0, -1.0]], [[2.0, 1.0]]])
     lists = {} if exactness == "exact" else {"list_length": 1}
@@ -203,7 +203,7 @@ def test_an_approximate_list_without_hits_proves_nothing(made):
     pytest.importorskip("faiss")
     vectors, contexts = drawn(20, 1, 6)
     known = records(vectors)
-    places = [made(known[:10]), made(known[10:], faiss="flat")]
+    places = [made(known[:10]), made(known[10:], faiss="ivf-flat")]
     index = open_index(places, MADE_BY)
     second = index._parts[1].index
     search = second._search
@@ -234,7 +234,7 @@ def test_a_proof_begins_at_the_best_of_all_indexes(made):
     pytest.importorskip("faiss")
     vectors, contexts = drawn(800, 3, 24)
     known = records(vectors)
-    index = open_index([made(some, faiss="flat") for some in (known[:400], known[400:])], MADE_BY)
+    index = open_index([made(some, faiss="ivf-flat") for some in (known[:400], known[400:])], MADE_BY)
     second = index._parts[1].index
     search, seen = second._search, []
 
@@ -268,7 +268,7 @@ def test_no_proof_rests_on_an_index_that_is_gone(made):
     vectors, _ = drawn(800, 1, 24, seed=2)
     contexts = ContextEncoding(0.3 * torch.randn(3, 16, 24, generator=torch.Generator().manual_seed(2)))
     known = [*records(np.concatenate([1.8 * vectors[:400], 0.3 * vectors[400:]]))]
-    places = [made(some, faiss="flat") for some in (known[:400], known[400:])]
+    places = [made(some, faiss="ivf-flat") for some in (known[:400], known[400:])]
     index = open_index(places, MADE_BY, partial=True)
     server = index._parts[0].index
     search = server._search

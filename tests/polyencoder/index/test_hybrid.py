@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -31,51 +29,13 @@ def hit(id_: str, score: float, **fields) -> Hit:
 def test_reciprocal_ranks_are_added():
     by_vectors = [hit("a", 9.0), hit("b", 8.0), hit("twin of b", 8.0, text="text b"), hit("c", 7.0)]
     by_words = [hit("d", 1.0, found="words", word_score=5.0), hit("c", 7.0, found="words", word_score=4.0)]
-    found = fused(by_vectors, by_words, fusion="rrf")
+    found = fused(by_vectors, by_words)
     assert [one.id for one in found] == ["c", "a", "d", "b", "twin of b"]  # of a and d, a has the higher score
     sums = [1 / 63 + 1 / 62, 1 / 61, 1 / 61, 1 / 62, 1 / 62]
     assert [one.fused_score for one in found] == pytest.approx(sums)
     assert [one.found for one in found] == ["certified", "certified", "words", "certified", "certified"]
     assert [one.word_score for one in found] == [4.0, None, 5.0, None, None]
-    assert [one.id for one in fused(by_vectors, by_words, fusion="score")] == ["a", "b", "twin of b", "c", "d"]
-
-
-def test_scores_are_scaled_and_weighted():
-    by_vectors = [hit("a", 9.0), hit("b", 8.0), hit("c", 5.0)]
-    by_words = [hit("d", 1.0, found="words", word_score=4.0), hit("c", 5.0, found="words", word_score=3.0)]
-    found = {one.id: one for one in fused(by_vectors, by_words, fusion="weight", weight=0.8)}
-    sums = {"a": 0.8, "b": 0.8 * 7 / 8, "c": 0.8 / 2 + 0.2 * 0.75, "d": 0.2}
-    assert {id_: one.fused_score for id_, one in found.items()} == pytest.approx(sums)
-    assert [*found] == ["a", "b", "c", "d"]
-    assert [one.id for one in fused(by_vectors, by_words, fusion="weight", weight=0.0)] == ["d", "c", "a", "b"]
-    assert fused([], [], fusion="weight", weight=0.5) == []
-
-
-def test_a_weight_leads_from_words_to_vectors(ranker, index):
-    search = partial(ranker.search, QUERY, index, hybrid=True, fusion="weight")
-    by_vectors = ranker.search(QUERY, index, top_k=len(index))
-    hits = search(vector_weight=0.3, top_k=10)
-    assert str(len(TEXTS) - 1) in [one.id for one in hits]
-    sums = [one.fused_score for one in hits]
-    assert sums == sorted(sums, reverse=True)
-    assert [one.fused_score for one in search(vector_weight=0.3, top_k=150)[:10]] == pytest.approx(sums)
-    assert [one.id for one in search(vector_weight=1, top_k=10)] == [one.id for one in by_vectors[:10]]
-    assert search(vector_weight=0, top_k=1)[0].id == str(len(TEXTS) - 1)
-    filtered = search(vector_weight=0, top_k=10, filter={"n": 1})
-    assert {one.metadata["n"] for one in filtered} == {1}
-
-
-def test_the_fitted_weight_is_that_of_the_calibration(ranker, index):
-    with pytest.raises(ConfigError, match="no weight was fitted for this model.*`polyencoder calibrate --hybrid`"):
-        ranker.search(QUERY, index, hybrid=True, fusion="weight")
-    fingerprint = model_fingerprint(ranker.model, ranker.text)
-    ranker.calibration = Calibration(2.0, -3.0, fingerprint, vector_weight=0.25)
-    try:
-        fitted = ranker.search(QUERY, index, hybrid=True, fusion="weight")
-        given = ranker.search(QUERY, index, hybrid=True, fusion="weight", vector_weight=0.25)
-        assert fitted == given != ranker.search(QUERY, index, hybrid=True, fusion="weight", vector_weight=0.9)
-    finally:
-        ranker.calibration = None
+    assert fused([], []) == []
 
 
 def test_words_find_what_vectors_do_not(ranker, index):
@@ -157,22 +117,9 @@ def test_diverse_hits_are_chosen_by_their_fused_scores(ranker, index):
     assert ranker.search(QUERY, index, hybrid=True, top_k=5, diversity=0.0) == plain
 
 
-def test_the_scores_order_an_approximate_search(ranker):
-    pytest.importorskip("faiss")
-    index = ranker.index(TEXTS, words=True, faiss="hnsw")
-    hits = ranker.search(QUERY, index, hybrid=True, fusion="score", top_k=20, list_length=20)
-    assert [one.score for one in hits] == sorted((one.score for one in hits), reverse=True)
-    assert {one.fused_score for one in hits} == {None}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hybrid": True, "fusion": "score"}, "fusion is 'score', but this search finds the best scores by vectors"),
-        ({"fusion": "rrf"}, "fusion is the order of a hybrid search: give hybrid"),
-        ({"hybrid": True, "fusion": "sum"}, "fusion is 'sum'; it must be one of rrf, score, weight"),
-        ({"hybrid": True, "vector_weight": 0.5}, "vector_weight is read only with fusion 'weight'"),
-        ({"hybrid": True, "fusion": "weight", "vector_weight": 1.5}, "vector_weight is 1.5; it must be 0 to 1"),
         ({"hybrid": True, "words_only": True}, "hybrid is for searches by vectors, and words_only"),
         ({"words_only": True, "exactness": "exact"}, "exactness is for searches by vectors"),
         ({"words_only": True, "diversity": 0.3}, "diversity is for searches by vectors"),

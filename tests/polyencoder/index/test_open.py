@@ -73,7 +73,7 @@ def test_an_index_whose_faiss_index_fails_is_closed(ranker, tmp_path, monkeypatc
     monkeypatch.setattr(FolderIndex, "close", lambda index: (closed.append(index), close(index)))
     monkeypatch.setattr(FolderIndex, "build_faiss", fail)
     with pytest.raises(InputError, match="too few"):
-        make_index(RECORDS, tmp_path / "index", ranker, faiss="flat")
+        make_index(RECORDS, tmp_path / "index", ranker, faiss="ivf-flat")
     assert len(closed) == 1
 
 
@@ -113,7 +113,7 @@ def test_an_address_of_no_engine(ranker, where):
         (SERVER, {"share": Share(0, 2)}, "postgres://me@nowhere.*: several torchrun processes are only for"),
         (None, {"share": Share(0, 2)}, "a temporary index belongs to its process"),
         ("folder", {"recall": 0.9}, "recall is for a FAISS index: give its kind"),
-        ("folder", {"recall": 1.5, "faiss": "flat"}, "recall is 1.5; it must be above 0 and at most 1"),
+        ("folder", {"recall": 1.5, "faiss": "hnsw"}, "recall is 1.5; it must be above 0 and at most 1"),
         ("folder", {"contexts": ["hello"]}, "contexts are for measuring recall: give a recall"),
         ("folder", {"faiss": "tree"}, "the kind of FAISS index is 'tree'"),
     ],
@@ -138,12 +138,14 @@ def test_without_candidates_nothing_is_made_and_no_server_is_asked(ranker, tmp_p
 
 def test_without_a_model_recall_cannot_be_measured(ranker, tmp_path):
     with pytest.raises(ConfigError, match="recall is measured with contexts, which only a model encodes"):
-        make_index(RECORDS, tmp_path / "index", Fingerprints.of(ranker), faiss="flat", recall=0.9)
+        make_index(RECORDS, tmp_path / "index", Fingerprints.of(ranker), faiss="ivf-flat", recall=0.9)
     with pytest.raises(InputError, match="has no vector, and there is no model to encode its text"):
         make_index(RECORDS, tmp_path / "index", Fingerprints.of(ranker))
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(("recall", "contexts", "faiss"), [(None, None, None), (0.9, None, "flat"), (1, ["x"], "hnsw")])
+@pytest.mark.parametrize(
+    ("recall", "contexts", "faiss"), [(None, None, None), (0.9, None, "ivf-pq"), (1, ["x"], "hnsw")]
+)
 def test_tuning_that_fits(recall, contexts, faiss):
     check_tuning(recall, contexts, faiss=faiss)

@@ -86,8 +86,8 @@ def records(sentences) -> list[dict]:
 @pytest.mark.parametrize(
     ("kind", "faiss"),
     [
-        ("bi-mean_first", "flat"),
-        ("poly-first_n_last", "flat"),
+        ("bi-mean_first", "ivf-flat,nlist=1"),
+        ("poly-first_n_last", "ivf-flat,nlist=1"),
         ("poly-first_n_last", "hnsw,m=8"),
         ("poly-first_n_last", "ivf-flat,nlist=4,nprobe=2"),
     ],
@@ -108,7 +108,7 @@ def test_hits_of_torch(exported, records, sentences, tmp_path, kind, faiss):
                 {"top_k": 3, "exactness": "certified"},
                 {"filter": {"part": [0, 1]}, "top_k": 4, "list_length": 5},
                 {"keep_turns": True, "top_k": 99, "exactness": "exact"},
-                {"tolerance": 0, "top_k": 2} | ({} if faiss == "flat" else {"effort": 4}),
+                {"tolerance": 0, "top_k": 2, "effort": 4},
             ):
                 expected, found = ranker.search(context, index, **options), small.search(context, opened, **options)
                 assert [hit[:2] + hit[3:5] for hit in found] == [hit[:2] + hit[3:5] for hit in expected]
@@ -142,15 +142,13 @@ def test_another_faiss_index_is_opened(exported, records, tmp_path):
 
 def test_options_that_do_not_fit(exported, records, tmp_path):
     ranker, folder = exported("bi-mean_first")
-    ranker.index(records, tmp_path / "flat", faiss="flat")
+    ranker.index(records, tmp_path / "lists", faiss="ivf-flat")
     ranker.index(records, tmp_path / "none")
     small = Ranker.from_pretrained(folder)
-    with pytest.raises(ConfigError, match="a flat index has neither"):
-        small.search("hi", tmp_path / "flat", effort=9)
     with pytest.raises(ConfigError, match="list_length given, but it has no FAISS index"):
         small.search("hi", tmp_path / "none", list_length=9)
     with pytest.raises(ConfigError, match="exactness is 'sure'"):
-        small.search("hi", tmp_path / "flat", exactness="sure")
+        small.search("hi", tmp_path / "lists", exactness="sure")
 
 
 def test_without_faiss_only_exact_searches(exported, records, tmp_path, monkeypatch):

@@ -50,7 +50,7 @@ def test_of_several_indexes_clients_are_told_numbers(make_ranker, tmp_path):
         answer = client.post("/v1/search", json=query).json()
         nothing = client.post("/v1/search", json={**query, "filter": {"lang": "de"}, "messages": None}).json()
         changed = client.put("/v1/candidates", json={"candidates": [{"text": "hello"}]})
-        useless = client.post("/v1/search", json={**query, "hybrid": True, "fusion": "score"})
+        useless = client.post("/v1/search", json={**query, "effort": 4})
         index.partial = False
         refused = client.post("/v1/search", json=query)
     service.close()

@@ -62,7 +62,6 @@ def test_words(serve):
     (alone,) = client.post("/v1/search", json=asked | {"words_only": True}).json()["results"]
     assert (alone["id"], alone["found"]) == ("tag", "words")
     assert alone["word_score"] > 0
-    assert client.post("/v1/search", json=asked | {"fusion": "rrf"}).status_code == 422
 
 
 def test_probabilities_leave_out_what_is_not_likely(serve, make_ranker):

@@ -21,7 +21,6 @@ from polyencoder.errors import CheckpointError
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.names import (
     CALIBRATION,
-    CALIBRATION_INT8,
     CANDIDATES,
     CONFIG,
     CONTEXT,
@@ -62,7 +61,7 @@ GRAPHS = (*_FLOAT32, *_INT8)
 def download_patterns(precision: Precision) -> list[str]:
     """The files of a hub repository that this precision needs."""
     graphs = _FLOAT32 if precision == "float32" else _INT8
-    return [CONFIG, TOKENIZER, CALIBRATION, CALIBRATION_INT8, DESCRIPTION, *graphs]
+    return [CONFIG, TOKENIZER, CALIBRATION, DESCRIPTION, *graphs]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class Tuned:
 
     Args:
         recall: the requested recall.
-        effort: `ef_search` or `nprobe`; None for a flat index.
+        effort: `ef_search` or `nprobe`.
         list_length: candidates proposed by each code, or group of codes.
         measured: the recall@top_k that they reached, compared with the scan.
         error: the standard error of a recall measured on `contexts` contexts (see `index.faiss.tuning`).
@@ -28,7 +28,7 @@ class Tuned:
 
     recall: float
     top_k: int
-    effort: int | None
+    effort: int
     list_length: int
     measured: float
     error: float
@@ -43,8 +43,7 @@ class Tuned:
         return self.measured - self.error >= self.recall or self.measured == 1
 
     def __str__(self) -> str:
-        effort = "" if self.effort is None else f"effort {self.effort}, "
-        by = f"{effort}lists of {self.list_length}, {self.vs_scan:g} times the scan's speed"
+        by = f"effort {self.effort}, lists of {self.list_length}, {self.vs_scan:g} times the scan's speed"
         over = f"{self.contexts} contexts{f' of {self.source}' if self.source else ''}"
         return f"recall@{self.top_k} {self.measured:.4f} (standard error {self.error:.4f}, {over}) by {by}"
 
@@ -88,12 +87,12 @@ class FaissFile:
 
     @property
     def effort(self) -> int:
-        """The default effort of searches; not for flat."""
-        if self.tuned is not None and self.tuned.effort is not None:
+        """The default effort of searches."""
+        if self.tuned is not None:
             return self.tuned.effort
         return int(self.parameters["ef_search" if self.kind == "hnsw" else "nprobe"])
 
     @property
     def has_exact_lists(self) -> bool:
         """Whether a search of all its lists returns exactly the nearest rows."""
-        return self.kind in ("flat", "ivf-flat") and self.parameters["storage"] == "float32"
+        return self.kind == "ivf-flat" and self.parameters["storage"] == "float32"

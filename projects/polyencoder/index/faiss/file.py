@@ -28,8 +28,8 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
     It is trained on a fixed random sample and filled in chunks: memory is that of the index itself.
 
     Args:
-        kind: "flat" (all are compared), "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of
-            compressed ones, the smallest by far), or "auto": by number, flat, then hnsw, then ivf-pq, and no overrides.
+        kind: "hnsw" (a graph), "ivf-flat" (lists of whole vectors), "ivf-pq" (lists of compressed ones, the smallest
+            by far), or "auto": hnsw, and ivf-pq from four million vectors on, without overrides.
         overrides: parameters instead of those for the number of rows.
             hnsw: `m` (neighbours of a node), `ef_construction`, `ef_search` (nodes examined).
             ivf-flat and ivf-pq: `nlist`, `nprobe` (lists that a search reads), `training_rows`.

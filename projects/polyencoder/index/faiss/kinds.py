@@ -15,7 +15,6 @@ Parameters = dict[str, int | str]
 
 _LISTS = ("nlist", "nprobe", "training_rows")
 KINDS = {
-    "flat": ("storage",),
     "hnsw": ("m", "ef_construction", "ef_search", "storage"),
     "ivf-flat": (*_LISTS, "storage"),
     "ivf-pq": (*_LISTS, "pq_m", "pq_bits"),
@@ -26,7 +25,6 @@ _STORAGES = {"float32": "Flat", "float16": "SQfp16"}  # storage of vectors -> FA
 _LEAST = {"m": 2}  # FAISS crashes with a graph of one neighbour
 _MOST = {"m": 2048, "pq_bits": 16}  # memory grows with the neighbours of each node, and with 2^bits centroids
 _MOST_OF_ALL = (1 << 31) - 1  # FAISS's integers
-_FLAT_BELOW = 10_000  # so few are compared faster than by a graph
 _PQ_FROM = 4_000_000  # a graph and fp32 vectors of this many take more memory than most machines have
 _TRAINING_PER_LIST = 64
 _LEAST_PER_CENTROID = 39  # FAISS complains about fewer
@@ -64,7 +62,7 @@ def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torc
     """
     check_parameters(kind, overrides, dim=dim)
     if kind == "auto":
-        kind = "flat" if rows < _FLAT_BELOW else "hnsw" if rows < _PQ_FROM else "ivf-pq"
+        kind = "hnsw" if rows < _PQ_FROM else "ivf-pq"
     parameters = _suitable(kind, rows=rows, dim=dim, dtype=dtype, nlist=overrides.get("nlist")) | overrides
     trained = min(rows, int(parameters.get("training_rows", rows)))
     needed = {"nlist": int(parameters.get("nlist", 1)), "pq_bits": 1 << int(parameters.get("pq_bits", 0))}
@@ -84,11 +82,7 @@ def recipe(kind: str, parameters: Mapping[str, int | str]) -> str:
         fast = "fsr" if parameters["pq_bits"] == 4 else ""
         return f"IVF{parameters['nlist']},PQ{parameters['pq_m']}x{parameters['pq_bits']}{fast}"
     storage = _STORAGES[str(parameters["storage"])]
-    return {
-        "flat": storage,
-        "hnsw": f"HNSW{parameters.get('m')},{storage}",
-        "ivf-flat": f"IVF{parameters.get('nlist')},{storage}",
-    }[kind]
+    return f"HNSW{parameters['m']},{storage}" if kind == "hnsw" else f"IVF{parameters['nlist']},{storage}"
 
 
 def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = None) -> None:
@@ -99,6 +93,11 @@ def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = Non
                 f"auto chooses {', '.join(parameters)} too; name the kind, one of {', '.join(KINDS)}", argument="faiss"
             )
         return
+    if kind == "flat":
+        raise ConfigError(
+            "faiss is 'flat', which compares every vector: an index without FAISS does so, and is exact: leave it out",
+            argument="faiss",
+        )
     if kind not in KINDS:
         raise ConfigError(
             f"the kind of FAISS index is {kind!r}; it must be auto or one of {', '.join(KINDS)}", argument="faiss"

@@ -77,10 +77,7 @@ class FaissLists:
         """Whether a search scores everything instead; `allowed` is the number of rows that may be found, None: all."""
         few = allowed is not None and allowed <= max(_SCAN_ROWS, _SCAN_SHARE * self.rows)
         long = not options.list_length and self.list_length(options, k=k) > LONGEST_LIST
-        # Without options, a flat index is slower than the scan, which is exact. But with many codes it is faster, by
-        # groups of codes: a tuned one is used.
-        wanted = self.meta.tuned or options.exactness or options.of_lists
-        return few or long or (self.meta.kind == "flat" and not wanted)
+        return few or long
 
     def search(
         self, engine: ShortlistSearch, options: ShortlistOptions, *, floors: Sequence[float] | None = None
@@ -116,7 +113,7 @@ class FaissRequest:
         certified = options.exactness == "certified"
         self._tolerance = None if certified else TOLERANCE if options.tolerance is None else options.tolerance
         self._parameters = _parameters(lists, options.effort, allowed=allowed, all=certified)
-        self._proves = meta.has_exact_lists and (meta.kind == "flat" or self._parameters.nprobe >= lists.most_effort)
+        self._proves = meta.has_exact_lists and self._parameters.nprobe >= lists.most_effort
 
     def lists(self, codes: Sequence[Array], length: int) -> Iterator[tuple[Array, float]]:
         """For the codes of each context, float32 [n, dim]: the rows of their lists, ascending, and a bound.
@@ -155,11 +152,6 @@ def check_shortlists(options: ShortlistOptions, meta: FaissFile | None, *, folde
             "build one with `build_faiss` or `polyencoder update`",
             argument=options.of_lists[0],
         )
-    if options.effort is not None and meta is not None and meta.kind == "flat":
-        raise ConfigError(
-            "effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index has neither",
-            argument="effort",
-        )
 
 
 def _parameters(lists: FaissLists, effort: int | None, *, allowed: Array | None, all: bool) -> Any:
@@ -171,8 +163,6 @@ def _parameters(lists: FaissLists, effort: int | None, *, allowed: Array | None,
     own: dict[str, Any] = {}
     if allowed is not None:
         own["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed[: meta.rows], bitorder="little"))
-    if meta.kind == "flat":
-        return faiss.SearchParameters(**own)
     available = lists.rows if allowed is None else int(allowed.sum())
     wanted = min(round((effort or meta.effort) * lists.rows / available), lists.most_effort)
     if meta.kind == "hnsw":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyencoder.index.certificate import Shortlist, ShortlistOptions
 from polyencoder.index.faiss.description import FaissFile
-from polyencoder.index.faiss.lists import FaissLists, FaissRequest, check_shortlists
+from polyencoder.index.faiss.lists import FaissLists, FaissRequest
 from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.rescoring import Rescoring
@@ -84,7 +84,7 @@ class FaissSearch:
         Args:
             options: without `filter`.
             allowed: bool [rows], True for the rows that may be found. If they are few they are scanned; so is
-                everything for a `top_k` above 1,024 and, without shortlist options, with a flat index.
+                everything for a `top_k` above 1,024.
             attention: "basic", "sqrt" or "multihead", as in `polyencoder.scoring.score`. With "multihead", lists do
                 not bound scores: everything is scanned. Certificates hold for the others. But the weights of
                 "sqrt" are flatter and its scores lie further below the largest logit, so it needs longer lists for
@@ -93,11 +93,10 @@ class FaissSearch:
             changes: fields of the options.
 
         Raises:
-            ConfigError: `effort` is given for a flat index, or an option is unknown.
+            ConfigError: an option is unknown.
             InputError: a number is too small, or contexts, `allowed` or attention do not fit.
         """
         options = changed(options, changes)
-        check_shortlists(options, self.meta, folder=self.vectors.folder)
         scale_of(contexts, attention)  # raises for one that does not fit
         available = available_rows(self.vectors, allowed)
         few = None if allowed is None else available

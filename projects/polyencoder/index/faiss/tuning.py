@@ -144,7 +144,7 @@ class _Measure:
         last = torch.cat([scores for scores, _ in found])[:, -1:]
         self._least = last - 1e-5 * last.abs().clamp(min=1)
 
-    def __call__(self, effort: int | None, list_length: int) -> tuple[Tensor, float]:
+    def __call__(self, effort: int, list_length: int) -> tuple[Tensor, float]:
         """Returns the share [contexts] of the best that is found, and the seconds of all searches."""
         start = time.perf_counter()
         options = SearchOptions(top_k=self._k, effort=effort, list_length=list_length)
@@ -153,12 +153,9 @@ class _Measure:
         return (torch.cat(found) >= self._least).float().mean(dim=1), seconds
 
 
-def _efforts(searcher: FaissSearch) -> list[int | None]:
+def _efforts(searcher: FaissSearch) -> list[int]:
     """The efforts to try, from the least to all, doubling."""
-    least = _LEAST_EFFORT.get(searcher.meta.kind)
-    if least is None:  # a flat index compares all
-        return [None]
-    most = searcher.lists.most_effort
+    least, most = _LEAST_EFFORT[searcher.meta.kind], searcher.lists.most_effort
     efforts = [least << i for i in range(most.bit_length()) if least << i < most]
     return [*efforts, most]
 

@@ -27,8 +27,9 @@ pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai
 
 @pytest.fixture(scope="module")
 def make_search(tmp_path_factory, open_vectors):
-    def make(values, *, kind="flat", dtype="float32", newer=None, **overrides):
-        """Index `values` [n, dim], then add the `newer` rows, which FAISS does not cover."""
+    def make(values, *, kind=None, dtype="float32", newer=None, **overrides):
+        """Index `values` [n, dim], by default as one list; then add the `newer` rows, which FAISS does not cover."""
+        kind, overrides = ("ivf-flat", {"nlist": 1}) if kind is None else (kind, overrides)
         folder = tmp_path_factory.mktemp("index")
         write_vectors(folder, 0, *quantize(values, dtype))
         faiss = build_faiss(open_vectors(folder, dim=values.size(1), dtype=dtype), kind=kind, **overrides)
@@ -88,7 +89,7 @@ def adversarial(n, batch, codes, dim, *, seed, stretch, whole):
     st.integers(5, 90),
     st.integers(1, 3),
     st.integers(1, 6),
-    st.sampled_from(["flat", "ivf-flat"]),
+    st.sampled_from([1, 4]),
     st.sampled_from(["basic", "sqrt"]),
     st.sampled_from([0.1, 1.0, 5.0]),
     st.sampled_from([None, 0.3, 0.9]),
@@ -97,11 +98,10 @@ def adversarial(n, batch, codes, dim, *, seed, stretch, whole):
     st.integers(1, 6),
 )
 def test_certified_results_are_the_truth(
-    make_search, seed, n, batch, codes, kind, attention, stretch, share, newer, whole, length
+    make_search, seed, n, batch, codes, nlist, attention, stretch, share, newer, whole, length
 ):
     contexts, values = adversarial(n + newer, batch, codes, 4, seed=seed, stretch=stretch, whole=whole)
-    overrides = {"nlist": 4} if kind == "ivf-flat" else {}
-    searcher = make_search(values[:n], kind=kind, newer=values[n:], **overrides)
+    searcher = make_search(values[:n], kind="ivf-flat", newer=values[n:], nlist=nlist)
     mask = torch.rand(batch, codes) < 0.7
     context = ContextEncoding(contexts, mask)
     allowed = None if share is None else torch.rand(n + newer) < share
@@ -157,7 +157,7 @@ def test_full_lists_give_everything(make_search, seed, kind, dtype, attention, s
     searcher = make_search(values[:60], kind=kind, dtype=dtype, newer=values[60:], **SMALL[kind])
     contexts = ContextEncoding(torch.randn(3, 4, 8))
     query = {"top_k": 9, "attention": attention, "allowed": None if share is None else torch.rand(len(values)) < share}
-    found = searcher.search(contexts, list_length=60, effort=None if kind == "flat" else 1000, **query)
+    found = searcher.search(contexts, list_length=60, effort=1000, **query)
     if kind == "hnsw" and share is not None:
         return  # its graph may not reach every allowed row
     check_against_scan(found, searcher, contexts, **query)
@@ -202,13 +202,12 @@ def test_codes_that_are_alike_ask_together(make_search, kind, monkeypatch):
     asked = []
     lists = searcher.lists.index.search
     monkeypatch.setattr(searcher.lists.index, "search", lambda q, *a, **k: (asked.append(len(q)), lists(q, *a, **k))[1])
-    effort = None if kind == "flat" else 300
-    found = searcher.search(contexts, top_k=5, list_length=200, effort=effort)
+    found = searcher.search(contexts, top_k=5, list_length=200, effort=300)
     assert asked == [2 * 2]
     assert found.found == ["approximate"] * 2
     check_against_scan(found, searcher, contexts, top_k=5)
     asked.clear()
-    searcher.search(contexts, top_k=5, list_length=200, effort=effort, tolerance=0)
+    searcher.search(contexts, top_k=5, list_length=200, effort=300, tolerance=0)
     assert asked == [2 * 8]
     asked.clear()
     certified = searcher.search(contexts, top_k=5, list_length=200, exactness="certified")
@@ -266,14 +265,13 @@ def test_a_context_without_codes_is_scanned(make_search):
     assert found.rows[1].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf-flat"])
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-flat"])
 def test_where_lists_save_nothing_everything_is_scanned(make_search, kind, monkeypatch):
-    """An index that compares everything by itself, unless told how to look; and very many results."""
+    """For very many results."""
     torch.manual_seed(0)
     searcher = make_search(torch.randn(90, 8), kind=kind, **SMALL[kind])
     contexts = ContextEncoding(torch.randn(2, 3, 8))
-    by_itself = searcher.search(contexts, top_k=5)
-    assert set(by_itself.found) == ({"exact"} if kind == "flat" else {"approximate"})
+    assert set(searcher.search(contexts, top_k=5).found) == {"approximate"}
     assert set(searcher.search(contexts, top_k=5, list_length=6).found) <= {"approximate", "certified"}
     monkeypatch.setattr(lists, "LONGEST_LIST", 4 * 64)
     assert set(searcher.search(contexts, top_k=64, exactness="approximate").found) != {"exact"}
@@ -304,8 +302,6 @@ def test_bad_searches_are_refused(make_search):
         searcher.search(contexts, top_k=1, list_length=0)
     with pytest.raises(InputError, match="tolerance is -1; it must be at least 0"):
         searcher.search(contexts, top_k=1, tolerance=-1)
-    with pytest.raises(ConfigError, match="effort is ef_search of an hnsw index or nprobe of an ivf one; a flat index"):
-        searcher.search(contexts, top_k=1, effort=9)
     with pytest.raises(ConfigError, match="attention is 'dot'; it must be one of basic, sqrt, multihead"):
         searcher.search(contexts, top_k=1, attention="dot")
 
@@ -313,9 +309,10 @@ def test_bad_searches_are_refused(make_search):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "annoy"}, "is 'annoy'; it must be auto or one of flat, hnsw, ivf-flat, ivf-pq"),
-        ({"kind": "flat", "nlist": 3}, "a flat index has no parameter 'nlist'; it has storage"),
-        ({"kind": "auto", "m": 16}, "auto chooses m too; name the kind, one of flat, hnsw, ivf-flat, ivf-pq"),
+        ({"kind": "annoy"}, "is 'annoy'; it must be auto or one of hnsw, ivf-flat, ivf-pq"),
+        ({"kind": "flat"}, "an index without FAISS does so, and is exact: leave it out"),
+        ({"kind": "hnsw", "nlist": 3}, "a hnsw index has no parameter 'nlist'"),
+        ({"kind": "auto", "m": 16}, "auto chooses m too; name the kind, one of hnsw, ivf-flat, ivf-pq"),
         ({"kind": "hnsw", "m": 1}, "m must be a whole number of at least 2, got 1"),
         ({"kind": "hnsw", "m": 2049}, "m must be a whole number of at most 2048, got 2049"),
         ({"kind": "ivf-flat", "nlist": 1 << 31}, "nlist must be a whole number of at most 2147483647, got 2147483648"),
@@ -335,7 +332,7 @@ def test_bad_builds_are_refused(make_search, settings, message):
 def test_a_build_is_a_file_of_its_own(make_search):
     searcher = make_search(torch.randn(50, 8), kind="hnsw")
     faiss = build_faiss(searcher.vectors)
-    assert faiss.kind == "flat"  # so few
+    assert faiss.kind == "hnsw"  # so few
     assert {path.name for path in searcher.vectors.folder.glob("faiss*")} == {searcher.meta.file, faiss.file}
 
 
@@ -348,7 +345,7 @@ def test_an_index_of_other_vectors_is_refused(make_search, n):
         FaissSearch(replace(searcher.meta, file=other.meta.file), searcher.vectors)
 
 
-@pytest.mark.parametrize("kind", ["flat", "hnsw"])
+@pytest.mark.parametrize("kind", ["hnsw", "ivf-flat"])
 def test_an_index_is_kept_over_more_vectors(make_search, kind):
     torch.manual_seed(0)
     values = torch.randn(60, 8)
@@ -377,7 +374,7 @@ def test_damaged_files_are_refused(make_search):
         ({"kind": "annoy"}, "'annoy'"),
         ({"kind": "auto", "parameters": {}}, "auto"),
         ({"kind": "hnsw"}, "has no parameter|without"),
-        ({"parameters": {}}, "a flat index without storage"),
+        ({"parameters": {}}, "a ivf-flat index without"),
         ({"parameters": {"storage": "int4"}}, "int4"),
         ({"rows": "50"}, "rows"),
         ({"max_norm": None}, "max_norm"),

@@ -25,7 +25,7 @@ from polyencoder.scoring import ContextEncoding, search
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 
 ROWS, DIM = 3000, 16
-KINDS = {"flat": {}, "hnsw": {"m": 8}, "ivf-flat": {"nlist": 32}, "ivf-pq": {"nlist": 32, "pq_m": 4, "pq_bits": 4}}
+KINDS = {"hnsw": {"m": 8}, "ivf-flat": {"nlist": 32}, "ivf-pq": {"nlist": 32, "pq_m": 4, "pq_bits": 4}}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -247,5 +247,5 @@ def test_what_cannot_be_tuned(many, ranker, make_ranker, sentences, tmp_path):
 
 
 def test_from_python_in_one_call(ranker, sentences, tmp_path):
-    index = ranker.index(sentences, tmp_path / "one", faiss="flat", recall=0.99, contexts=SAID)
+    index = ranker.index(sentences, tmp_path / "one", faiss="ivf-flat", recall=0.99, contexts=SAID)
     assert index.meta.faiss.tuned.reached

@@ -184,7 +184,7 @@ class TestOneChange:
 
     def test_with_faiss(self, index, folder, ranker, contexts):
         pytest.importorskip("faiss")
-        index.build_faiss("flat")
+        index.build_faiss("ivf-flat", nlist=1)
         with index.changing():
             index.remove(["0"])
             index.compact()
@@ -227,7 +227,7 @@ class TestOneChange:
 
         monkeypatch.setattr("polyencoder.index.folder.change.build_faiss", endless)
         with pytest.raises(CheckpointError, match="max_norm is inf"):
-            index.build_faiss("flat")
+            index.build_faiss("ivf-flat", nlist=1)
         assert FolderIndex.open(folder, ranker).meta.faiss is None
         assert not list(folder.glob("faiss*"))
 

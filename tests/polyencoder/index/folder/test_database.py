@@ -47,13 +47,13 @@ class TestReading:
     def test_an_index_that_is_built_anew_in_its_place(self, index, folder, ranker, candidates, contexts, assert_finds):
         """A server has it open all the while. Nothing of the old one is taken for the new one's."""
         pytest.importorskip("faiss")
-        index.build_faiss("flat")
+        index.build_faiss("ivf-flat", nlist=1)
         assert {hit.found for hits in index.search(contexts, exactness="certified") for hit in hits} == {"certified"}
         remove_index(folder)
         assert len(index.search(contexts, top_k=10)[0]) == 10  # until there is another one
         new = others(10)
         build_index(folder, new, ranker, shard_size=3)
-        FolderIndex.open(folder, ranker).build_faiss("flat")
+        FolderIndex.open(folder, ranker).build_faiss("ivf-flat", nlist=1)
         (hits, _) = index.search(contexts, exactness="certified")
         (exact, _) = index.search(contexts, exactness="exact")
         assert [(hit.id, round(hit.score, 4)) for hit in hits] == [(hit.id, round(hit.score, 4)) for hit in exact]
@@ -306,7 +306,7 @@ class TestVerify:
     @pytest.mark.parametrize("pattern", ["vectors-000000000003-*", "faiss-*.index"])
     def test_a_flipped_bit(self, index, folder, pattern):
         pytest.importorskip("faiss")
-        index.build_faiss("flat")
+        index.build_faiss("ivf-flat", nlist=1)
         (path,) = folder.glob(pattern)
         data = bytearray(path.read_bytes())
         data[-9] ^= 1

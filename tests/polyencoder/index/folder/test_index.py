@@ -152,7 +152,7 @@ def test_an_index_that_is_built_anew_has_its_own_faiss_index(tmp_path, ranker, d
             remove_index(folder)
         texts = ["do you ski ?", *(f"night {night} , candidate {i}" for i in range(50)), "yes"]
         texts[20 * night] = f"i have {night} dogs and two cats"
-        ranker.index(texts, folder, faiss="flat")
+        ranker.index(texts, folder, faiss="ivf-flat")
         opened = opened or FolderIndex.open(folder, ranker)
         certified = opened.search(contexts, top_k=5, exactness="certified", list_length=7)
         exact = FolderIndex.open(folder, ranker).search(contexts, top_k=5, exactness="exact")

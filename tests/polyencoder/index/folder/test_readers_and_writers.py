@@ -52,7 +52,7 @@ def change(index: FolderIndex) -> int:
         if n % 3 == 0:
             index.compact()
         if n % 4 == 0:
-            index.build_faiss("flat" if n % 8 else "hnsw")
+            index.build_faiss("ivf-flat" if n % 8 else "hnsw")
     time.sleep(random.uniform(0.05, 0.15))  # the other writer looks every 0.05 s whether it is its turn
     return n
 

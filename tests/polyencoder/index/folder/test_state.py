@@ -126,7 +126,7 @@ def test_another_thread_may_empty_the_cache_of_filters(index):
 @pytest.mark.parametrize("change", ["shorter", "longer", "missing"])
 def test_a_file_of_another_size(folder, index, ranker, pattern, change):
     pytest.importorskip("faiss")
-    index.build_faiss("flat")
+    index.build_faiss("ivf-flat", nlist=1)
     (path,) = folder.glob(pattern)
     data = path.read_bytes()
     path.unlink()
@@ -260,7 +260,7 @@ def test_a_crafted_database(folder, ranker, contexts, statement, filter):
 )
 def test_a_crafted_description_of_faiss(folder, index, ranker, contexts, change):
     pytest.importorskip("faiss")
-    index.build_faiss("flat")
+    index.build_faiss("ivf-flat", nlist=1)
     values = json.loads(index.meta.to_json())
     values["faiss"] = values["faiss"] | change if isinstance(change, dict) else change
     describe(folder, json.dumps(values))

@@ -145,7 +145,7 @@ def test_faiss_reranks_by_them(make_index, ranker, dialogues, monkeypatch):
     pytest.importorskip("faiss")
     index = make_index("int8")
     expected = ranker.search_many(dialogues, index)
-    index.build_faiss("flat")
+    index.build_faiss("ivf-flat", nlist=1)
     monkeypatch.setattr(ranker, "reader", None)
     again = ranker.search_many(dialogues, index)
     assert [[hit.id for hit in hits] for hits in again] == [[hit.id for hit in hits] for hits in expected]
@@ -160,7 +160,7 @@ def test_tuning_keeps_no_token_vectors_of_contexts(make_index, dialogues, monkey
         seen.extend(contexts)
         return tune_faiss(change, contexts, **settings)
 
-    index.build_faiss("flat")
+    index.build_faiss("ivf-flat", nlist=1)
     monkeypatch.setattr(Change, "tune_faiss", observed)
     assert index.tune(recall=0.9, contexts=dialogues, top_k=2).reached
     assert [one.tokens for one in seen] == [None]

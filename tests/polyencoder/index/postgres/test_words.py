@@ -62,8 +62,6 @@ def test_a_hybrid_search_has_both(index, where, ranker):
     ranks["a"] += 1 / 61
     assert {hit.id: hit.fused_score for hit in hits} == pytest.approx(ranks)
     assert [hit.fused_score for hit in hits] == sorted(ranks.values(), reverse=True)
-    with pytest.raises(ConfigError, match="fusion is 'score', but this search finds the best scores by vectors alone"):
-        ranker.search("4711", index, hybrid=True, fusion="score")
 
 
 def test_a_table_without_words(where, ranker):
