@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -38,18 +38,20 @@ R = TypeVar("R", Ranked, Hit)
 
 
 def with_probabilities(
-    ranked: Sequence[R], calibration: Calibration | None, *, least: float | None, among: int
+    ranked: Sequence[R], calibration: Calibration | None, *, least: float | None, among: int, searched: bool = False
 ) -> list[R]:
-    """Adds the probabilities of a calibrated model, and leaves out candidates below `least`.
+    """Adds the probabilities of a calibrated model, and leaves out candidates below `least`, or without one.
 
     Args:
         ranked: best first.
         calibration: None for a model without one.
         least: the minimum probability; None for none.
         among: the number of distinct candidates, over which probabilities are normalized.
+        searched: whether these are the best that a search found, not all.
     """
     if calibration is not None:
-        values = calibration.of_ranking([one.text for one in ranked], [one.relevance for one in ranked], among=among)
+        of: Callable[..., Sequence[float | None]] = calibration.of_search if searched else calibration.of_ranking
+        values = of([one.text for one in ranked], [one.relevance for one in ranked], among=among)
         ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
     if least is not None:
         ranked = [one for one in ranked if one.probability is not None and one.probability >= least]

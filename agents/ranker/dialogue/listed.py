@@ -13,7 +13,6 @@ from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 from torch import Tensor
 
-from polyencoder.calibration import DEPTH
 from polyencoder.data.pool import CandidatePool, batch_pool
 from polyencoder.encoding.encode import candidate_ids
 from polyencoder.encoding.reading import CandidateReader
@@ -41,10 +40,10 @@ class ListedSource(Source):
         scores = self._scores(batch, pool)
         pool = pool.to(scores.device)
         scores = pool.masked(scores)
-        found = best_of_pool(scores, pool, most=most if self.confidence is None else max(most, DEPTH))
+        found = best_of_pool(scores, pool, most=most if self.confidence is None else scores.size(1))
         if self.confidence is not None:
             counted = zip(found, pool.counts(len(found)), strict=True)
-            found = [self.confidence.answers(pairs, among=n) for pairs, n in counted]
+            found = [self.confidence.answers(pairs, among=n)[:most] for pairs, n in counted]
         return Ranked(found, pool_metrics(scores, pool, has_n=self.has_n, hits_at=self._hits_at))
 
     def _scores(self, batch: Batch, pool: CandidatePool) -> Tensor:

@@ -64,7 +64,7 @@ class Confidence:
     least: float
 
     def answers(self, pairs: Sequence[tuple[str, float]], *, among: int) -> list[tuple[str, float]]:
-        """Filters the best of `among` candidates, with scores, by probability."""
+        """Filters all candidates of a ranking, with scores, best first, by probability; `among` of them differ."""
         texts, scores = [text for text, _ in pairs], [score for _, score in pairs]
         values = self.calibration.of_ranking(texts, scores, among=among)
         return [pair for pair, value in zip(pairs, values, strict=True) if value >= self.least]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from polyencoder.calibration.observations import Observations
-from polyencoder.calibration.probability import DEPTH, Calibration
+from polyencoder.calibration.probability import Calibration
 from polyencoder.errors import InputError
 
 _FOLDS = 5
@@ -142,8 +142,8 @@ class _Asked(NamedTuple):
 def _both(observations: Observations, *, unanswerable: float) -> _Asked:
     """Each example with its right candidates, then each without them, and their weights."""
     parts = [observations, observations.without_the_right()]
-    scores = torch.cat([part.scores[:, :DEPTH] for part in parts]).double()
-    right = torch.cat([part.right[:, :DEPTH] for part in parts])
+    scores = torch.cat([part.scores[:, : part.depth] for part in parts]).double()
+    right = torch.cat([part.right[:, : part.depth] for part in parts])
     among = torch.cat([part.among for part in parts]).double()
     n = len(observations)
     weights = torch.cat([torch.full((n,), share, dtype=torch.float64) for share in (1 - unanswerable, unanswerable)])

@@ -9,7 +9,8 @@ option, "none". Its weight grows with N: among more candidates, more wrong ones 
 log p(i | context) / p(i) up to a constant, which training approaches, this is Bayes' rule.) So a calibration fitted to
 some number of candidates also applies to more or fewer.
 
-The sum is over the best `DEPTH` candidates, as a search returns no others.
+The sum is over all candidates of a ranking. Of a search, which does not know them all, it is over the best `DEPTH`, and
+what it finds beyond them has no probability.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from polyencoder.storage.names import CALIBRATION
 from polyencoder.storage.versioned import versioned
 
 DEPTH = 10
-"""The number of best candidates that a probability takes into account."""
-FORMAT_VERSION = 2
+"""The number of best candidates of a search that have a probability."""
+FORMAT_VERSION = 3
 
 LeastProbability = float | str
 """A minimum probability: a number, or "auto" for the calibration's threshold."""
@@ -103,8 +104,7 @@ class Calibration:
         """The probability that each candidate is the right one.
 
         Args:
-            scores: [batch, k] of different candidates, best first; -inf for no candidate. The sum is over the first
-                `DEPTH`.
+            scores: [batch, k] of different candidates, over which the sum is; -inf for no candidate.
             among: the number of candidates that were ranked: one, or one for each row, [batch].
 
         Returns:
@@ -112,24 +112,34 @@ class Calibration:
         """
         logits = np.asarray(scores, dtype=np.float64) / self.temperature
         none = self.none + np.log(np.broadcast_to(among, len(logits)))  # [batch]
-        total = np.logaddexp.reduce(np.column_stack([logits[:, :DEPTH], none]), axis=1, keepdims=True)
+        total = np.logaddexp.reduce(np.column_stack([logits, none]), axis=1, keepdims=True)
         return np.exp(logits - total)
 
     def of_ranking(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float]:
-        """The probabilities of one ranking, best first. Equal texts are one candidate."""
+        """The probabilities of all candidates of a ranking, best first. Equal texts are one candidate."""
+        known = self._of_texts(texts, scores, among=among, depth=None)
+        return [known[text] for text in texts]
+
+    def of_search(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> list[float | None]:
+        """The probabilities of the `DEPTH` best candidates, best first, of `among`; None for the others."""
+        known = self._of_texts(texts, scores, among=among, depth=DEPTH)
+        return [known.get(text) for text in texts]
+
+    def of_none(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> float:
+        """The probability that none of a ranking is right: what `of_ranking` leaves."""
+        return max(0.0, 1 - math.fsum(self._of_texts(texts, scores, among=among, depth=None).values()))
+
+    def _of_texts(
+        self, texts: Sequence[str], scores: Sequence[float], *, among: int, depth: int | None
+    ) -> dict[str, float]:
         first: dict[str, float] = {}
         for text, score in zip(texts, scores, strict=True):
             first.setdefault(text, score)
-        if not first:
-            return []
-        values = self.probabilities(np.array([list(first.values())]), among=among)[0].tolist()
-        known = dict(zip(first, values, strict=True))
-        return [known[text] for text in texts]
-
-    def of_none(self, texts: Sequence[str], scores: Sequence[float], *, among: int) -> float:
-        """The probability that none of a ranking, best first, is right: what `of_ranking` leaves."""
-        known = dict(zip(texts, self.of_ranking(texts, scores, among=among), strict=True))
-        return max(0.0, 1 - math.fsum(islice(known.values(), DEPTH)))
+        best = dict(islice(first.items(), depth))
+        if not best:
+            return {}
+        values = self.probabilities(np.array([[*best.values()]]), among=among)[0].tolist()
+        return dict(zip(best, values, strict=True))
 
     def save(self, model: str | os.PathLike[str]) -> None:
         """Writes it atomically beside the model, for `read_calibration`."""

@@ -51,24 +51,24 @@ def observe_search(searcher: Searcher, examples: Sequence[Example]) -> Observati
                 if score is not None:
                     scores.setdefault(hit.text.strip(), score)
             found.append(_ranked(scores, [text.strip() for text in example.right], among=among))
-    return _together(found)
+    return _together(found, depth=DEPTH)
 
 
 _Ranked = tuple[list[float], list[bool], int]
-"""The best scores in order, which of them are right, and the number of candidates that were ranked."""
+"""The scores in order, which of them are right, and the number of candidates that were ranked."""
 
 
 def _ranked(scores: dict[str, float], right: Collection[str], *, among: int) -> _Ranked:
     check_scores(torch.tensor(list(scores.values())))
-    order = sorted(scores, key=lambda text: -scores[text])[: DEPTH + len(right)]
+    order = sorted(scores, key=lambda text: -scores[text])
     return [scores[text] for text in order], [text in right for text in order], among
 
 
-def _together(found: list[_Ranked]) -> Observations:
+def _together(found: list[_Ranked], *, depth: int | None = None) -> Observations:
     width = max((len(best) for best, _, _ in found), default=0)
-    scores = torch.full((len(found), max(width, DEPTH + 1)), -torch.inf, dtype=torch.float64)
+    scores = torch.full((len(found), max(width, 1)), -torch.inf, dtype=torch.float64)
     right = torch.zeros_like(scores, dtype=torch.bool)
     for row, (best, are_right, _) in enumerate(found):
         scores[row, : len(best)] = torch.tensor(best, dtype=torch.float64)
         right[row, : len(best)] = torch.tensor(are_right, dtype=torch.bool)
-    return Observations(scores, right, torch.tensor([among for _, _, among in found]))
+    return Observations(scores, right, torch.tensor([among for _, _, among in found]), depth)

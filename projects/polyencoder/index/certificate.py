@@ -80,7 +80,7 @@ class ShortlistSearch(Protocol):
     """A search for the k best candidates of some contexts; it numbers the candidates."""
 
     contexts: Any
-    """A batch with `batch_size`, `n_codes`, `keys` (None but under multi-head attention) and `select`, of places."""
+    """A batch with `batch_size`, `n_codes` and `select`, of places."""
     k: int
     """At least 1, and at most the number of candidates."""
     exact_lists: bool
@@ -123,8 +123,7 @@ def search_shortlists(
 
     A result is good enough with k candidates, which for "certified" must be proven the best: the k-th score reaches the
     bound. A context whose result is not good enough at the `longest` lists is scanned; so are all contexts if no list
-    can give the result: for "exact", for "certified" without exact lists, and under multi-head attention, whose scores
-    are not bounded by inner products.
+    can give the result: for "exact", and for "certified" without exact lists.
 
     Args:
         exactness: the least exactness of every result.
@@ -135,9 +134,7 @@ def search_shortlists(
     contexts, k = engine.contexts, engine.k
     answers: dict[int, ShortlistResult] = {}
     waiting = list(range(contexts.batch_size))
-    hopeless = (
-        exactness == "exact" or (exactness == "certified" and not engine.exact_lists) or contexts.keys is not None
-    )
+    hopeless = exactness == "exact" or (exactness == "certified" and not engine.exact_lists)
     while waiting and not hopeless and length <= longest:
         at_once = max(1, engine.most_named // (contexts.n_codes * length))
         for first in range(0, len(waiting), at_once):

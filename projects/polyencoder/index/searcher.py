@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -201,22 +202,19 @@ class Searcher:
         return hits if key is None else limited(hits, key, size=self.options.group_size or 1)
 
     def _probable(self, place: int, hits: list[Hit], calibration: Calibration, *, among: int) -> list[Hit]:
-        """Adds probabilities to the hits, and drops those that are too improbable.
-
-        Hits that were not re-ranked have none.
-        """
+        """Adds probabilities to the `DEPTH` best hits, and drops those that are too improbable, or have none."""
         scores = [hit.score if self.reranker is None else hit.rerank_score for hit in hits]
         read = [score for score in scores if score is not None]  # the first ones
         # by score, which is not the order of a hybrid search
         best = sorted(range(len(read)), key=lambda place: -read[place])
         texts = [hits[place].text for place in best]
-        ranked = calibration.of_ranking(texts, [read[place] for place in best], among=among)
-        values = [value for _, value in sorted(zip(best, ranked, strict=True))]
+        ranked = calibration.of_search(texts, [read[place] for place in best], among=among)
+        values = [value for _, value in sorted(zip(best, ranked, strict=True), key=operator.itemgetter(0))]
         known = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=False)]
         if self._least is None:
             return known + hits[len(read) :]
-        likely = [hit for hit, value in zip(known, values, strict=True) if value >= self._least]
-        self.improbable[place] = None if likely else max(values, default=None)
+        likely = [hit for hit in known if hit.probability is not None and hit.probability >= self._least]
+        self.improbable[place] = None if likely else max(filter(None, values), default=None)
         return likely
 
     @contextmanager

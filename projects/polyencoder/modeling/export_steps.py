@@ -32,10 +32,7 @@ class Step(nn.Module):
 
 
 class ContextStep(Step):
-    """Contexts -> vectors [batch, codes, dim], and mask [batch, codes] if short contexts have fewer codes.
-
-    With multi-head attention also keys [batch, codes, dim] and their biases [batch, codes].
-    """
+    """Contexts -> vectors [batch, codes, dim], and mask [batch, codes] if short contexts have fewer codes."""
 
     def __init__(self, model: Any, *, outputs: Sequence[str] = ("vectors",)) -> None:
         super().__init__(model)
@@ -43,8 +40,7 @@ class ContextStep(Step):
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
         context = self.model.encode_context(TokenBatch(ids, mask))
-        outputs = (context.vectors,) if context.mask is None else (context.vectors, context.mask)
-        return outputs if context.keys is None else (*outputs, context.keys.vectors, context.keys.biases)
+        return (context.vectors,) if context.mask is None else (context.vectors, context.mask)
 
 
 class BothTextsStep(Step):

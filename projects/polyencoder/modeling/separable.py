@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
-from polyencoder.errors import ConfigError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import BiCapabilities, PolyCapabilities
 from polyencoder.modeling.codes import build_codes
@@ -185,9 +185,12 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         return not self.config.normalize and self.dense is None and self.foreign_map is None
 
     def export_steps(self) -> dict[str, Step]:
+        if self.attention is not None:
+            raise InputError(
+                f"a {self.title} with poly_attention 'multihead' is not exported to ONNX: load it with backend torch"
+            )
         masked = ("codes_mask",) if self.config.context_vectors != "codes" else ()
-        keys = ("keys", "key_biases") if self.attention is not None else ()
-        return {**super().export_steps(), CONTEXT: ContextStep(self, outputs=("vectors", *masked, *keys))}
+        return {**super().export_steps(), CONTEXT: ContextStep(self, outputs=("vectors", *masked))}
 
     def describe(self) -> dict[str, str]:
         return {**super().describe(), "architecture": f"{self.title}, {self.config.n_codes} context vectors"}

@@ -171,7 +171,7 @@ class Ranker:
     def score_vectors(self, contexts: Contexts, candidates: Array) -> Array:
         """Scores encoded candidates [n, dim] for each encoded context: float32 [contexts, n]."""
         config = self.config
-        return score(contexts, candidates, attention=config.poly_attention, heads=config.poly_attention_heads)
+        return score(contexts, candidates, attention=config.poly_attention)
 
     def search(
         self,
@@ -271,7 +271,7 @@ class Ranker:
 
         def probable(hits: list[Hit], among: int) -> list[Hit]:
             read = [hit for hit in hits if hit.rerank_score is not None] if by_tokens else hits  # the first ones
-            known = with_probabilities(read, calibration, least=least, among=among)
+            known = with_probabilities(read, calibration, least=least, among=among, searched=True)
             return known if least is not None else [*known, *hits[len(read) :]]
 
         return find
@@ -353,7 +353,7 @@ class Ranker:
         found = graph(ids)
         if graph.takes_both_texts:  # a multi-context ConveRT ranks by the first vector, that of both texts
             return Contexts(found["vectors"][:, :1])
-        return Contexts(found["vectors"], found.get("codes_mask"), found.get("keys"), found.get("key_biases"))
+        return Contexts(found["vectors"], found.get("codes_mask"))
 
     def _contexts(self, contexts: Sequence[Sequence[str]]) -> Contexts:
         return self.encode_context_ids([self.text.context_ids(turns) for turns in contexts])

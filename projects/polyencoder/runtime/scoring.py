@@ -1,4 +1,4 @@
-"""Scores of vectors in numpy: the formulas of `polyencoder.scoring.exact` and `polyencoder.scoring.keys`."""
+"""Scores of vectors in numpy: the formulas of `polyencoder.scoring.exact`, but for multi-head attention."""
 
 from __future__ import annotations
 
@@ -23,15 +23,11 @@ class Contexts:
     Args:
         vectors: float32 [contexts, codes, dim].
         mask: bool [contexts, codes], False at padding; None without padding.
-        keys: of multi-head attention, [contexts, codes, dim]; None if the vectors are their own keys.
-        biases: of the keys, [contexts, codes].
         tokens: what a late-interaction encoder compares of each context besides; None of other models.
     """
 
     vectors: Array
     mask: Array | None = None
-    keys: Array | None = None
-    biases: Array | None = None
     tokens: list[ContextTokens] | None = None
 
     def __len__(self) -> int:
@@ -69,45 +65,36 @@ class Contexts:
 
     @property
     def _arrays(self) -> tuple[Any, ...]:
-        return self.vectors, self.mask, self.keys, self.biases
+        return self.vectors, self.mask
 
 
 Score = Callable[[Contexts, Array], Array]
 """Contexts and candidates [n, dim] -> scores [contexts, n]."""
 
 
-def score(contexts: Contexts, candidates: Array, *, attention: Attention = "basic", heads: int = 1) -> Array:
-    """Scores candidates [n, dim] for each context: float32 [contexts, n].
-
-    `attention` and `heads` are `RankerConfig.poly_attention` and `poly_attention_heads`.
-    """
+def score(contexts: Contexts, candidates: Array, *, attention: Attention = "basic") -> Array:
+    """Scores candidates [n, dim] for each context: float32 [contexts, n]. `attention` is "basic" or "sqrt"."""
     at_once = max(1, _LOGITS // max(1, contexts.vectors.shape[1] * len(candidates)))
     if at_once >= len(contexts):
-        return _score(contexts, candidates, attention=attention, heads=heads)
+        return _score(contexts, candidates, attention=attention)
     parts = [range(i, min(i + at_once, len(contexts))) for i in range(0, len(contexts), at_once)]
-    scores = [_score(contexts.select(part), candidates, attention=attention, heads=heads) for part in parts]
+    scores = [_score(contexts.select(part), candidates, attention=attention) for part in parts]
     return np.concatenate(scores)
 
 
-def _score(contexts: Contexts, candidates: Array, *, attention: Attention, heads: int) -> Array:
+def _score(contexts: Contexts, candidates: Array, *, attention: Attention) -> Array:
     vectors, mask = contexts.vectors, contexts.mask
     if mask is not None:
         vectors = np.where(mask[..., None], vectors, 0)
     logits = _products(vectors, candidates)
-    if contexts.keys is not None:
-        weighing = _products(contexts.keys, candidates)
-        if contexts.biases is not None:
-            weighing += contexts.biases[:, None]
-    elif logits.shape[-1] == 1:
+    if logits.shape[-1] == 1:
         return logits[..., 0]
-    else:
-        weighing, heads = logits * np.float32(vectors.shape[-1] ** -0.5 if attention == "sqrt" else 1), 1
+    weighing = logits * np.float32(vectors.shape[-1] ** -0.5 if attention == "sqrt" else 1)
     if mask is not None:  # not -inf: if all codes are masked, weights are uniform, not nan
         weighing = np.where(mask[:, None], weighing, np.finfo(np.float32).min)
-    by_head = (*logits.shape[:-1], -1, heads)
-    weights = np.exp(weighing.reshape(by_head) - weighing.reshape(by_head).max(axis=-2, keepdims=True))
-    weights /= weights.sum(axis=-2, keepdims=True)
-    total: Array = (weights * logits.reshape(by_head)).sum(axis=(-2, -1))
+    weights = np.exp(weighing - weighing.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    total: Array = (weights * logits).sum(axis=-1)
     return total
 
 

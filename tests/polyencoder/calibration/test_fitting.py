@@ -25,7 +25,7 @@ def known(
 
     So the score less SPREAD^2 / 2 is the logarithm of how much likelier a candidate is the right one for having it, and
     by Bayes' rule the formula of `polyencoder.calibration` is the truth: with this temperature, and with the "none" of
-    `true_none`. What is in the width of the observations is all that there is, if `among` is at most DEPTH.
+    `true_none`. All candidates are in the width of the observations, if `among` is at most DEPTH.
     """
     generator = torch.Generator().manual_seed(seed)
     scores = SPREAD * torch.randn(n, among, generator=generator, dtype=torch.float64)
@@ -34,7 +34,7 @@ def known(
     best, order = scores.sort(1, descending=True)
     right = (order == 0) & there.unsqueeze(1)
     best = best[:, : DEPTH + 1] * temperature + shift
-    return Observations(best, right[:, : DEPTH + 1], torch.full((n,), among))
+    return Observations(best, right[:, : DEPTH + 1], torch.full((n,), among), DEPTH)
 
 
 def true_none(*, temperature: float, shift: float, unanswerable: float) -> float:

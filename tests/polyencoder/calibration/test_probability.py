@@ -12,9 +12,11 @@ import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
 from polyencoder.calibration import DEPTH, Calibration, calibration_file, read_calibration
+from polyencoder.calibration.relevance import ranked as relevance_of
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
+from polyencoder.selector import Selector
 
 CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
@@ -27,7 +29,7 @@ def calibrated(ranker: Ranker, **settings) -> Ranker:
 
 def naive(scores: list[float], *, among: int, temperature: float, none: float) -> list[float]:
     weights = [math.exp(score / temperature) for score in scores]
-    total = sum(sorted(weights, reverse=True)[:DEPTH]) + among * math.exp(none)
+    total = sum(weights) + among * math.exp(none)
     return [weight / total for weight in weights]
 
 
@@ -49,6 +51,32 @@ def test_equal_texts_are_one_candidate():
     weights = [math.exp(2), math.exp(1), 2]  # of "a", "b" and none of the two
     assert calibration.of_none(["a", "a", "b"], [2.0, 2.0, 1.0], among=2) == pytest.approx(2 / sum(weights))
     assert calibration.of_none([], [], among=2) == 1
+
+
+def test_probabilities_of_one_ranking_sum_to_1(make_ranker):
+    ranker = calibrated(make_ranker("bi"), temperature=50.0, none=-4.0)  # weights much alike
+    texts = [f"candidate {place}" for place in range(60)]
+    selection = Selector(ranker).select(CONTEXT, texts)
+    assert math.fsum(one.probability for one in selection.chosen) + selection.none_probability == pytest.approx(1)
+    ranked = ranker.rank(CONTEXT, texts)
+    weights = [math.exp(one.score / 50) for one in ranked]
+    none = 60 * math.exp(-4) / (sum(weights) + 60 * math.exp(-4))
+    assert selection.none_probability == pytest.approx(none)
+    assert math.fsum(one.probability for one in ranked) == pytest.approx(1 - none)
+    of_documents = relevance_of(texts, np.array([one.score for one in ranked]), ranker.calibration)
+    assert math.fsum(value for _, value in of_documents) == pytest.approx(1 - none)
+
+
+def test_what_a_search_finds_beyond_the_depth_has_no_probability(make_ranker):
+    ranker = calibrated(make_ranker("bi"), temperature=50.0, none=-4.0)
+    index = ranker.index([f"candidate {place}" for place in range(60)])
+    hits = ranker.search(CONTEXT, index, top_k=30)
+    values = [hit.probability for hit in hits]
+    assert values[DEPTH:] == [None] * 20
+    weights = [math.exp(hit.score / 50) for hit in hits[:DEPTH]]
+    total = sum(weights) + 60 * math.exp(-4)
+    assert values[:DEPTH] == pytest.approx([weight / total for weight in weights], rel=1e-3)
+    assert ranker.search(CONTEXT, index, top_k=30, min_probability=0.0) == hits[:DEPTH]
 
 
 # ---- rank and search
@@ -209,14 +237,14 @@ def test_a_model_that_was_trained_again_is_not_calibrated(make_ranker, sentences
         ("{", "damaged"),
         ("[]", "damaged"),
         ("[" * 100_000, "damaged"),
-        ('{"format_version": 2, "temperature": 1, "none": NaN, "fingerprint": ""}', "damaged .*none is nan"),
-        ('{"format_version": 2, "temperature": 1, "none": 0, "fingerprint": "", "threshold": [1]}', "threshold is"),
-        ('{"format_version": 2, "temperature": 1}', "damaged"),
-        ('{"format_version": 2, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*the temperature is -1"),
-        ('{"format_version": 2, "temperature": "1", "none": 0, "fingerprint": ""}', "damaged .*temperature is '1'"),
-        ('{"format_version": 2, "temperature": 1, "none": 0, "fingerprint": "", "index": 1}', "damaged"),
+        ('{"format_version": 3, "temperature": 1, "none": NaN, "fingerprint": ""}', "damaged .*none is nan"),
+        ('{"format_version": 3, "temperature": 1, "none": 0, "fingerprint": "", "threshold": [1]}', "threshold is"),
+        ('{"format_version": 3, "temperature": 1}', "damaged"),
+        ('{"format_version": 3, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*the temperature is -1"),
+        ('{"format_version": 3, "temperature": "1", "none": 0, "fingerprint": ""}', "damaged .*temperature is '1'"),
+        ('{"format_version": 3, "temperature": 1, "none": 0, "fingerprint": "", "index": 1}', "damaged"),
         ('{"format_version": 1, "temperature": 1, "none": 0, "fingerprint": ""}', "format version 1, but"),
-        ('{"format_version": 9}', "format version 9, but this version of polyencoder reads 2"),
+        ('{"format_version": 9}', "format version 9, but this version of polyencoder reads 3"),
     ],
 )
 def test_a_damaged_file(make_ranker, tmp_path, text, message):
@@ -229,4 +257,4 @@ def test_a_damaged_file(make_ranker, tmp_path, text, message):
 
 def test_the_file_is_json(make_ranker, tmp_path):
     calibrated(make_ranker("bi")).save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "calibration.json").read_text())["format_version"] == 2
+    assert json.loads((tmp_path / "calibration.json").read_text())["format_version"] == 3

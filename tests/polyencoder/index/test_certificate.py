@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.index.rescoring import Rescoring
-from polyencoder.scoring import ContextEncoding, Keys, score, search
+from polyencoder.scoring import ContextEncoding, score, search
 
 
 class Engine(Rescoring):
@@ -116,17 +114,6 @@ def test_what_is_never_proven_is_scanned():
 def test_where_no_list_helps_none_is_asked_for(exactness):
     engine = Engine(*drawn(0, batch=2, n=50, codes=3), exact=exactness == "exact")
     answers = engine.search(k=3, exactness=exactness, length=2, longest=64)
-    assert [answer.found for answer in answers] == ["exact"] * 2
-    assert engine.asked == []
-
-
-def test_under_multi_head_attention_no_list_is_asked_for():
-    """There an inner product says nothing of a score."""
-    contexts, vectors = drawn(0, batch=2, n=50, codes=4)
-    keys = Keys(torch.randn(2, 4, 4, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64), heads=2)
-    engine = Engine(replace(contexts, keys=keys), vectors)
-    engine.scan = lambda some: search(some, vectors, k=1, attention="multihead")
-    answers = engine.search(k=1, exactness="approximate", length=50, longest=64)
     assert [answer.found for answer in answers] == ["exact"] * 2
     assert engine.asked == []
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyencoder.runtime.scoring import Contexts, score
-from polyencoder.scoring import ContextEncoding, Keys
+from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring import score as torch_score
 
 
@@ -18,32 +18,20 @@ from polyencoder.scoring import score as torch_score
     st.integers(1, 4),
     st.integers(1, 5),
     st.integers(1, 6),
-    st.sampled_from(["basic", "sqrt", "multihead"]),
+    st.sampled_from(["basic", "sqrt"]),
     st.booleans(),
     st.integers(0, 1000),
 )
 def test_the_scores_of_torch(n_contexts, codes, n, attention, masked, seed):
-    heads = 2 if attention == "multihead" else 1
     generator = torch.Generator().manual_seed(seed)
-    vectors, keys = 3 * torch.randn(2, n_contexts, heads * codes, 8, generator=generator)
-    biases = torch.randn(n_contexts, heads * codes, generator=generator)
+    vectors = 3 * torch.randn(n_contexts, codes, 8, generator=generator)
     mask = None
     if masked:  # perhaps all codes of a context
-        mask = torch.rand(n_contexts, codes, generator=generator).round().bool().repeat_interleave(heads, dim=1)
+        mask = torch.rand(n_contexts, codes, generator=generator).round().bool()
     candidates = torch.randn(n, 8, generator=generator)
-    with_keys = attention == "multihead"
-    expected = torch_score(
-        ContextEncoding(vectors, mask, Keys(keys, biases, heads) if with_keys else None),
-        candidates,
-        attention=attention,
-    )
-    contexts = Contexts(
-        vectors.numpy(),
-        None if mask is None else mask.numpy(),
-        keys.numpy() if with_keys else None,
-        biases.numpy() if with_keys else None,
-    )
-    found = score(contexts, candidates.numpy(), attention=attention, heads=heads)
+    expected = torch_score(ContextEncoding(vectors, mask), candidates, attention=attention)
+    contexts = Contexts(vectors.numpy(), None if mask is None else mask.numpy())
+    found = score(contexts, candidates.numpy(), attention=attention)
     assert (found.dtype, len(contexts)) == (np.float32, n_contexts)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 

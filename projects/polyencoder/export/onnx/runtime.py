@@ -24,7 +24,7 @@ from polyencoder.modeling.cross import CrossEncoder
 from polyencoder.modeling.families import family
 from polyencoder.modeling.late import LateEncoder
 from polyencoder.packages import require
-from polyencoder.scoring import ContextEncoding, Keys
+from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import Texts, TokenVectors, packed, stacked
 from polyencoder.storage.names import CANDIDATES, CONFIG, CONTEXT, SCORER
 from polyencoder.text import TextEncoder, TokenBatch
@@ -86,10 +86,7 @@ class OnnxSeparable(_Exported):
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         """Encodes contexts: [batch, codes, dim] with their mask."""
         named = {name: output.to(self.place.device) for name, output in run(self._context, tokens).items()}
-        keys = None
-        if "keys" in named:
-            keys = Keys(named["keys"], named["key_biases"], self.config.poly_attention_heads)
-        encoded = ContextEncoding(named["vectors"], named.get("codes_mask"), keys)
+        encoded = ContextEncoding(named["vectors"], named.get("codes_mask"))
         return encoded if self.context_vector is None else by_vector(encoded)[self.context_vector]
 
     def pooled(self, tokens: TokenBatch) -> NoReturn:

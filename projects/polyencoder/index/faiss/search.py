@@ -100,7 +100,8 @@ class FaissSearch:
         scale_of(contexts, attention)  # raises for one that does not fit
         available = available_rows(self.vectors, allowed)
         few = None if allowed is None else available
-        if contexts.batch_size == 0 or self.lists.scans(options, k=options.k(available), allowed=few):
+        nothing = contexts.batch_size == 0 or contexts.keys is not None  # that lists tell of multi-head attention
+        if nothing or self.lists.scans(options, k=options.k(available), allowed=few):
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
         return self.search_lists(contexts, options, allowed=allowed, attention=attention, floors=floors)
 

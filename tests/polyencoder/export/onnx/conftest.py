@@ -27,8 +27,7 @@ KINDS = {
     "poly-n_last": ("poly", {"context_vectors": "n_last", "normalize": True}),
     "poly-first_n_last": ("poly", {"context_vectors": "first_n_last", "poly_attention": "sqrt"}),
     "poly-turns": ("poly", {"context_vectors": "turns", "turn_end": 3}),
-    "poly-multihead": ("poly", {"poly_attention": "multihead", "codes_attention": "multihead"}),
-    "poly-multihead-n_last": ("poly", {"context_vectors": "n_last", "poly_attention": "multihead"}),
+    "poly-multihead": ("poly", {"codes_attention": "multihead"}),
     "poly-one_code": ("poly", {"n_codes": 1}),
     "bi-mlp": ("bi", {"candidate_mlp": True, "share_encoders": True}),
     # more codes than a context has tokens: the graph takes the other side of min(codes, length)
