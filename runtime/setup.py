@@ -12,9 +12,8 @@ data.__init__ data.example data.layouts data.ubuntu
 export.__init__ export.onnx.__init__ export.onnx.exported export.onnx.files export.onnx.graph
 hub.__init__ hub.resolve
 index.__init__ index.certificate index.diversity index.entries index.filters index.grouping index.hits index.meta
-index.options index.stored_tokens index.vector_files index.words
-index.faiss.__init__ index.faiss.description index.faiss.groups index.faiss.kinds index.faiss.library
-index.faiss.lists
+index.options index.shortlists index.stored_tokens index.vector_files index.words
+index.faiss.__init__ index.faiss.description index.faiss.kinds index.faiss.library index.faiss.lists
 index.folder.__init__ index.folder.catalogue index.folder.conditions index.folder.database index.folder.files
 index.folder.schema index.folder.words
 encoding.__init__ encoding.fingerprint encoding.protocol

@@ -269,8 +269,8 @@ def test_the_kind_of_a_milvus_index(ranker, sentences, tmp_path):
         "certified",
         "exact",
     }
-    assert index.has_exact_lists
-    assert ranker.index(sentences, where).has_exact_lists  # whichever is there
+    assert index.collection.is_flat
+    assert ranker.index(sentences, where).collection.is_flat  # whichever is there
     with pytest.raises(ConfigError, match="exists and is of the kind flat, not auto; give another collection"):
         ranker.index(sentences, where, milvus="auto")
     with pytest.raises(ConfigError, match="the kind of an index in milvus, but the index is elsewhere"):

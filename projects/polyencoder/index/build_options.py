@@ -44,8 +44,8 @@ class IndexOptions:
     """How Milvus searches: auto, as it chooses, or flat, comparing with every vector, so that results are certified
     (default: auto)."""
     postgres: str | None = None
-    """How PostgreSQL searches: flat, which scores everything, hnsw or ivf-flat, with parameters of pgvector, as in
-    hnsw,m=16,ef_construction=128 (default: flat)."""
+    """How PostgreSQL searches: flat, comparing with every vector, so that results are certified, or hnsw or ivf-flat,
+    with parameters of pgvector, as in hnsw,m=16,ef_construction=128 (default: flat)."""
     workers: int = 1
     """Encoding processes, each with its own copy of the model."""
     shard_size: int = SHARD_SIZE

@@ -10,7 +10,7 @@ from polyencoder.checks import unencodable
 from polyencoder.errors import InputError
 from polyencoder.index.entries import plain
 
-__all__ = ["Exactness", "Filter", "Kind", "check_fields", "checked_filter"]
+__all__ = ["Exactness", "Filter", "Kind", "check_fields", "checked_filter", "kind_of"]
 
 Exactness = Literal["exact", "certified", "approximate"]
 """How a result was found: by scoring everything, by a shortlist with a proof, or by one without."""
@@ -62,7 +62,7 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
         InputError: no candidate has a field, or all have values of other kinds in it.
     """
     for key, values in checked_filter(filter).items():
-        kinds = {_kind(value) for value in values if value is not None}
+        kinds = {kind_of(value) for value in values if value is not None}
         if None in values or has_field(key, kinds):
             continue
         if not has_field(key, ()):
@@ -71,8 +71,8 @@ def check_fields(filter: Filter | None, *, has_field: Callable[[str, Collection[
             )
         if others := " and ".join(f"{kind}s" for kind in get_args(Kind) if has_field(key, (kind,))):
             raise InputError(
-                f"cannot filter by {key!r}: {values[0]!r:.60} is a {_kind(values[0])}, and in this metadata field the "
-                f"candidates have {others} alone, which never equal one",
+                f"cannot filter by {key!r}: {values[0]!r:.60} is a {kind_of(values[0])}, and in this metadata field "
+                f"the candidates have {others} alone, which never equal one",
                 argument="filter",
             )
 
@@ -87,5 +87,6 @@ def _plain(value: Any) -> Any:
         return value
 
 
-def _kind(value: Any) -> Kind:
+def kind_of(value: str | float) -> Kind:
+    """The kind of a value, as equality sees it."""
     return "text" if isinstance(value, str) else "boolean" if isinstance(value, bool) else "number"

@@ -82,7 +82,7 @@ class Fingerprints(NamedTuple):
 class Maker:
     """The model that made an index, stored by every engine beside the vectors."""
 
-    FORMAT_VERSION: ClassVar[int] = 1
+    FORMAT_VERSION: ClassVar[int] = 2
 
     architecture: str
     """Empty if unknown."""

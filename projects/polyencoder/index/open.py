@@ -26,9 +26,9 @@ from polyencoder.index.folder import FolderIndex, described_folder
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.meta import Fingerprints
-from polyencoder.index.milvus import MILVUS, MilvusIndex, described_milvus
+from polyencoder.index.milvus import MILVUS, MilvusIndex
 from polyencoder.index.milvus.collection import IndexKind
-from polyencoder.index.postgres import SCHEMES, PostgresIndex, described_postgres, is_postgres
+from polyencoder.index.postgres import SCHEMES, PostgresIndex, is_postgres
 from polyencoder.index.precomputed import with_vectors
 from polyencoder.storage.temporary import TemporaryFolder
 from polyencoder.text.dialogue import checked_contexts
@@ -106,7 +106,8 @@ def described(where: str | os.PathLike[str]) -> list[str]:
     """
     if (engine := _engine(where)) is None:
         return described_folder(Path(where))
-    return (described_milvus if engine == "milvus" else described_postgres)(str(where))
+    with (MilvusIndex if engine == "milvus" else PostgresIndex).open(str(where)) as index:
+        return index.summary()
 
 
 def make_index(

@@ -43,7 +43,7 @@ class SearchOptions(ShortlistOptions):
     """Effort of FAISS: ef_search of hnsw, nprobe of ivf (default: as the index was built, and more if only some
     candidates pass the filter). A search for certificates reads all lists."""
     list_length: Annotated[int | None, Parlai("index_list_length")] = None
-    """Candidates proposed by each code, or group of codes (default: 4 k, at least 256)."""
+    """Candidates proposed by each code, or group of codes (default: 4 k, at least 256, in a database 64)."""
     tolerance: Annotated[float | None, Parameter(parse=False)] = None
     """Maximum distance of codes in a group, as a share of their length, in searches without certificates; see
     `index.faiss.search`. 0 makes no groups, None is 0.4."""

@@ -1,23 +1,33 @@
-"""`RowIndex`: an index whose candidates are rows of a database server, and what a change writes of them."""
+"""`RowIndex`: an index whose candidates are rows in a database, and what a change writes of them."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import threading
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
+import torch
+from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.encoding.encode import encode_candidates
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.errors import InputError
-from polyencoder.index.base import Index
+from polyencoder.errors import ConfigError, InputError
+from polyencoder.index.base import Index, check_contexts
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
+from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints, Maker, separable
 from polyencoder.index.model import IndexModel
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.precomputed import checked_vector, same_vector
+from polyencoder.index.row_search import Field, Rows, search_rows
 from polyencoder.index.vectors import quantize
+from polyencoder.scoring import ContextEncoding
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
@@ -45,21 +55,120 @@ class Row(NamedTuple):
 
 
 class RowIndex(Index):
-    """An index whose candidates are rows of a database server: key, id, text, metadata and vector."""
+    """An index whose candidates are rows in a database: key, id, text, metadata, its terms, norm and vector."""
 
     takes_vectors = True
     engine: ClassVar[str]
     """Its name, for messages."""
+    takes_effort = False
+    """Whether its searches have an effort."""
 
-    def __init__(self, meta: Maker, ranker: TextRanker | Fingerprints | None, *, attention: str | None) -> None:
-        """Opens an index that this model, if any, has made: `meta` was checked."""
+    def __init__(
+        self,
+        database: Any,
+        meta: Maker,
+        ranker: TextRanker | Fingerprints | None,
+        *,
+        attention: str | None = None,
+    ) -> None:
+        """Opens an index that this model, if any, has made: `meta` was checked. It closes the `database`."""
         self.meta = meta
+        self._database = database
         self._model = IndexModel(ranker, attention=attention, known=meta.fingerprints)
         self._ranker = self._model.ranker
+        self._lock = threading.RLock()
+
+    @classmethod
+    def open(cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str | None = None) -> Self:
+        """Opens an index for the model that made it, as `polyencoder.index.open.open_index`."""
+        with ExitStack() as failed:
+            database, meta = cls._opened(where, failed)
+            meta.check_model(ranker, where=database.where)
+            index = cls(database, meta, ranker, attention=attention)
+            failed.pop_all()
+        return index
+
+    @classmethod
+    @abstractmethod
+    def _opened(cls, where: str, stack: ExitStack) -> tuple[Any, Maker]:
+        """The database at an address, which `stack` closes, and its index's description. CheckpointError without."""
+
+    def close(self) -> None:
+        self._database.close()
+
+    @property
+    def address(self) -> str:
+        return str(self._database.where)
+
+    def summary(self) -> list[str]:
+        """A summary, in lines."""
+        lines = self.meta.summary(self.address, entries=len(self), vectors=f"of {self.meta.dim} numbers, float32")
+        return [*lines, *(["words: of all texts, for hybrid searches"] if self.has_words else []), self._kind_summary()]
+
+    @abstractmethod
+    def _kind_summary(self) -> str:
+        """The line about how it is searched."""
 
     @property
     def fingerprints(self) -> Fingerprints:
         return self.meta.fingerprints
+
+    @property
+    def remote(self) -> bool:
+        return True
+
+    # Reading
+
+    @abstractmethod
+    def _read(self, ask: Callable[[Rows], T]) -> T:
+        """Calls `ask` with the newest rows. CheckpointError if they are gone, or of another model by now."""
+
+    def count(self, filter: Filter | None = None) -> int:
+        return self._read(lambda rows: rows.count(filter))
+
+    def count_texts(self, filter: Filter | None = None) -> int:
+        return self._read(lambda rows: rows.count_texts(filter))
+
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        return self._read(lambda rows: rows.has_field(key, kinds))
+
+    def check_searchable(self) -> None:
+        self._read(lambda rows: rows.count(most=1))
+
+    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
+        keys = [*map(key_of, ids)]  # `_read` may ask twice
+        found = self._read(lambda rows: rows.rows(keys, ("id", "text")))
+        return {row["id"]: row["text"] for row in found.values()}
+
+    def vectors_of(self, ids: Iterable[str]) -> dict[str, Array]:
+        keys = {key_of(id_): id_ for id_ in ids}
+        found = self._read(lambda rows: rows.rows(keys, ("vector",)))
+        return {keys[key]: row["vector"] for key, row in found.items()}
+
+    @torch.no_grad()
+    def _search(
+        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
+    ) -> list[list[Hit]]:
+        def find(rows: Rows) -> list[list[Hit]]:
+            check_contexts(contexts, dim=self.meta.dim)
+            attention = self._model.attention(self.meta, contexts)
+            return search_rows(rows, contexts, options, attention=attention, floors=floors)
+
+        return self._read(find)
+
+    def check(self, options: SearchOptions) -> None:
+        super().check(options)
+        if options.dtype != "float32":
+            raise ConfigError(
+                f"{self.address}: dtype is for scans of index folders; {self.engine} has only float32", argument="dtype"
+            )
+        if options.effort is not None and not self.takes_effort:
+            raise ConfigError(
+                f"{self.address}: effort is for FAISS, and for hnsw and ivf-flat in PostgreSQL; give list_length",
+                argument="effort",
+            )
+
+    # Changing
 
     def _enter(self, records: Iterable[Candidate], how: How) -> int:
         """As in `Index.add`, `update` and `put`. Of some thousand records, equal texts are encoded once."""
@@ -90,8 +199,8 @@ class RowIndex(Index):
     def _stored_of(self, rows: Iterable[Row]) -> dict[str, Array]:
         """The stored vectors of those of these rows that have theirs, unless another process has changed the text."""
         texts = {key_of(row.entry.id): row.entry.text for row in rows if row.is_stored}
-        stored = self._stored(texts) if texts else {}
-        return {key: vector for key, (text, vector) in stored.items() if text == texts[key]}
+        stored = self._newest_rows(texts, ("text", "vector")) if texts else {}
+        return {key: row["vector"] for key, row in stored.items() if row["text"] == texts[key]}
 
     def _vectors_of(self, rows: Mapping[str, Row]) -> dict[str, Array]:
         """The vectors of rows to write: given, stored, or encoded here, each text once. Errors as in `encoded`."""
@@ -113,22 +222,26 @@ class RowIndex(Index):
         where = f"{candidate.where}: " if candidate.where else ""
         try:
             text, id_, metadata = checked(candidate)
-            return Entry(id_, text, cls._kept_metadata(id_, text, metadata or "{}"))
+            entry = Entry(id_, text, json.loads(metadata or "{}"))
+            cls._check_entry(entry, metadata or "{}")
         except (TypeError, ValueError) as error:
             raise InputError(f"{where}not a candidate that {cls.engine} can hold: {error}") from None
+        return entry
 
     @staticmethod
     @abstractmethod
-    def _kept_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
-        """The metadata to store, from its JSON. Raises ValueError for what the engine cannot hold."""
+    def _check_entry(entry: Entry, metadata: str) -> None:
+        """Raises ValueError for what the engine cannot hold; `metadata` is the entry's JSON."""
 
-    @abstractmethod
     def _there(self, ids: Iterable[str]) -> dict[str, Row]:
         """The existing candidates of these ids, by id, including the changes of the block of `changing`."""
+        found = self._newest_rows(map(key_of, ids), ("id", "text", "metadata"))
+        entries = (Entry(row["id"], row["text"], row["metadata"]) for row in found.values())
+        return {entry.id: Row(entry, is_stored=True) for entry in entries}
 
     @abstractmethod
-    def _stored(self, keys: Iterable[str]) -> dict[str, tuple[str, Array]]:
-        """The stored texts and vectors, float32 [dim], of these rows, by key."""
+    def _newest_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+        """`Rows.rows`, in a block of `changing`."""
 
     @abstractmethod
     def _write(self, rows: Mapping[str, Row]) -> None:
@@ -141,6 +254,11 @@ class RowIndex(Index):
 def key_of(id_: str) -> str:
     """The primary key of a candidate: of fixed length, with characters that need no quoting."""
     return hashlib.blake2b(id_.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def norm_of(vector: Array) -> float:
+    """The norm of a vector, rounded up to float32."""
+    return float(np.nextafter(np.float32(np.linalg.norm(vector.astype(np.float64))), np.float32(np.inf)))
 
 
 def to_write(

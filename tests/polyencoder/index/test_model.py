@@ -59,7 +59,7 @@ def build(engine, where):
         if nameless:
             vectors = ranker.encode_candidates(TEXTS).numpy()
             records = [one._replace(vector=vector) for one, vector in zip(records, vectors, strict=True)]
-        kind = {"faiss": "flat", "milvus": "flat"}.get(engine)
+        kind = {"faiss": "ivf-flat", "milvus": "flat"}.get(engine)
         settings = {engine: kind} if kind else {}
         make_index(records, where, without_tokenizer(ranker) if nameless else ranker, **settings).close()
 

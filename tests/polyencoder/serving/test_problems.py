@@ -23,7 +23,7 @@ def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, c
     with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client, caplog.at_level(logging.ERROR):
         assert client.get("/ready").status_code == 200
         service.index.close()
-        service.index._server.parameters["port"] = "1"
+        service.index._database.parameters["port"] = "1"
         answers = [client.get("/ready"), client.post("/v1/search", json={"query": "do you ski ?"})]
         unknown = client.request("DELETE", "/v1/candidates/none%20(of)")
     service.close()

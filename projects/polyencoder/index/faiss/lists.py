@@ -14,8 +14,8 @@ import numpy as np
 from polyencoder.errors import CheckpointError, ConfigError, first_line
 from polyencoder.index.certificate import ShortlistOptions, ShortlistResult, ShortlistSearch, search_shortlists
 from polyencoder.index.faiss.description import FaissFile
-from polyencoder.index.faiss.groups import TOLERANCE, group_means
 from polyencoder.index.faiss.library import faiss_library
+from polyencoder.index.shortlists import TOLERANCE, Lists, shortlists
 from polyencoder.storage.digests import ends_fingerprint
 
 Array = np.ndarray[Any, Any]
@@ -116,32 +116,18 @@ class FaissRequest:
         self._proves = meta.has_exact_lists and self._parameters.nprobe >= lists.most_effort
 
     def lists(self, codes: Sequence[Array], length: int) -> Iterator[tuple[Array, float]]:
-        """For the codes of each context, float32 [n, dim]: the rows of their lists, ascending, and a bound.
-
-        The bound is the largest possible inner product of a context's codes with a row outside.
-        """
-        tolerance = self._tolerance
-        queries = [own if tolerance is None or not len(own) else group_means(own, tolerance=tolerance) for own in codes]
-        asked, meta = np.concatenate(queries), self._lists.meta
+        """For the codes of each context, float32 [n, dim], what `shortlists` gives of lists of this length."""
+        meta = self._lists.meta
         length = min(length, meta.rows)
-        products, rows = self._lists.nearest(asked, length, self._parameters)
 
-        # The maximum rounding difference of two fp32 inner products, FAISS's and ours: dim x 2^-24 x |c| |y| for each.
-        # Twice that, for the score's softmax and sum.
-        unit = 2 * asked.shape[1] * np.finfo(np.float32).eps * meta.max_norm
-        outside = products[:, -1] + unit * np.linalg.norm(asked, axis=1)
-        # A list with gaps (id -1) or of all rows has nothing outside.
-        outside[(rows[:, -1] < 0) | (length == meta.rows)] = -np.inf
-        first = 0
-        for own, query in zip(codes, queries, strict=True):
-            part = slice(first, first + len(query))
-            first = part.stop
-            found = np.unique(rows[part])
-            if not self._proves or (len(query) < len(own) and np.isfinite(outside[part]).any()):
-                bound = np.inf  # a mean bounds no row outside for its codes
-            else:
-                bound = outside[part].max(initial=-np.inf)
-            yield found[found >= 0], float(bound)
+        def nearest(queries: Array) -> Lists:
+            products, rows = self._lists.nearest(queries, length, self._parameters)
+            outside = products[:, -1].astype(np.float64) if self._proves else np.full(len(queries), np.inf)
+            if self._proves:  # a list with gaps (id -1) or of all rows has nothing outside
+                outside[(rows[:, -1] < 0) | (length == meta.rows)] = -np.inf
+            return Lists([own[own >= 0] for own in rows], outside)
+
+        return shortlists(codes, nearest, tolerance=self._tolerance, max_norm=meta.max_norm)
 
 
 def check_shortlists(options: ShortlistOptions, meta: FaissFile | None, *, folder: Path) -> None:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from polyencoder.index.milvus.collection import MILVUS
-from polyencoder.index.milvus.index import MilvusIndex, described_milvus
+from polyencoder.index.milvus.index import MilvusIndex
 
-__all__ = ["MILVUS", "MilvusIndex", "described_milvus"]
+__all__ = ["MILVUS", "MilvusIndex"]

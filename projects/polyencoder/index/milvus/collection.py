@@ -1,46 +1,38 @@
-"""A Milvus collection: reads, writes and nearest-neighbour searches, with one-line errors.
+"""A Milvus collection as `row_search.Rows`, with writes and one-line errors. The only module that uses pymilvus.
 
-The only module that uses pymilvus. It retries requests that a busy or restarting server refuses until `timeout`;
-writes, which are long and repeatable, are retried for longer.
+Requests that a busy or restarting server refuses are repeated until `timeout`; writes, which are long and repeatable,
+for longer.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polyencoder.data.loader import in_batches
-from polyencoder.errors import (
-    CheckpointError,
-    ConfigError,
-    InputError,
-    NoAnswerError,
-    PolyencoderError,
-    first_line,
-)
-from polyencoder.index.milvus.rows import MAX_BYTES, any_of
-from polyencoder.index.rows import key_of
+from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError, first_line
+from polyencoder.index.entries import canonical
+from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.row_search import Field
+from polyencoder.index.rows import Array, Entry, key_of, norm_of
+from polyencoder.index.terms import LENGTH, conditions, field_terms, terms_of
 from polyencoder.packages import require
 
 MILVUS = "milvus:"
 """The beginning of the address of a Milvus collection."""
-LONGEST_LIST = 16_384
-"""The maximum number of results per vector in Milvus."""
+MAX_BYTES, MAX_TERMS = 65_535, 4_096
+"""What Milvus holds: the bytes of a text, id or metadata in UTF-8, and the terms of a row."""
 IndexKind = Literal["auto", "flat"]
 """The kind of Milvus index: "auto", as Milvus chooses, mostly a graph; "flat", comparing all vectors."""
-
-T = TypeVar("T")
 
 _INDEX_TYPES = {"auto": "AUTOINDEX", "flat": "FLAT"}
 _DEFAULT_NAME = "polyencoder"
@@ -52,7 +44,8 @@ _REFUSALS = {"UNAUTHENTICATED", "PERMISSION_DENIED", "INVALID_ARGUMENT", "UNIMPL
 _CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
 _WRITE_PAUSES = (0.5, 1.0, 2.0, 4.0)
 _ROWS_A_REQUEST = 256  # a request may have 64 MB: 256 of the longest texts with the longest metadata fit
-_BYTES_A_PAGE = 32 << 20
+_ROWS_A_PAGE = 4096
+_LONGEST_LIST = 16_384  # Milvus's maximum of results
 
 
 class Description(NamedTuple):
@@ -68,6 +61,8 @@ class Description(NamedTuple):
 
 class MilvusCollection:
     """A collection on a server, or in a file of Milvus Lite."""
+
+    longest_list = _LONGEST_LIST
 
     def __init__(self, where: str, *, create: bool = True) -> None:
         """Connect.
@@ -132,7 +127,9 @@ class MilvusCollection:
         schema.add_field("key", types.VARCHAR, is_primary=True, max_length=len(key_of("")))
         schema.add_field("id", types.VARCHAR, max_length=MAX_BYTES)
         schema.add_field("text", types.VARCHAR, max_length=MAX_BYTES)
-        schema.add_field("metadata", types.JSON)
+        schema.add_field("metadata", types.VARCHAR, max_length=MAX_BYTES)
+        of_terms = {"element_type": types.VARCHAR, "max_capacity": MAX_TERMS, "max_length": LENGTH}
+        schema.add_field("terms", types.ARRAY, **of_terms)
         schema.add_field("norm", types.FLOAT)
         schema.add_field("vector", types.FLOAT_VECTOR, dim=dim)
         index = self._milvus.MilvusClient.prepare_index_params()
@@ -146,105 +143,119 @@ class MilvusCollection:
                 consistency_level="Session",  # visible to this writer at once, to others a moment later
             )
 
-    def load(self) -> bool:
-        """Loads the collection on the server. Returns whether its lists are exactly the nearest neighbours."""
+    def load(self) -> None:
+        """Loads the collection on the server, and asks how its lists are made."""
         with self._explained():
             self._client.load_collection(self.name)  # without a time limit
             index = self._client.describe_index(self.name, "vector", timeout=self._timeout)
-        return bool(index["index_type"] == _INDEX_TYPES["flat"])
+        self.is_flat = index["index_type"] == _INDEX_TYPES["flat"]
 
-    # Reading. A condition is a Milvus expression; the empty text means none.
+    # Reading
 
-    def count(self, condition: str = "") -> int:
-        """The number of rows with this condition."""
+    def count(self, filter: Filter | None = None, *, most: int | None = None) -> int:
         with self._explained():
-            (row,) = self._query(filter=condition, output_fields=["count(*)"])
+            (row,) = self._query(filter=_expression(filter), output_fields=["count(*)"])
         return int(row["count(*)"])
 
-    def any(self, condition: str) -> bool:
-        """Whether a row has this condition."""
-        with self._explained():
-            return bool(self._query(filter=condition, limit=1, output_fields=["key"]))
+    def count_texts(self, filter: Filter | None = None) -> int:
+        """The number of rows: Milvus cannot count different texts."""
+        return self.count(filter)
 
-    def nearest(self, vectors: np.ndarray[Any, Any], length: int, condition: str = "") -> list[dict[str, float]]:
-        """Nearest neighbours of each vector [dim]: keys and inner products, largest first."""
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        return self.any(_any_term(field_terms(key, kinds)))
+
+    def any(self, expression: str = "") -> bool:
+        """Whether a row passes a Milvus expression; Milvus Lite counts unloaded rows, but finds none."""
+        with self._explained():
+            return bool(self._query(filter=expression, limit=1, output_fields=["key"]))
+
+    def has_exact_lists(self, available: int) -> bool:
+        return self.is_flat
+
+    def nearest(
+        self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
+    ) -> list[dict[str, float]]:
         with self._explained():
             lists = self._loaded(
-                partial(
-                    self._client.search,
-                    self.name,
-                    data=list(vectors),
-                    anns_field="vector",
-                    limit=length,
-                    filter=condition,
-                    output_fields=["key"],  # not empty, which means all fields in Milvus Lite
-                    search_params={"metric_type": "IP"},
-                    timeout=self._timeout,
-                )
+                self._client.search,
+                data=list(queries),
+                anns_field="vector",
+                limit=length,
+                filter=_expression(filter),
+                output_fields=["key"],  # not empty, which means all fields in Milvus Lite
+                search_params={"metric_type": "IP"},
             )
         return [{hit["key"]: float(hit["distance"]) for hit in hits} for hits in lists]
 
-    def rows(self, keys: Iterable[str], fields: Sequence[str], *, strong: bool = False) -> dict[str, dict[str, Any]]:
-        """These fields of the existing rows with these keys. `strong`: including all writes of other clients so far."""
+    def max_norm(self) -> float:
+        """A norm that no vector exceeds; inf if one is a thousand times longer than another.
+
+        Norms of one model are similar, so Milvus is first asked about twice that of any row.
+        """
+        with self._explained():
+            (row,) = self._query(limit=1, output_fields=["norm"])
+        norms = (factor * float(row["norm"]) for factor in (2, 16, 1024))
+        return next((norm for norm in norms if not self.any(f"norm > {norm!r}")), np.inf)
+
+    def rows(self, keys: Iterable[str], fields: Sequence[Field], *, strong: bool = False) -> dict[str, dict[str, Any]]:
+        """As in `Rows.rows`. `strong`: including all writes of other clients so far."""
         found: dict[str, dict[str, Any]] = {}
         options = {"consistency_level": "Strong"} if strong else {}
         for some in in_batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
             with self._explained():
-                rows = self._query(filter=any_of("key", some), output_fields=["key", *fields], **options)
-            found |= {row["key"]: row for row in rows}
+                rows = self._query(filter=_any_key(some), output_fields=["key", *fields], **options)
+            found |= {row["key"]: _plain(row) for row in rows}
         return found
 
-    def vectors(self, keys: Iterable[str], *, dim: int) -> tuple[list[str], Tensor]:
-        """The vectors of these keys, float32 [n, dim], ordered by key, without missing ones."""
-        rows = self.rows(keys, ["vector"])
-        there = sorted(rows)
-        return there, _matrix([rows[key]["vector"] for key in there], dim=dim)
-
-    def pages(self, condition: str = "", *, dim: int) -> Iterator[tuple[list[str], Tensor]]:
-        """Yields all rows of this condition in pages like `vectors`, ordered by key."""
+    def pages(self, filter: Filter | None = None) -> Iterator[tuple[list[str], Array]]:
         with self._explained():
             pages = self._loaded(
-                partial(
-                    self._client.query_iterator,
-                    self.name,
-                    batch_size=min(LONGEST_LIST, max(1, _BYTES_A_PAGE // (4 * dim))),
-                    filter=condition,
-                    output_fields=["key", "vector"],
-                    timeout=self._timeout,
-                )
+                self._client.query_iterator,
+                batch_size=_ROWS_A_PAGE,
+                filter=_expression(filter),
+                output_fields=["key", "vector"],
             )
             try:
                 while rows := pages.next():
-                    yield [row["key"] for row in rows], _matrix([row["vector"] for row in rows], dim=dim)
+                    yield [row["key"] for row in rows], np.asarray([row["vector"] for row in rows], dtype=np.float32)
             finally:
                 pages.close()
 
     def _query(self, **options: Any) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self._loaded(
-            partial(self._client.query, self.name, timeout=self._timeout, **options)
-        )
+        rows: list[dict[str, Any]] = self._loaded(self._client.query, **options)
         return rows
 
-    def _loaded(self, request: Callable[[], T]) -> T:
+    def _loaded(self, request: Callable[..., Any], **options: Any) -> Any:
         """Makes a request; a restarted server may have to load the collection first."""
         try:
-            return request()
+            return request(self.name, timeout=self._timeout, **options)
         except self._milvus.MilvusException as error:
             if error.code != _NOT_LOADED:
                 raise
         self._client.load_collection(self.name, timeout=self._timeout)
-        return request()
+        return request(self.name, timeout=self._timeout, **options)
 
     # Writing
 
-    def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def write(self, rows: Iterable[tuple[Entry, Array]]) -> None:
         """Inserts rows, replacing those with the same keys."""
-        for some in in_batches(rows, _ROWS_A_REQUEST):
-            self._persist(partial(self._client.upsert, self.name, data=some, timeout=self._timeout))
+        written = (
+            {
+                **entry._asdict(),
+                "key": key_of(entry.id),
+                "metadata": canonical(entry.metadata) or "{}",
+                "terms": terms_of(entry.metadata),
+                "norm": norm_of(vector),
+                "vector": vector,
+            }
+            for entry, vector in rows
+        )
+        for some in in_batches(written, _ROWS_A_REQUEST):
+            self._persist(self._client.upsert, data=some)
 
     def delete(self, keys: Iterable[str]) -> None:
         for some in in_batches(keys, _ROWS_A_REQUEST):
-            self._persist(partial(self._client.delete, self.name, filter=any_of("key", some), timeout=self._timeout))
+            self._persist(self._client.delete, filter=_any_key(some))
 
     def flush(self) -> None:
         """Ends a change: Milvus Lite searches flushed data ten times faster; a server's deletions become visible."""
@@ -254,18 +265,18 @@ class MilvusCollection:
             else:  # without it, the client that deleted rows may still find them for a moment (Milvus 2.3)
                 self._query(limit=1, output_fields=["key"], consistency_level="Strong")
 
-    def _persist(self, request: Callable[[], object]) -> None:
+    def _persist(self, request: Callable[..., object], **options: Any) -> None:
         """Repeats an idempotent request while the server reports a temporary error."""
         with self._explained():
             for pause in _WRITE_PAUSES:
                 try:
-                    self._loaded(request)
+                    self._loaded(request, **options)
                     return
                 except self._milvus.MilvusException as error:
                     if not getattr(error, "retriable", False):
                         raise
                     time.sleep(pause)
-            self._loaded(request)
+            self._loaded(request, **options)
 
     # Errors
 
@@ -315,5 +326,26 @@ def _is_no_missing_method(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], NotImplementedError)
 
 
-def _matrix(vectors: list[Any], *, dim: int) -> Tensor:
-    return torch.from_numpy(np.asarray(vectors, dtype=np.float32).reshape(-1, dim))
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as `Rows` has it."""
+    if "metadata" in row:
+        row["metadata"] = json.loads(row["metadata"])
+    if "vector" in row:
+        row["vector"] = np.asarray(row["vector"], dtype=np.float32)
+    return row
+
+
+def _expression(filter: Filter | None) -> str:
+    """A filter as a Milvus expression; the empty text for none. Keys and terms need no quoting."""
+    return " and ".join(
+        f"({_any_term(any_of)} or not {_any_term([absent])})" if absent else _any_term(any_of)
+        for any_of, absent in conditions(filter)
+    )
+
+
+def _any_term(terms: Sequence[str]) -> str:
+    return f"array_contains_any(terms, {json.dumps(terms)})" if terms else _any_key([])
+
+
+def _any_key(keys: Sequence[str]) -> str:
+    return f"key in {json.dumps(keys)}"

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from polyencoder.index.postgres.connection import SCHEMES, is_postgres
-from polyencoder.index.postgres.index import PostgresIndex, described_postgres
+from polyencoder.index.postgres.index import PostgresIndex
 
-__all__ = ["SCHEMES", "PostgresIndex", "described_postgres", "is_postgres"]
+__all__ = ["SCHEMES", "PostgresIndex", "is_postgres"]

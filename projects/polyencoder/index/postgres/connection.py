@@ -10,9 +10,9 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
-from weakref import WeakMethod
 
 from polyencoder.errors import ConfigError, NoAnswerError, PolyencoderError, first_line
 from polyencoder.packages import require
@@ -52,36 +52,34 @@ def _parsed(where: str) -> tuple[dict[str, Any], str, str]:
     shown = f"postgres://{user + '@' if user else ''}{host}{f':{port}' if port else ''}/{database}"
     name = name or _DEFAULT_NAME
     if not re.fullmatch(r"[A-Za-z_]\w{0,62}", name, re.ASCII):
-        raise ConfigError(
-            f"{shown}: {name!r} cannot name a table; use letters, digits and _, up to 63 of them, as in #replies"
-        )
+        what = "use letters, digits and _, up to 63 of them, as in #replies"
+        raise ConfigError(f"{shown}: {name!r} cannot name a table; {what}")
     return parameters, name, f"{shown}#{name}"
 
 
 class PostgresSession:
     """A connection with a time limit for each statement, as a hanging server does not answer."""
 
-    def __init__(self, connection: Any, *, seconds: float, answers: Callable[[], bool]) -> None:
-        """`answers` is a method of the `Server`, which holds its idle sessions: a session does not hold it."""
-        self.connection = connection
+    def __init__(self, connect: Callable[[], Any], *, seconds: float) -> None:
+        self.connection = connect()
         self.seconds = seconds
-        self._answers = WeakMethod(answers)
-        self._closed: type[Exception] = require("psycopg", extra="postgres").Error
         self.late = False
         """Whether a statement exceeded the time limit, which closed the connection."""
+        self._connect = connect
+        self._psycopg: Any = require("psycopg", extra="postgres")
 
     def ask(self, query: Any, values: Any = None, *, limited: bool = True) -> list[tuple[Any, ...]]:
         """Executes a statement; returns its rows in PostgreSQL's binary formats.
 
         A statement that is not limited may take hours, as long as the server answers other connections.
         """
-        with self._limited() if limited else self._watched(), self.connection.cursor(binary=True) as cursor:
+        with self._watched(limited=limited), self.connection.cursor(binary=True) as cursor:
             cursor.execute(query, values)
             return cursor.fetchall() if cursor.description else []
 
     def copy(self, query: Any, rows: Iterable[tuple[bytes | None, ...]]) -> None:
         """Inserts rows by COPY, each field in PostgreSQL's binary format."""
-        with self._limited(), self.connection.cursor() as cursor, cursor.copy(query) as copy:
+        with self._watched(), self.connection.cursor() as cursor, cursor.copy(query) as copy:
             for row in rows:
                 copy.write_row(row)
 
@@ -104,38 +102,32 @@ class PostgresSession:
     def transaction(self) -> Iterator[None]:
         """A transaction, or a savepoint inside one; an error rolls it back."""
         transaction = self.connection.transaction()
-        with self._limited():
+
+        def leave(*error: Any) -> None:
+            if error[0] is None and self.connection.closed:  # of which psycopg says nothing
+                raise self._psycopg.Error("the connection is lost, and what it had not committed")
+            with self._watched():
+                transaction.__exit__(*error)
+
+        with self._watched():
             transaction.__enter__()
-        try:
+        with ExitStack() as stack:
+            stack.push(leave)
             yield
-        except BaseException as error:
-            with self._limited():
-                transaction.__exit__(type(error), error, error.__traceback__)
-            raise
-        if self.connection.closed:  # of which psycopg says nothing if the block did not fail
-            raise self._closed("the connection is lost, and what it had not committed")
-        with self._limited():
-            transaction.__exit__(None, None, None)
 
     @contextmanager
-    def _limited(self) -> Iterator[None]:
-        timer = threading.Timer(self.seconds, self._end)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
-
-    @contextmanager
-    def _watched(self) -> Iterator[None]:
+    def _watched(self, *, limited: bool = True) -> Iterator[None]:
+        """Closes the connection at the time limit; one without a limit, once the server answers nobody."""
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(self.seconds):
-                answers = self._answers()
-                if (answers is None or not answers()) and not over.is_set():
-                    return self._end()
+                if (limited or not self._answers()) and not over.is_set():
+                    self.late = True
+                    with suppress(OSError, self._psycopg.Error):
+                        wire = socket.socket(fileno=os.dup(self.connection.fileno()))
+                        with wire:
+                            return wire.shutdown(socket.SHUT_RDWR)
 
         threading.Thread(target=watch, daemon=True).start()
         try:
@@ -143,10 +135,15 @@ class PostgresSession:
         finally:
             over.set()
 
-    def _end(self) -> None:
-        self.late = True
-        with suppress(OSError, self._closed), socket.socket(fileno=os.dup(self.connection.fileno())) as wire:
-            wire.shutdown(socket.SHUT_RDWR)
+    def _answers(self) -> bool:
+        """Whether the server answers a new connection in time, if only to refuse it."""
+        try:
+            session = PostgresSession(self._connect, seconds=self.seconds)
+        except self._psycopg.Error as error:
+            return not isinstance(error, self._psycopg.errors.ConnectionTimeout)
+        with closing(session.connection), suppress(self._psycopg.Error):
+            session.ask("SELECT 1")
+        return not session.late
 
 
 class Server:
@@ -194,16 +191,11 @@ class Server:
     def changing(self) -> Iterator[PostgresSession]:
         """An exclusive transaction among all changes of this index; rolled back after an error."""
         session = self._connect(reads=False)
-        try:
-            with session.transaction():
-                session.set({"lock_timeout": f"{_LOCK_SECONDS}s", "statement_timeout": 0, "jit": "off"})
-                session.set({"idle_in_transaction_session_timeout": 0})  # long enough to encode new texts
-                session.ask("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"polyencoder {self.name}",))
-                yield session
-        except self._psycopg.Error as error:
-            raise self._explained(error, session) from None
-        finally:
-            session.connection.close()
+        with closing(session.connection), self.step(session):
+            session.set({"lock_timeout": f"{_LOCK_SECONDS}s", "statement_timeout": 0, "jit": "off"})
+            session.set({"idle_in_transaction_session_timeout": 0})  # long enough to encode new texts
+            session.ask("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"polyencoder {self.name}",))
+            yield session
 
     @contextmanager
     def step(self, session: PostgresSession) -> Iterator[None]:
@@ -220,16 +212,13 @@ class Server:
             "fallback_application_name": "polyencoder",
             "keepalives_idle": _CONNECT_SECONDS,  # detects a lost server while an index is built, too
         } | self.parameters
+        connect = partial(self._psycopg.connect, **given, autocommit=True, prepare_threshold=None)
         try:
-            connection = self._psycopg.connect(**given, autocommit=True, prepare_threshold=None)
+            return PostgresSession(connect, seconds=self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS))
         except self._psycopg.Error as error:
             kind = PolyencoderError if self._refused(error, given) else NoAnswerError
-            raise kind(
-                f"{self.where}: no connection ({first_line(error)}); is the server running, are the address and, in "
-                "the environment, PGPASSWORD right?"
-            ) from error
-        seconds = self.seconds if reads else max(self.seconds, 2 * _LOCK_SECONDS)
-        return PostgresSession(connection, seconds=seconds, answers=self._answers)
+            what = "is the server running, are the address and, in the environment, PGPASSWORD right?"
+            raise kind(f"{self.where}: no connection ({first_line(error)}); {what}") from error
 
     def _refused(self, error: Exception, parameters: Mapping[str, Any]) -> bool:
         """Whether the server accepts connections, but not this one, or libpq cannot read the parameters."""
@@ -239,26 +228,13 @@ class Server:
         found = pq.PGconn.ping(conninfo.make_conninfo(**parameters).encode())
         return found in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
 
-    def _answers(self) -> bool:
-        """Whether the server answers a new connection in time, if only to refuse it."""
-        try:
-            session = self._connect()
-        except PolyencoderError as error:
-            return not isinstance(error.__cause__, self._psycopg.errors.ConnectionTimeout)
-        with closing(session.connection), suppress(self._psycopg.Error):
-            session.ask("SELECT 1")
-        return not session.late
-
     def _explained(self, error: Exception, session: PostgresSession) -> PolyencoderError:
-        errors = self._psycopg.errors
+        errors, reason = self._psycopg.errors, first_line(error)
         if session.late or isinstance(error, errors.QueryCanceled):
             return NoAnswerError(f"{self.where}: PostgreSQL has not answered within {session.seconds:g} seconds")
         if isinstance(error, errors.LockNotAvailable):
-            return PolyencoderError(
-                f"{self.where}: another process has been changing it for {_LOCK_SECONDS} seconds; try again later"
-            )
+            what = f"another process has been changing it for {_LOCK_SECONDS} seconds; try again later"
+            return PolyencoderError(f"{self.where}: {what}")
         if session.connection.closed:
-            return NoAnswerError(
-                f"{self.where}: PostgreSQL does not answer; is the server still running? ({first_line(error)})"
-            )
-        return PolyencoderError(f"{self.where}: PostgreSQL refused the request ({first_line(error)})")
+            return NoAnswerError(f"{self.where}: PostgreSQL does not answer; is the server still running? ({reason})")
+        return PolyencoderError(f"{self.where}: PostgreSQL refused the request ({reason})")

@@ -1,15 +1,13 @@
-"""`PostgresIndex`: an index in a table of a PostgreSQL database.
+"""`PostgresIndex`: an index in a table of a PostgreSQL database, which proposes candidates (`row_search`).
 
-Exactness: *exact* if all rows were scored; *certified* by the lists of a "flat" table, if nothing outside them can be
-better; *approximate* by the lists of "hnsw" or "ivf-flat". A search reads a snapshot, a change is a transaction, and
-changes of several processes are serialized.
+The lists of a "flat" table are exact, so they can prove a result; those of "hnsw" or "ivf-flat" are not. A search reads
+a snapshot, a change is a transaction, and changes of several processes are serialized.
 """
 
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TypeVar
 
@@ -18,20 +16,21 @@ import torch
 
 from polyencoder.data.loader import in_batches
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.errors import CheckpointError, ConfigError
+from polyencoder.errors import CheckpointError
 from polyencoder.index.base import check_contexts
 from polyencoder.index.entries import Candidate
-from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.postgres.connection import PostgresSession, Server
 from polyencoder.index.postgres.meta import MOST_LISTS, PostgresMeta, parse_kind
-from polyencoder.index.postgres.rows import kept_metadata
-from polyencoder.index.postgres.search import by_vectors, by_words
+from polyencoder.index.postgres.rows import check_entry
 from polyencoder.index.postgres.table import Table
-from polyencoder.index.rows import ROWS_AT_ONCE, Array, Row, RowIndex, key_of
-from polyencoder.scoring import ContextEncoding
+from polyencoder.index.row_search import Field, search_rows
+from polyencoder.index.rows import ROWS_AT_ONCE, Row, RowIndex
+from polyencoder.index.words import query_words
+from polyencoder.scoring import ContextEncoding, score
+from polyencoder.scoring.exact import at_least_fp32
 
 T = TypeVar("T")
 
@@ -41,22 +40,13 @@ class PostgresIndex(RowIndex):
 
     meta: PostgresMeta
     engine = "PostgreSQL"
-    _kept_metadata = staticmethod(kept_metadata)
+    _check_entry = staticmethod(check_entry)
     word_scoring = "ts_rank"
     rolls_back = True
 
-    def __init__(
-        self,
-        server: Server,
-        meta: PostgresMeta,
-        ranker: TextRanker | Fingerprints | None,
-        *,
-        attention: str | None = None,
-    ) -> None:
-        super().__init__(meta, ranker, attention=attention)
-        self._server = server
-        self._mutex = threading.RLock()
-        self._change: Table | None = None
+    _database: Server
+    _change: Any = None
+    """The table, in a block of `changing`."""
 
     @classmethod
     def make(
@@ -70,17 +60,13 @@ class PostgresIndex(RowIndex):
         model_name: str = "",
         dim: int | None = None,
     ) -> PostgresIndex:
-        """Creates an index of these candidates, or adds them to an existing index of this model.
-
-        It is one transaction: an error or a kill changes nothing.
+        """Creates an index of these candidates in one transaction, or adds them to an existing index of this model.
 
         Args:
-            where: `postgres://USER@HOST:PORT/DATABASE#NAME`; the table is NAME, or `polyencoder`. Passwords are better
-                in the environment, PGPASSWORD, or in ~/.pgpass.
+            where: `postgres://USER@HOST:PORT/DATABASE#NAME`; the table is NAME, or `polyencoder`.
             kind, words: as `postgres` and `words` in `IndexOptions`; an existing index must have them, too. None for
                 "flat", or the kind of the existing index.
-            model_name: where the model was loaded from, for messages.
-            dim: the vectors' dimension, if candidates have vectors and `ranker` is their encoder's fingerprints.
+            model_name, dim: as in `Maker.of`.
 
         Raises:
             PolyencoderError: the server cannot be reached, or refuses.
@@ -110,90 +96,31 @@ class PostgresIndex(RowIndex):
         return index
 
     @classmethod
-    def open(
-        cls, where: str, ranker: TextRanker | Fingerprints | None = None, *, attention: str | None = None
-    ) -> PostgresIndex:
-        """Opens an index for the model that made it, as `polyencoder.index.open.open_index`; `where` as in `make`."""
-        with ExitStack() as failed:
-            server = failed.enter_context(closing(Server(where)))
-            meta = server.read(lambda session: Table.opened(session, server).meta)
-            meta.check_model(ranker, where=server.where)
-            index = cls(server, meta, ranker, attention=attention)
-            failed.pop_all()
-        return index
+    def _opened(cls, where: str, stack: ExitStack) -> tuple[Server, PostgresMeta]:
+        server = stack.enter_context(closing(Server(where)))
+        return server, server.read(lambda session: Table.opened(session, server).meta)
 
-    def close(self) -> None:
-        self._server.close()
-
-    @property
-    def address(self) -> str:
-        return self._server.where
-
-    @property
-    def remote(self) -> bool:
-        return True
-
-    @property
-    def approximates(self) -> bool:
-        return self.meta.kind != "flat"
+    def _kind_summary(self) -> str:
+        parameters = ", ".join(f"{name}={value}" for name, value in self.meta.parameters.items())
+        return "search: PostgreSQL, " + (
+            f"{self.meta.kind} ({parameters})" if parameters else "flat: results can be certified"
+        )
 
     @property
     def has_words(self) -> bool:
         return self.meta.words
 
-    def count(self, filter: Filter | None = None) -> int:
-        return self._read(lambda table: table.count(filter))
-
-    def count_texts(self, filter: Filter | None = None) -> int:
-        return self._read(lambda table: table.count_texts(filter))
-
-    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        return self._read(lambda table: table.has_field(key, kinds))
-
-    def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
-        keys = [key_of(id_) for id_ in ids]
-
-        def find(table: Table) -> dict[str, str]:
-            found = (table.entries(some) for some in in_batches(keys, ROWS_AT_ONCE))
-            return {id_: entry.text for entries in found for id_, entry in entries.items()}
-
-        return self._read(find)
-
-    def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
-        keys = {key_of(id_): id_ for id_ in ids}
-
-        def find(table: Table) -> dict[str, np.ndarray[Any, Any]]:
-            found = (table.vectors(some) for some in in_batches(keys, ROWS_AT_ONCE))
-            return {keys[key]: vector for vectors in found for key, (_, vector) in vectors.items()}
-
-        return self._read(find)
-
-    def check_searchable(self) -> None:
-        self._read(lambda table: table.count(most=1))
-
     def _read(self, ask: Callable[[Table], T]) -> T:
-        return self._server.read(lambda session: ask(self._table(session)))
+        return self._database.read(lambda session: ask(self._table(session)))
 
     def _table(self, session: PostgresSession) -> Table:
         """The table. CheckpointError if it is gone, or was replaced by one of another model."""
-        table = Table.opened(session, self._server)
+        table = Table.opened(session, self._database)
         self._model.check(table.meta, where=self.address)
         self.meta = table.meta
         return table
 
     # Searching
-
-    @torch.no_grad()
-    def _search(
-        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
-    ) -> list[list[Hit]]:
-        """Searches in one transaction, with a statement per context; of equal scores the lowest key comes first."""
-
-        def find(table: Table) -> list[list[Hit]]:
-            attention = self._model.attention(table.meta, contexts)
-            return by_vectors(table, contexts, options, attention=attention, floors=floors)
-
-        return self._read(find)
 
     @torch.no_grad()
     def _search_both(
@@ -204,41 +131,29 @@ class PostgresIndex(RowIndex):
                 raise CheckpointError(f"{self.address}: has no words any more; open it again")
             check_contexts(contexts, dim=table.meta.dim)
             attention = self._model.attention(table.meta, contexts)
-            hits = [
-                by_words(table, contexts.select(place), some, options, attention=attention)
-                for place, some in enumerate(turns)
-            ]
+            each = ((contexts.select(place), some) for place, some in enumerate(turns))
+            hits = [_by_words(table, context, some, options, attention=attention) for context, some in each]
             if options.words_only:
                 return [[] for _ in turns], hits
-            return by_vectors(table, contexts, options, attention=attention), hits
+            return search_rows(table, contexts, options, attention=attention), hits
 
         return self._read(find)
 
-    def check(self, options: SearchOptions) -> None:
-        """As in `Index.check`: a "flat" table has no effort, and no groups of codes."""
-        super().check(options)
-        if options.dtype != "float32":
-            raise ConfigError(
-                f"{self.address}: dtype is for scans of index folders; PostgreSQL only has float32", argument="dtype"
-            )
-        for name in ("effort", "tolerance"):
-            if getattr(options, name) is not None and self.meta.kind == "flat":
-                raise ConfigError(
-                    f"{self.address}: {name} given, but a flat index compares everything; it is for hnsw and ivf-flat",
-                    argument=name,
-                )
+    @property
+    def takes_effort(self) -> bool:  # type: ignore[override]
+        return self.meta.kind != "flat"
 
     # Changing
 
     @contextmanager
     def changing(self) -> Iterator[None]:
         """As in `Index.changing`, as a transaction; waits for another process's change, half a minute at most."""
-        with self._mutex:
+        with self._lock:
             if self._change is not None:
-                with self._server.step(self._change.session):
+                with self._database.step(self._change.session):
                     yield
                 return
-            with self._server.changing() as session:
+            with self._database.changing() as session:
                 self._change = self._table(session)
                 try:
                     yield
@@ -249,39 +164,30 @@ class PostgresIndex(RowIndex):
         with self.changing():
             return sum(step(some) for some in in_batches(items, ROWS_AT_ONCE))
 
-    def _there(self, ids: Iterable[str]) -> dict[str, Row]:
-        found = self._changed.entries(map(key_of, ids))
-        return {id_: Row(entry, is_stored=True) for id_, entry in found.items()}
-
-    def _stored(self, keys: Iterable[str]) -> dict[str, tuple[str, Array]]:
-        return self._changed.vectors(keys)
+    def _newest_rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+        return self._change.rows(keys, fields)
 
     def _write(self, rows: Mapping[str, Row]) -> None:
-        table, vectors = self._changed, self._vectors_of(rows)
+        table, vectors = self._change, self._vectors_of(rows)
         table.delete(rows)
         table.write((row.entry, vectors[key]) for key, row in rows.items())
 
     def _delete(self, keys: list[str]) -> None:
-        self._changed.delete(keys)
-
-    @property
-    def _changed(self) -> Table:
-        """The table, in the transaction of the block of `changing`."""
-        assert self._change is not None
-        return self._change
+        self._change.delete(keys)
 
 
-def described_postgres(where: str) -> list[str]:
-    """A summary of an index, in lines, without its model. Errors as in `PostgresIndex.open`."""
-
-    def describe(session: PostgresSession) -> list[str]:
-        table = Table.opened(session, server)
-        meta = table.meta
-        parameters = ", ".join(f"{name}={value}" for name, value in meta.parameters.items())
-        how = f"{meta.kind} ({parameters})" if parameters else "flat: results are exact or certified"
-        lines = meta.summary(server.where, entries=table.count(), vectors=f"of {meta.dim} numbers, float32")
-        words = ["words: of all texts, for hybrid searches"] if meta.words else []
-        return [*lines, *words, f"search: PostgreSQL, {how}"]
-
-    with closing(Server(where)) as server:
-        return server.read(describe)
+def _by_words(
+    table: Table, context: ContextEncoding, turns: Sequence[str], options: SearchOptions, *, attention: str
+) -> list[Hit]:
+    """The best `top_k` rows of one context by words, with the scores of their vectors."""
+    words = query_words(turns)
+    if not (found := table.by_words(words, k=options.k(1 << 62), filter=options.filter) if words else []):
+        return []
+    rows = table.rows([key for key, _ in found], ("id", "text", "metadata", "vector"))
+    vectors = torch.from_numpy(np.stack([rows[key]["vector"] for key, _ in found]))
+    scores = score(context.to(dtype=at_least_fp32(context.vectors.dtype)), vectors, attention=attention)[0]
+    return [
+        Hit(row["id"], row["text"], own, row["metadata"] or None, "words", word_score=by_words)
+        for (key, by_words), own in zip(found, scores.tolist(), strict=True)
+        for row in [rows[key]]
+    ]

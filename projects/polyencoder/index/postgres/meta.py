@@ -10,8 +10,7 @@ from polyencoder.index.meta import Maker
 KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
 """Kind of index -> pgvector's parameters and their defaults; 0: by the number of rows."""
 
-MOST_LISTS = 32_768
-"""Of an ivf-flat index: pgvector's maximum."""
+MOST_LISTS = 32_768  # pgvector's maximum
 
 _LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, MOST_LISTS)}
 
@@ -27,24 +26,20 @@ class PostgresMeta(Maker):
     """Whether the table has the words of the texts."""
 
     def check_wanted(self, wanted: PostgresMeta, *, kind: str | None, where: str) -> None:
-        """Raises ConfigError unless candidates may be added that are wanted in such an index.
-
-        `kind` is what was given, as for `parse_kind`; None for any.
-        """
-        if kind is not None and self.kind != wanted.kind:
-            raise ConfigError(
-                f"{where}: exists and is of the kind {self.kind}, not {wanted.kind}; give another #NAME",
-                argument="postgres",
-            )
-        for key, value in wanted.parameters.items():
-            if f"{key}=" in (kind or "") and value != self.parameters.get(key):
-                raise ConfigError(
-                    f"{where}: exists, with {key}={self.parameters.get(key)}, not {value}; leave {key} out, or give "
-                    "another #NAME",
-                    argument="postgres",
-                )
-        if wanted.words and not self.words:
-            raise ConfigError(f"{where}: exists, without words; give another #NAME", argument="words")
+        """Raises ConfigError unless this index is the one that is `wanted`, by a `kind` as for `parse_kind`, if any."""
+        given = kind or ""
+        named = {name: value for name, value in wanted.parameters.items() if f"{name}=" in given}
+        differing = [name for name, value in named.items() if value != self.parameters.get(name)]
+        argument, what = "postgres", ""
+        if given and self.kind != wanted.kind:
+            what = f"and is of the kind {self.kind}, not {wanted.kind}; give"
+        elif differing:
+            name, has = differing[0], self.parameters.get(differing[0])
+            what = f"with {name}={has}, not {wanted.parameters[name]}; leave {name} out, or give"
+        elif wanted.words and not self.words:
+            argument, what = "words", "without words; give"
+        if what:
+            raise ConfigError(f"{where}: exists, {what} another #NAME", argument=argument)
 
 
 def parse_kind(text: str) -> tuple[str, dict[str, int]]:

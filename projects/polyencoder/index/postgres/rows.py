@@ -1,47 +1,28 @@
-"""Candidates as rows of a table, and filters as SQL conditions with bound values.
-
-A field of the metadata passes if it, or an element of its list, equals a value in JSON: text, number and boolean are
-never equal, 1 and 1.0 are. jsonb has numbers of any size, but normalizes them: a whole float keeps a decimal point
-here, so it stays a float.
-"""
+"""Candidates as rows of a table in PostgreSQL's binary formats, their words, and filters as SQL with bound values."""
 
 from __future__ import annotations
 
-import json
-import re
 import struct
 from typing import Any
 
 import numpy as np
 
 from polyencoder.index.entries import canonical
-from polyencoder.index.filters import Filter, checked_filter
-from polyencoder.index.rows import Entry, key_of
+from polyencoder.index.filters import Filter
+from polyencoder.index.rows import Entry, key_of, norm_of
+from polyencoder.index.terms import conditions, terms_of
 from polyencoder.index.words import words_of
 
-_TEXT_OR_WHOLE_FLOAT = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?e\+\d+|-0\.0(?!\d)')
 _MOST_PLACES, _LAST_PLACE, _MOST_BYTES, _LONGEST_WORD = 255, 16_383, 1 << 20, 2046  # of a tsvector
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+_TEXT = 25  # the number of PostgreSQL's type
 
 
-def kept_metadata(id_: str, text: str, metadata: str) -> dict[str, Any]:
-    """The metadata that PostgreSQL stores. Raises ValueError for what it cannot hold."""
-    id_.encode()  # raises ValueError for a lone surrogate
-    has_nul = {"id": "\0" in id_, "text": "\0" in text, "metadata": _NUL.search(metadata) is not None}
-    if name := next((name for name, has in has_nul.items() if has), None):
-        raise ValueError(f"its {name} has the character NUL, which PostgreSQL cannot hold")
-    fields: dict[str, Any] = json.loads(written(metadata))
-    return fields
-
-
-def written(text: str) -> str:
-    """JSON that jsonb returns unchanged: whole floats of 1e16 and more with all digits and a decimal point."""
-
-    def number(found: re.Match[str]) -> str:
-        part = found[0]
-        return part if part.startswith('"') else "0.0" if part == "-0.0" else f"{int(float(part))}.0"
-
-    return _TEXT_OR_WHOLE_FLOAT.sub(number, text)
+def check_entry(entry: Entry, metadata: str) -> None:
+    """Raises ValueError for what PostgreSQL cannot hold."""
+    for name, value in {"id": entry.id, "text": entry.text}.items():
+        value.encode()  # raises ValueError for a lone surrogate
+        if "\0" in value:
+            raise ValueError(f"its {name} has the character NUL, which PostgreSQL cannot hold")
 
 
 def tsvector(text: str) -> bytes:
@@ -66,37 +47,35 @@ def tsquery(word: str) -> str:
 
 
 def copied(entry: Entry, vector: np.ndarray[Any, Any], *, words: bool = False) -> tuple[bytes | None, ...]:
-    """A row in the binary formats of COPY: key, id, text, metadata, norm, vector (float32 [dim]), perhaps words."""
+    """A row in the formats of COPY: key, id, text, metadata, terms, norm, vector (float32 [dim]), perhaps words."""
     metadata = canonical(entry.metadata)
-    norm = np.nextafter(np.float32(np.linalg.norm(vector.astype(np.float64))), np.float32(np.inf))
     return (
         key_of(entry.id).encode(),
         entry.id.encode(),
         entry.text.encode(),
-        None if metadata is None else b"\x01" + written(metadata).encode(),  # the version of jsonb's format
-        np.array(norm, dtype=">f4").tobytes(),
+        None if metadata is None else metadata.encode(),
+        _text_array([term.encode() for term in terms_of(entry.metadata)]),
+        np.array(norm_of(vector), dtype=">f4").tobytes(),
         np.array([len(vector), 0], dtype=">i2").tobytes() + vector.astype(">f4").tobytes(),
         *([tsvector(entry.text)] if words else []),
     )
+
+
+def _text_array(texts: list[bytes]) -> bytes:
+    dimensions = struct.pack(">ii", len(texts), 1) if texts else b""
+    head = struct.pack(">iiI", 1 if texts else 0, 0, _TEXT) + dimensions
+    return head + b"".join(struct.pack(">i", len(text)) + text for text in texts)
 
 
 def condition(filter: Filter | None) -> tuple[str, dict[str, Any]]:
     """A filter in SQL, with named placeholders and their values. Errors are those of `checked_filter`."""
     parts: list[str] = []
     values: dict[str, Any] = {}
-    for i, (key, options) in enumerate(checked_filter(filter).items()):
-        if "\0" in key:  # no row has such a field, and a missing one equals null
-            parts.append("TRUE" if None in options else "FALSE")
-            continue
-        parts.append(
-            f"(COALESCE(metadata -> %(key{i})s::text, 'null') = ANY(%(any{i})s::text[]::jsonb[]) "
-            f"OR metadata -> %(key{i})s::text @> ANY(%(within{i})s::text[]::jsonb[]))"
-        )
-        values[f"key{i}"] = key
-        values[f"any{i}"] = [
-            written(json.dumps(option, ensure_ascii=False))
-            for option in options
-            if not (isinstance(option, str) and "\0" in option)
-        ]
-        values[f"within{i}"] = [one for one in values[f"any{i}"] if one != "null"]
+    for i, (any_of, absent) in enumerate(conditions(filter)):
+        values[f"any{i}"] = any_of
+        part = f"terms && %(any{i})s::text[]"
+        if absent is not None:
+            values[f"absent{i}"] = [absent]
+            part = f"({part} OR NOT terms && %(absent{i})s::text[])"
+        parts.append(part)
     return " AND ".join(parts) or "TRUE", values

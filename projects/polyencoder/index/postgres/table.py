@@ -1,43 +1,41 @@
-"""The SQL of an index's table: creation, description, reads and writes."""
+"""The SQL of an index's table, a `row_search.Rows`: creation, description, reads and writes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from polyencoder.data.loader import in_batches
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.postgres.connection import PostgresSession, Server
-from polyencoder.index.postgres.meta import PostgresMeta
+from polyencoder.index.postgres.meta import MOST_LISTS, PostgresMeta
 from polyencoder.index.postgres.rows import condition, copied, tsquery
-from polyencoder.index.rows import Entry
+from polyencoder.index.row_search import Field
+from polyencoder.index.rows import ROWS_AT_ONCE, Array, Entry
+from polyencoder.index.terms import field_terms
 from polyencoder.packages import require
 
 _MOST_DIM, _MOST_INDEXED, _MOST_IN_A_PAGE = 16_000, 2_000, 1_900  # the last: pages of 8 KB also hold ids and texts
 _OURS = "polyencoder index "  # the prefix of our tables' comments
-_TYPES: dict[Kind, str] = {"text": "string", "number": "number", "boolean": "boolean", "object": "object"}
 _VERSION = (0, 8)  # pgvector's, for iterative scans with a filter
+_FEW = 8192  # if so few rows pass a filter, comparing all of them is faster than an index
+_MOST_EF = 1000  # of pgvector
 
 
-def vectors_of(fields: Iterable[bytes], *, dim: int) -> Tensor:
-    """The vectors of rows, float32 [n, dim], from PostgreSQL's binary format."""
-    numbers = np.frombuffer(b"".join(field[4:] for field in fields), dtype=">f4").astype(np.float32)
-    return torch.from_numpy(numbers.reshape(-1, dim))
+def vector_of(field: bytes) -> Array:
+    """A vector, float32 [dim], from PostgreSQL's binary format."""
+    return np.frombuffer(field[4:], dtype=">f4").astype(np.float32)
 
 
 class Table:
-    """The table of an index in a session.
-
-    Attributes:
-        meta: the description of the index.
-    """
+    """The table of an index in a session."""
 
     meta: PostgresMeta
+    longest_list = 1 << 30
 
     def __init__(self, session: PostgresSession, server: Server) -> None:
         """Without `meta`, which `read_meta` and `create` set."""
@@ -50,10 +48,8 @@ class Table:
         """The table of an existing index. CheckpointError if there is none, or its description is damaged."""
         table = cls(session, server)
         if not table.read_meta():
-            raise CheckpointError(
-                f"{server.where}: no index (no table {server.name}); make one with `Ranker.index` or `polyencoder "
-                "index`"
-            )
+            how = "make one with `Ranker.index` or `polyencoder index`"
+            raise CheckpointError(f"{server.where}: no index (no table {server.name}); {how}")
         return table
 
     def ask(self, text: str, values: Any = None, *, limited: bool = True, **parts: Any) -> list[tuple[Any, ...]]:
@@ -72,33 +68,26 @@ class Table:
         if not there:
             return False
         if comment is None or not comment.startswith(_OURS):
-            raise CheckpointError(
-                f"{self._where}: the table {self._name} exists, but was not made by polyencoder; give another #NAME"
-            )
+            what = f"the table {self._name} exists, but was not made by polyencoder; give another #NAME"
+            raise CheckpointError(f"{self._where}: {what}")
         self.meta = PostgresMeta.parsed(str(comment).removeprefix(_OURS), self._where)
         return True
 
     def create(self, meta: PostgresMeta) -> None:
         """Creates the table, empty and without a vector index. ConfigError for vectors that pgvector cannot hold."""
-        dim, kind = meta.dim, meta.kind
-        most = _MOST_DIM if kind == "flat" else _MOST_INDEXED
+        dim, most = meta.dim, _MOST_DIM if meta.kind == "flat" else _MOST_INDEXED
         if dim > most:
-            raise ConfigError(
-                f"{self._where}: vectors have {dim:,} numbers; pgvector supports at most {most:,} with {kind}",
-                argument="postgres",
-            )
+            what = f"vectors have {dim:,} numbers; pgvector supports at most {most:,} with {meta.kind}"
+            raise ConfigError(f"{self._where}: {what}", argument="postgres")
         self.ask("CREATE EXTENSION IF NOT EXISTS vector")
         ((version,),) = self.ask("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
         if tuple(int(number) for number in version.split(".")[:2]) < _VERSION:
-            needed = ".".join(map(str, _VERSION))
-            raise ConfigError(f"{self._where}: pgvector is {version} there; {needed} or later is needed")
+            raise ConfigError(f"{self._where}: pgvector is {version} there; {'.'.join(map(str, _VERSION))} is needed")
         self.ask(
             'CREATE TABLE {table} (key text COLLATE "C" PRIMARY KEY, id text NOT NULL, text text NOT NULL, '
-            "metadata jsonb, norm real NOT NULL, vector vector({dim}) NOT NULL)",
-            dim=self._sql.Literal(dim),
+            f"metadata json, terms text[] NOT NULL, norm real NOT NULL, vector vector({dim}) NOT NULL"
+            f"{', words tsvector NOT NULL' if meta.words else ''})"
         )
-        if meta.words:
-            self.ask("ALTER TABLE {table} ADD COLUMN words tsvector NOT NULL")
         if dim <= _MOST_IN_A_PAGE:  # in the row itself; otherwise each vector would be fetched separately
             self.ask("ALTER TABLE {table} ALTER COLUMN vector SET STORAGE PLAIN")
         self.describe(meta)
@@ -108,87 +97,110 @@ class Table:
         self.meta = meta
 
     def build(self) -> None:
-        """Builds the indexes of norms, for certificates, of vectors, and of words."""
+        """Builds the indexes of norms, for certificates, of terms, for filters, of vectors, and of words."""
         kind, parameters = self.meta.kind, self.meta.parameters
-        self.ask("CREATE INDEX ON {table} (norm)", limited=False)
-        if self.meta.words:
-            self.ask("CREATE INDEX ON {table} USING gin (words)", limited=False)
-        if kind == "hnsw":
-            self.ask(
-                "CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops) WITH (m = {m}, ef_construction = {ef})",
-                limited=False,
-                m=self._sql.Literal(parameters["m"]),
-                ef=self._sql.Literal(parameters["ef_construction"]),
-            )
-        elif kind == "ivf-flat":
-            self.ask(
-                "CREATE INDEX ON {table} USING ivfflat (vector vector_ip_ops) WITH (lists = {lists})",
-                limited=False,
-                lists=self._sql.Literal(parameters["nlist"]),
-            )
+        columns = ["(norm)", "USING gin (terms)", *(["USING gin (words)"] if self.meta.words else [])]
+        if kind != "flat":
+            method, settings = ("hnsw", parameters) if kind == "hnsw" else ("ivfflat", {"lists": parameters["nlist"]})
+            given = ", ".join(f"{name} = {value}" for name, value in settings.items())
+            columns.append(f"USING {method} (vector vector_ip_ops) WITH ({given})")
+        for column in columns:
+            self.ask(f"CREATE INDEX ON {{table}} {column}", limited=False)
         self.ask("ANALYZE {table}", limited=False)
 
     # Reading
 
     def count(self, filter: Filter | None = None, *, most: int | None = None) -> int:
-        """The number of rows that pass the filter; counting ends at `most`."""
         where, values = condition(filter)
-        text = "SELECT count(*) FROM {table} WHERE " + where
-        if most is not None:
-            text = f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {where} LIMIT %(most)s) AS counted"
-        return int(self.ask(text, values | ({} if most is None else {"most": most}))[0][0])
+        text = f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {where} LIMIT %(most)s) AS counted"
+        return int(self.ask(text, values | {"most": most})[0][0])
 
     def count_texts(self, filter: Filter | None = None) -> int:
         where, values = condition(filter)
-        text = f"SELECT count(*) FROM (SELECT DISTINCT text FROM {{table}} WHERE {where}) AS texts"
-        return int(self.ask(text, values)[0][0])
+        return int(self.ask(f"SELECT count(DISTINCT text) FROM {{table}} WHERE {where}", values)[0][0])
 
     def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
-        """As in `Index.has_field`."""
-        if "\0" in key:
-            return False
-        condition, value = "metadata ? %s", key
-        if kinds:  # a jsonpath filters the elements of a list
-            some = " || ".join(f'@.type() == "{_TYPES[kind]}"' for kind in kinds)
-            condition, value = "jsonb_path_exists(metadata, %s::jsonpath)", f"$.{json.dumps(key)} ? ({some})"
-        return bool(self.ask(f"SELECT EXISTS (SELECT 1 FROM {{table}} WHERE {condition})", (value,))[0][0])
+        text = "SELECT EXISTS (SELECT 1 FROM {table} WHERE terms && %s::text[])"
+        return bool(self.ask(text, (field_terms(key, kinds),))[0][0])
 
-    def entries(self, keys: Iterable[str]) -> dict[str, Entry]:
-        """The rows of these keys, by their ids."""
-        rows = self.ask("SELECT id, text, metadata FROM {table} WHERE key = ANY(%s)", (list(keys),))
-        return {id_: Entry(id_, text, metadata or {}) for id_, text, metadata in rows}
+    def rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+        query = f"SELECT {', '.join(fields)}, key FROM {{table}} WHERE key = ANY(%s)"
+        found: dict[str, dict[str, Any]] = {}
+        for some in in_batches(keys, ROWS_AT_ONCE):
+            for *values, key in self.ask(query, (some,)):
+                row = found[key] = dict(zip(fields, values, strict=True))
+                if "vector" in row:
+                    row["vector"] = vector_of(row["vector"])
+                if "metadata" in row:
+                    row["metadata"] = row["metadata"] or {}
+        return found
 
-    def vectors(self, keys: Iterable[str]) -> dict[str, tuple[str, np.ndarray[Any, Any]]]:
-        """The texts and the vectors, float32 [dim], of these keys."""
-        rows = self.ask("SELECT key, text, vector FROM {table} WHERE key = ANY(%s)", (list(keys),))
-        vectors = vectors_of((row[2] for row in rows), dim=self.meta.dim).numpy()
-        return {key: (text, vector) for (key, text, _), vector in zip(rows, vectors, strict=True)}
+    def has_exact_lists(self, available: int) -> bool:
+        return self.meta.kind == "flat" or available <= _FEW
 
-    def by_words(
-        self, words: Sequence[str], *, k: int, filter: Filter | None
-    ) -> list[tuple[str, str, str, dict[str, Any] | None, bytes, float]]:
-        """The best k rows with any of these `query_words`: key, id, text, metadata, vector, score; best first.
+    def nearest(
+        self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
+    ) -> list[dict[str, float]]:
+        where, values = condition(filter)
+        self._plan(length=length, effort=effort, exact=exact)
+        values |= {"queries": [json.dumps(query.tolist()) for query in queries], "length": length}
+        rows = self.ask(
+            f"""SELECT asked.place, near.key, near.product
+FROM (SELECT place, query::vector FROM unnest(%(queries)s::text[]) WITH ORDINALITY AS texts(query, place)) AS asked
+CROSS JOIN LATERAL (
+    SELECT key, -(vector <#> asked.query) AS product FROM {{table}} WHERE {where}
+    ORDER BY vector <#> asked.query LIMIT %(length)s
+) AS near""",
+            values,
+        )
+        lists: list[dict[str, float]] = [{} for _ in queries]
+        for place, key, product in rows:
+            lists[place - 1][key] = product
+        return lists
+
+    def _plan(self, *, length: int, effort: int | None, exact: bool) -> None:
+        """Sets how PostgreSQL finds neighbours from here on; exactly without pgvector's index, or a foreign one."""
+        self.session.set({"enable_indexscan": "off" if exact else "on", "enable_seqscan": "on" if exact else "off"})
+        if not exact and self.meta.kind == "hnsw":
+            ef = min(_MOST_EF, max(effort or 0, length))
+            self.session.set({"hnsw.ef_search": ef, "hnsw.iterative_scan": "strict_order"})
+        elif not exact:
+            probes = min(MOST_LISTS, effort or max(1, self.meta.parameters["nlist"] // 8))
+            self.session.set({"ivfflat.probes": probes, "ivfflat.iterative_scan": "relaxed_order"})
+
+    def max_norm(self) -> float:
+        self.session.set({"enable_indexscan": "on"})
+        return float(self.ask("SELECT max(norm)::float8 FROM {table}")[0][0])
+
+    def pages(self, filter: Filter | None) -> Iterator[tuple[list[str], Array]]:
+        where, values = condition(filter)
+        self.session.set({"enable_indexscan": "on"})
+        text = f"SELECT key, vector FROM {{table}} WHERE {where} AND key > %(after)s ORDER BY key LIMIT {ROWS_AT_ONCE}"
+        values["after"] = ""
+        while rows := self.ask(text, values):
+            yield [key for key, _ in rows], np.stack([vector_of(vector) for _, vector in rows])
+            values["after"] = rows[-1][0]
+
+    def by_words(self, words: Sequence[str], *, k: int, filter: Filter | None) -> list[tuple[str, float]]:
+        """The keys and scores of the best k rows with any of these `query_words`, best first.
 
         A word's score is PostgreSQL's ts_rank, divided by 1 + log of the text's length, times the word's inverse
         document frequency, ln(1 + (N - n + 0.5) / (n + 0.5)), as BM25 weights the n of N rows that have it.
         """
         where, values = condition(filter)
         values |= {"queries": [tsquery(word) for word in words], "k": k}
-        return self.ask(
+        rows = self.ask(
             f"""WITH asked AS MATERIALIZED (
     SELECT query, ln(1 + (total.n - own.n + 0.5) / (own.n + 0.5)) AS weight
     FROM (SELECT unnest(%(queries)s::text[])::tsquery AS query) AS queries
     CROSS JOIN (SELECT count(*) AS n FROM {{table}}) AS total
     CROSS JOIN LATERAL (SELECT count(*) AS n FROM {{table}} WHERE words @@ query) AS own
-),
-best AS MATERIALIZED (
-    SELECT key, sum(weight * ts_rank(words, query, 1)) AS score
-    FROM asked JOIN {{table}} ON words @@ query WHERE {where}
-    GROUP BY key ORDER BY score DESC, key LIMIT %(k)s
 )
-SELECT key, id, text, metadata, vector, score::float8 FROM best JOIN {{table}} USING (key) ORDER BY score DESC, key""",
+SELECT key, sum(weight * ts_rank(words, query, 1))::float8 AS score
+FROM asked JOIN {{table}} ON words @@ query WHERE {where} GROUP BY key ORDER BY score DESC, key LIMIT %(k)s""",
             values,
         )
+        return [(key, score) for key, score in rows]
 
     # Writing
 
@@ -198,13 +210,7 @@ SELECT key, id, text, metadata, vector, score::float8 FROM best JOIN {{table}} U
     def write(self, rows: Iterable[tuple[Entry, np.ndarray[Any, Any]]]) -> None:
         """Inserts rows with new keys."""
         words = self.meta.words
-        columns = "key, id, text, metadata, norm, vector" + (", words" if words else "")
-        query = self._sql.SQL(f"COPY {{table}} ({columns}) FROM STDIN (FORMAT BINARY)").format(
-            table=self._sql.Identifier(self._name)
-        )
+        columns = "key, id, text, metadata, terms, norm, vector" + (", words" if words else "")
+        text = f"COPY {{table}} ({columns}) FROM STDIN (FORMAT BINARY)"
+        query = self._sql.SQL(text).format(table=self._sql.Identifier(self._name))
         self.session.copy(query, (copied(entry, vector, words=words) for entry, vector in rows))
-
-
-def literal(vector: Tensor) -> str:
-    """A vector [dim] as pgvector reads it, without rounding."""
-    return json.dumps(vector.float().tolist())

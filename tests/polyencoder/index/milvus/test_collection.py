@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.milvus.collection import MilvusCollection
 from polyencoder.index.open import open_index
-from polyencoder.index.rows import key_of
+from polyencoder.index.rows import Entry
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
@@ -37,18 +38,7 @@ def test_any_name_and_value_can_be_filtered_by(where, ranker, contexts):
     @given(key=texts.filter(bool), value=texts | st.integers(-(2**53), 2**53) | st.booleans())
     def check(key, value):
         id_ = json.dumps([key, value])
-        index.collection.write(
-            [
-                {
-                    "key": key_of(id_),
-                    "id": id_,
-                    "text": "",
-                    "metadata": {key: value},
-                    "norm": 0,
-                    "vector": [0.0] * index.meta.dim,
-                }
-            ]
-        )
+        index.collection.write([(Entry(id_, "", {key: value}), np.zeros(index.meta.dim, np.float32))])
         hits, *_ = index.search(contexts, top_k=len(index), filter={key: value}, exactness="exact")
         assert id_ in {hit.id for hit in hits}
         assert all(hit.metadata[key] == value for hit in hits)
@@ -78,7 +68,7 @@ class TestOpening:
         index.collection._client.drop_collection(index.collection.name)
         MilvusIndex.create(where, ranker, kind=other).add(many)
         index.search(contexts, top_k=2)
-        assert index.has_exact_lists is (other == "flat")
+        assert index.collection.is_flat is (other == "flat")
 
     def test_a_folder_is_opened_as_one(self, tmp_path, ranker, few):
         build_index(tmp_path / "folder", few, ranker)
@@ -126,8 +116,8 @@ class TestOpening:
             MilvusIndex.create(f"{database}#others", ranker)
 
     def test_a_newer_format(self, index, where, ranker, monkeypatch):
-        monkeypatch.setattr(Maker, "FORMAT_VERSION", 2)
-        with pytest.raises(CheckpointError, match="format version 1, but this version of polyencoder reads 2"):
+        monkeypatch.setattr(Maker, "FORMAT_VERSION", 3)
+        with pytest.raises(CheckpointError, match="format version 2, but this version of polyencoder reads 3"):
             MilvusIndex.open(where, ranker)
 
     def test_no_file(self, tmp_path, ranker):

@@ -20,7 +20,7 @@ from polyencoder.index import Fingerprints
 from polyencoder.index.entries import Candidate
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.open import described, make_index
-from polyencoder.index.rows import key_of
+from polyencoder.index.rows import Entry, key_of
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
@@ -139,11 +139,16 @@ class TestChanging:
         assert len(index.search(contexts, top_k=9)[0]) == 9
 
     def test_numbers(self, index):
-        index.add([Candidate("fits", "text", {"m": 2**64 - 1})])
-        assert (index.count({"m": 2**64 - 1}), index.count({"m": 2**64 - 2})) == (1, 0)
-        for value in (2**64, -(2**63) - 1, [{"deep": 2**70}]):
-            with pytest.raises(InputError, match="its 'm' has a whole number of more than 64 bits"):
-                index.add([Candidate("x", "text", {"m": value})])
+        for value in (2**64 - 1, 2**64, -(2**63) - 1, 1e23):
+            index.add([Candidate(str(value), "text", {"m": value})])
+            assert (index.count({"m": value}), index.count({"m": value + 1e20})) == (1, 0)
+        deep = {"m": [{"deep": 2**70}], "none": None}
+        index.add([Candidate("deep", "deep", deep)])
+        assert index.search(index._ranker.encode_contexts(["hi"]), filter={"none": None, "m": []}) == [[]]
+        (hits,) = index.search(index._ranker.encode_contexts(["hi"]), top_k=20)
+        assert next(hit.metadata for hit in hits if hit.id == "deep") == deep
+        with pytest.raises(InputError, match="its metadata have 5,003 fields and values; Milvus holds at most 4,096"):
+            index.add([Candidate("x", "text", {"m": [*range(5001)]})])
         with pytest.raises(InputError, match="its metadata m is nan"):
             index.add([Candidate("x", "text", {"m": float("nan")})])
 
@@ -193,9 +198,8 @@ class TestChanging:
             with pytest.raises(InputError):
                 getattr(index, change)([*items, wrong])
             index.remove([few[4].id])
-        entries = index._entries(map(key_of, [*(one.id for one in few), "before", *(one.id for one in new)]))
         expected = {one.id: one.text for one in few if one is not few[4]} | {"before": "before"}
-        assert {entry.id: entry.text for entry in entries.values()} == expected
+        assert index.texts_of([*(one.id for one in few), "before", *(one.id for one in new)]) == expected
 
     def test_a_block_in_a_block_that_fails_does_nothing(self, index, few):
         with index.changing():
@@ -209,14 +213,14 @@ class TestChanging:
         index.put([Candidate("x", "text", {"n": 1})])
         for value in (True, 1, 1.5, True):
             index.put([Candidate("x", "text", {"n": value})])
-            (row,) = index._entries([key_of("x")]).values()
-            assert repr(row.metadata["n"]) == repr(value)
+            (row,) = index.collection.rows([key_of("x")], ("metadata",)).values()
+            assert repr(row["metadata"]["n"]) == repr(value)
 
     def test_of_two_with_one_id_the_last_is_put(self, index, few):
         index.put([few[0]._replace(text="new"), few[0]])
-        assert index._entries([key_of(few[0].id)])[key_of(few[0].id)].text == few[0].text
+        assert index.texts_of([few[0].id]) == {few[0].id: few[0].text}
         index.update([few[0]._replace(text="new"), few[0]._replace(text="newer")])
-        assert index._entries([key_of(few[0].id)])[key_of(few[0].id)].text == "newer"
+        assert index.texts_of([few[0].id]) == {few[0].id: "newer"}
 
     def test_a_change_of_another_thread_is_no_part_of_a_block(self, index, few):
         inside = threading.Event()
@@ -258,7 +262,7 @@ class TestChanging:
             index.collection._client, "upsert", lambda *args, **more: [requests.append(args), upsert(*args, **more)]
         )
         with pytest.raises(PolyencoderError, match="Milvus refused the request"):
-            index.collection.write([{"key": "x", "id": "x", "text": "no vector"}])
+            index.collection.write([(Entry("x", "too short a vector", {}), np.zeros(3, np.float32))])
         assert len(requests) == 1
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.milvus import MilvusIndex
-from polyencoder.index.milvus.rows import condition
+from polyencoder.index.rows import Entry
 from polyencoder.scoring import ContextEncoding, search
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
@@ -48,23 +47,13 @@ class TestSearching:
         contexts = ranker.encode_contexts(dialogues)
         assert_best(index.search(contexts, top_k=5), ranker, contexts, many, k=5, found={"certified"})
 
-    def test_a_longer_vector_may_break_the_proof(self, where, make_ranker, many, dialogues):
+    def test_a_longer_vector_may_break_the_proof(self, where, make_ranker, many, dialogues, monkeypatch):
         """Of a vector long enough rounding alone can hide that it is better."""
         ranker = make_ranker("bi")
         index = MilvusIndex.create(where, ranker, kind="flat")
         index.add(many)
-        index.collection.write(
-            [
-                {
-                    "key": "long",
-                    "id": "long",
-                    "text": "long",
-                    "metadata": {},
-                    "norm": 1e20,
-                    "vector": [0.0] * ranker.model.dim,
-                }
-            ]
-        )
+        monkeypatch.setattr(collection_module, "norm_of", lambda _: 1e20)
+        index.collection.write([(Entry("long", "long", {}), np.zeros(ranker.model.dim, np.float32))])
         contexts = ranker.encode_contexts(dialogues)
         assert {hit.found for hits in index.search(contexts, top_k=5) for hit in hits} == {"approximate"}
         assert {hit.found for hits in index.search(contexts, top_k=5, exactness="certified") for hit in hits} == {
@@ -77,17 +66,7 @@ class TestSearching:
         torch.manual_seed(0)
         vectors = size * torch.randn(200, 16)
         index = MilvusIndex.create(where, ranker, kind="flat")
-        index.collection.write(
-            {
-                "key": f"{i:03}",
-                "id": str(i),
-                "text": str(i),
-                "metadata": {},
-                "norm": float(one.norm()),
-                "vector": one.tolist(),
-            }
-            for i, one in enumerate(vectors)
-        )
+        index.collection.write((Entry(str(i), str(i), {}), one.numpy()) for i, one in enumerate(vectors))
         contexts = ContextEncoding(torch.randn(3, 1, 16))
         found = index.search(contexts, top_k=5, exactness="certified")
         assert {hit.found for hits in found for hit in hits} == {"certified"}
@@ -100,8 +79,7 @@ class TestSearching:
         logits |= {f"low {i}": (-float(i), -float(i)) for i in range(9)}
         index = MilvusIndex.create(where, ranker, kind="flat")
         index.collection.write(
-            {"key": name, "id": name, "text": name, "metadata": {}, "norm": 9.0, "vector": [*pair, *[0.0] * 14]}
-            for name, pair in logits.items()
+            (Entry(name, name, {}), np.array([*pair, *[0.0] * 14], np.float32)) for name, pair in logits.items()
         )
         codes = ContextEncoding(torch.eye(2, 16).unsqueeze(0))
         ((hit,),) = index.search(codes, top_k=1, list_length=1)
@@ -117,7 +95,7 @@ class TestSearching:
         index.add(many)
         lengths = []
         nearest = index.collection.nearest
-        index.collection.nearest = lambda vectors, length, c: lengths.append(length) or nearest(vectors, length, c)
+        index.collection.nearest = lambda queries, n, **more: lengths.append(n) or nearest(queries, n, **more)
         hits = index.search(contexts, top_k=60, list_length=5)
         assert {len(some) for some in hits} == {60}
         assert lengths[0] == 5
@@ -125,8 +103,8 @@ class TestSearching:
 
     def test_pages_and_groups_of_contexts(self, shared, ranker, contexts, many, monkeypatch):
         expected = shared.search(contexts, top_k=7, exactness="certified")
-        monkeypatch.setattr(collection_module, "_BYTES_A_PAGE", 4 * ranker.model.dim * 23)
-        monkeypatch.setattr("polyencoder.index.milvus.search._NAMED_AT_ONCE", 1)
+        monkeypatch.setattr(collection_module, "_ROWS_A_PAGE", 23)
+        monkeypatch.setattr("polyencoder.index.row_search._RowSearch.most_named", 1)
         for exactness in ("certified", "exact"):
             hits = shared.search(contexts, top_k=7, exactness=exactness)
             assert [[hit.id for hit in some] for some in hits] == [[hit.id for hit in some] for some in expected]
@@ -182,11 +160,6 @@ class TestSearching:
         hits = index.search(contexts, top_k=12, filter=filter, exactness=exactness, list_length=40)
         assert_best(hits, ranker, contexts, kept, k=12, found={"exact", "certified", "approximate"})
 
-    @pytest.mark.parametrize("value", [{"a": 1}, math.nan, b"x"])
-    def test_what_cannot_be_filtered_by(self, value):
-        with pytest.raises(InputError, match="cannot filter by 'key'"):
-            condition({"key": value})
-
     def test_more_than_there_are(self, index, contexts):
         assert index.search(contexts, top_k=9) == index.search(contexts, top_k=8)
 
@@ -202,9 +175,9 @@ class TestSearching:
             index.search(contexts, top_k=1, exactness="sure")
         with pytest.raises(InputError, match=r"list_length is 0 \(int\); it must be at least 1"):
             index.search(contexts, top_k=1, list_length=0)
-        with pytest.raises(ConfigError, match="effort and tolerance are for FAISS; Milvus has list_length"):
+        with pytest.raises(ConfigError, match="effort is for FAISS, .*; give list_length"):
             index.search(contexts, top_k=1, effort=64)
-        with pytest.raises(ConfigError, match="dtype is for scans of index folders, not for Milvus"):
+        with pytest.raises(ConfigError, match="dtype is for scans of index folders; Milvus has only float32"):
             index.search(contexts, top_k=1, dtype="bfloat16")
 
     def test_no_context(self, index, contexts):

@@ -18,6 +18,7 @@ import torch
 
 import polyencoder.index.postgres.connection as connection_module
 import polyencoder.index.postgres.index as index_module
+import polyencoder.index.postgres.table as table_module
 import polyencoder.index.rows as rows_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError
 from polyencoder.index import open_index
@@ -75,11 +76,11 @@ def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
     more = [Candidate("new", "a"), Candidate("new", "a"), Candidate("newer", "b")]
     assert (index.add([*FEW, *more]), index.put(more)) == (2, 0)
     assert (index.update([*FEW, Candidate("new", "c")]), index.remove(["gone", "new"], missing_ok=True)) == (1, 1)
-    asked = []
-    entries = Table.entries
-    monkeypatch.setattr(Table, "entries", lambda table, keys: asked.append(len(keys)) or entries(table, keys))
+    monkeypatch.setattr(table_module, "ROWS_AT_ONCE", 2)
+    asked, ask = [], Table.ask
+    monkeypatch.setattr(Table, "ask", lambda self, text, values=None: asked.append(values) or ask(self, text, values))
     assert index.texts_of(one.id for one in [*FEW, *more]) == {one.id: one.text for one in [*FEW, more[-1]]}
-    assert asked == [2, 2, 2, 2, 1]
+    assert [len(values[0]) for values in asked if isinstance(values, tuple)] == [2, 2, 2, 2, 1]
     vectors = index.vectors_of(iter(["id 1", "gone", "newer", "id 2"]))
     expected = index._ranker.encode_candidates(["text 1", "b", "text 2"])
     torch.testing.assert_close(torch.tensor(np.stack([vectors[id_] for id_ in ("id 1", "newer", "id 2")])), expected)
@@ -202,7 +203,7 @@ def connections(index):
 
     def ask() -> int:
         query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        return index._server.read(lambda session: session.ask(query))[0][0]
+        return index._database.read(lambda session: session.ask(query))[0][0]
 
     return ask
 
@@ -258,7 +259,7 @@ def test_it_is_described(where, index):
     lines = described(f"{address.replace('tester@', 'tester:secret@')}?application_name=secret#{name}")
     assert lines[0] == f"{where}: 6 candidates"
     assert "secret" not in "".join(lines)
-    assert lines[-1] == "search: PostgreSQL, flat: results are exact or certified"
+    assert lines[-1] == "search: PostgreSQL, flat: results can be certified"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +309,7 @@ def test_a_server_that_hangs_is_an_error_within_the_time_limit(postgres, where):
     vectors, contexts = drawn(50, 2, 8)
     index = stored(where, vectors)
     index.search(contexts)
-    index._server.seconds = 0.5
+    index._database.seconds = 0.5
     index.close()
     index.search(contexts)  # by a connection with that limit
     pids = index._read(lambda table: table.ask("SELECT pg_backend_pid()"))
@@ -367,7 +368,7 @@ def test_a_server_that_was_killed_loses_nothing(postgres, where, ranker):
 def test_a_commit_that_hangs_is_an_error_within_the_time_limit(postgres, where, monkeypatch):
     monkeypatch.setattr(connection_module, "_LOCK_SECONDS", 0.5)
     index = stored(where, drawn(5, 1, 4)[0])
-    index._server.seconds = 1
+    index._database.seconds = 1
     changing = index.changing()
     changing.__enter__()
     index.remove(["0"])

@@ -8,20 +8,20 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import polyencoder.index.postgres.table as table_module
 from polyencoder.errors import ConfigError
-from polyencoder.index.postgres.statement import statement
 from polyencoder.index.postgres.table import Table
 from polyencoder.scoring import ContextEncoding, score
 from polyencoder.scoring.keys import Keys
 from tests.polyencoder.index.postgres.tables import drawn, ids, names, scanned, stored
 
 
-@pytest.mark.parametrize("exactness", ["exact", "certified", None])
+@pytest.mark.parametrize("exactness", ["exact", "certified"])
 @pytest.mark.parametrize("attention", ["basic", "sqrt"])
 def test_exact_and_certified_are_the_scan(where, exactness, attention):
     vectors, contexts = drawn(400, 8, 24)
     index = stored(where, vectors, attention=attention)
-    hits = index.search(contexts, top_k=7, exactness=exactness, list_length=50 if exactness == "certified" else None)
+    hits = index.search(contexts, top_k=7, exactness=exactness, list_length=30)
     assert ids(hits) == scanned(contexts, vectors, k=7, attention=attention)
     assert {hit.found for some in hits for hit in some} <= {"exact", "certified"}
     expected = score(contexts, torch.from_numpy(vectors), attention=attention).topk(7).values
@@ -67,10 +67,11 @@ def test_any_shape(postgres, seed, rows, codes, dim, k, length, integers):
     index.close()
 
 
-def test_equal_scores_come_by_key_and_no_more_than_k_of_a_vector(where):
+def test_equal_scores_come_by_key(where):
     vectors = np.ones((200, 4), dtype=np.float32)
     contexts = drawn(1, 3, 4)[1]
-    assert ids(stored(where, vectors).search(contexts, top_k=5)) == scanned(contexts, vectors, k=5)
+    hits = stored(where, vectors).search(contexts, top_k=5, exactness="exact")
+    assert ids(hits) == scanned(contexts, vectors, k=5)
 
 
 def test_large_logits_neither_overflow_nor_underflow(where):
@@ -99,60 +100,57 @@ def test_multihead_scans(where):
 
 
 @pytest.mark.parametrize(("kind", "options"), [("hnsw,m=8", {}), ("ivf-flat,nlist=4", {"effort": 4})])
-def test_an_index_of_pgvector_finds_most_and_says_that_it_is_approximate(where, kind, options):
+def test_an_index_of_pgvector_finds_most_and_says_that_it_is_approximate(where, kind, options, monkeypatch):
     vectors, contexts = drawn(600, 4, 16, contexts=5)
     index = stored(where, vectors, [{"n": i % 3} for i in range(600)], kind=kind)
+    monkeypatch.setattr(table_module, "_FEW", 100)
     hits = index.search(contexts, top_k=10, list_length=100, **options)
     right = scanned(contexts, vectors, k=10)
     found = sum(len(set(a) & set(b)) for a, b in zip(ids(hits), right, strict=True))
     assert found >= 40
     assert {hit.found for some in hits for hit in some} == {"approximate"}
     assert ids(index.search(contexts, top_k=10, exactness="certified")) == right
-    few = index.search(contexts, top_k=10, filter={"n": 1})
-    assert {hit.metadata["n"] for some in few for hit in some} == {1}
+    assert {hit.metadata["n"] for some in index.search(contexts, filter={"n": 1}) for hit in some} == {1}
+    monkeypatch.setattr(table_module, "_FEW", 200)
+    few = index.search(contexts, filter={"n": 1}, list_length=40)  # so few are compared, which proves
+    assert ids(index.search(contexts, filter={"n": 1}, list_length=40, exactness="certified")) == ids(few)
+    assert {hit.found for some in few for hit in some} == {"certified"}
 
 
 def test_an_index_that_somebody_added_makes_no_list_approximate(where):
     vectors, contexts = drawn(600, 4, 16, contexts=5)
     index = stored(where, vectors)
-    with index._server.changing() as session:
+    with index._database.changing() as session:
         index._table(session).ask("CREATE INDEX ON {table} USING hnsw (vector vector_ip_ops) WITH (m = 2)")
     assert ids(index.search(contexts, top_k=10, exactness="certified")) == scanned(contexts, vectors, k=10)
 
 
 def test_options_without_use_are_errors(where):
     index = stored(where, drawn(5, 1, 4)[0])
-    for options in ({"effort": 5}, {"tolerance": 0.1}, {"dtype": "bfloat16"}):
+    for options in ({"effort": 5}, {"dtype": "bfloat16"}):
         with pytest.raises(ConfigError, match=next(iter(options))):
             index.search(drawn(1, 1, 4)[1], **options)
 
 
-def test_the_statement_has_no_values():
-    text = statement(2, queries=2, condition="TRUE", scale=1.0, heads=1, has_keys=False, certified=True)
-    assert "LATERAL" in text
-    assert "%(q1)s" in text
-
-
 @pytest.mark.parametrize("tolerance", [None, 0.0, 10.0])
-def test_codes_that_are_alike_share_a_list(where, tolerance, monkeypatch):
-    """Within the tolerance, by default `groups.TOLERANCE`; in a flat table each has its own, for certificates."""
+@pytest.mark.parametrize("kind", ["flat", "hnsw,m=8"])
+def test_codes_that_are_alike_share_a_list(where, kind, tolerance, monkeypatch):
+    """Within the tolerance, by default `shortlists.TOLERANCE`; for certificates each has its own."""
     vectors, _ = drawn(100, 1, 16)
     alike = torch.randn(1, 3, 16).repeat_interleave(2, dim=1)
     contexts, asked = ContextEncoding(alike + 0.01 * torch.randn(1, 6, 16)), []
-    ask = Table.ask
+    nearest = Table.nearest
     monkeypatch.setattr(
-        Table, "ask", lambda self, text, values=None, **rest: asked.append(values) or ask(self, text, values, **rest)
+        Table,
+        "nearest",
+        lambda self, queries, *rest, **more: asked.append(len(queries)) or nearest(self, queries, *rest, **more),
     )
-
-    def lists(kind: str, **options) -> int:
-        index = stored(f"{where}_{kind[:4]}", vectors, kind=kind)
-        asked.clear()
-        index.search(contexts, top_k=3, list_length=5, **options)
-        return max(sum(name.startswith("q") for name in values or ()) for values in asked)
-
-    assert lists("hnsw,m=8", tolerance=tolerance) == {None: 3, 0.0: 6, 10.0: 1}[tolerance]
-    if tolerance is None:
-        assert lists("flat", exactness="certified") == 6
+    index = stored(where, vectors, kind=kind)
+    index.search(contexts, top_k=3, list_length=5, tolerance=tolerance)
+    assert asked[0] == {None: 3, 0.0: 6, 10.0: 1}[tolerance]
+    asked.clear()
+    index.search(contexts, top_k=3, list_length=5, exactness="certified")
+    assert {*asked} <= {6}
 
 
 def test_what_rounding_could_hide_is_scanned(where):

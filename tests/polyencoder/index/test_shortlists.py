@@ -1,4 +1,4 @@
-"""Groups of codes: each code is near to the first of its group, and codes that are apart stay apart."""
+"""Shortlists and groups of codes: each code is near to the first of its group, and codes that are apart stay apart."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.index.faiss import groups
+from polyencoder.index import shortlists
 
 
 def group_means(codes, **settings):
-    means = groups.group_means(codes.numpy(), **settings)
+    means = shortlists.group_means(codes.numpy(), **settings)
     assert means.dtype == np.float32
     return torch.from_numpy(means)
 

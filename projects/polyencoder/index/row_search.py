@@ -1,0 +1,214 @@
+"""Search of an index in a database, which proposes candidates: they are scored and proven here (`certificate`).
+
+Exactness: *exact* if all candidates that pass the filter were fetched and scored, as they are if the lists could name
+all of them; *certified* if the lists are exact and nothing outside them can be better; *approximate* otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.index.certificate import Shortlist, search_shortlists
+from polyencoder.index.filters import Filter, Kind
+from polyencoder.index.hits import Hit
+from polyencoder.index.options import SearchOptions
+from polyencoder.index.rescoring import Rescoring
+from polyencoder.index.shortlists import TOLERANCE, Array, Lists, shortlists
+from polyencoder.scoring import ContextEncoding, TopK
+from polyencoder.scoring.exact import at_least_fp32, scale_of
+from polyencoder.scoring.rows import Chunk
+from polyencoder.scoring.search import scan
+
+Field = Literal["id", "text", "metadata", "vector"]
+
+_SHORTEST_LIST = 64
+_NAMED_AT_ONCE = 1 << 13  # candidates that lists may name, for the contexts that are searched together
+_MOST_NAMED = 1 << 16  # for one context; if longer lists are needed, everything is fetched
+
+
+class Rows(Protocol):
+    """The rows of an index in a database, as an engine reads them. A key is `rows.key_of` an id."""
+
+    longest_list: int
+    """The most rows that the engine proposes for a query."""
+
+    def count(self, filter: Filter | None = None, *, most: int | None = None) -> int:
+        """The number of rows that pass the filter; counting may end at `most`."""
+        ...
+
+    def count_texts(self, filter: Filter | None = None) -> int:
+        """The number of their different texts; of rows where an engine cannot count texts."""
+        ...
+
+    def has_field(self, key: str, kinds: Collection[Kind] = ()) -> bool:
+        """As in `Index.has_field`."""
+        ...
+
+    def rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
+        """These fields of the existing rows with these keys; a vector is float32 [dim]."""
+        ...
+
+    def has_exact_lists(self, available: int) -> bool:
+        """Whether `nearest` gives exactly the nearest of the rows that pass a filter, of this number."""
+        ...
+
+    def nearest(
+        self, queries: Array, length: int, *, filter: Filter | None, effort: int | None, exact: bool
+    ) -> list[dict[str, float]]:
+        """The nearest rows of each query, float32 [n, dim]: keys and inner products, largest first.
+
+        `effort` is that of the options; `exact` is `has_exact_lists`, with which a full list misses no nearer row.
+        """
+        ...
+
+    def max_norm(self) -> float:
+        """A norm that no vector exceeds; inf if unknown."""
+        ...
+
+    def pages(self, filter: Filter | None) -> Iterator[tuple[list[str], Array]]:
+        """The keys and vectors, float32 [n, dim], of all rows that pass, in the order of their keys."""
+        ...
+
+
+def search_rows(
+    rows: Rows,
+    contexts: ContextEncoding,
+    options: SearchOptions,
+    *,
+    attention: str,
+    floors: Sequence[float] | None = None,
+) -> list[list[Hit]]:
+    """The best `top_k` rows of each context; of equal scores the lowest key comes first.
+
+    `floors` are those of `Index._search`.
+    """
+    codes = contexts.n_codes
+    k, named = options.k(1 << 62), options.list_length or max(4 * options.k(1 << 62), _SHORTEST_LIST)
+    available = rows.count(options.filter, most=max(k, codes * named, _MOST_NAMED) + 1)
+    if (k := options.k(available)) == 0 or contexts.batch_size == 0:
+        return [[] for _ in range(contexts.batch_size)]
+    search = _RowSearch(rows, contexts, options, k=k, available=available, attention=attention)
+    length = min(named, rows.longest_list)
+    longest = max(length, min(rows.longest_list, _MOST_NAMED // codes))
+    answers = search_shortlists(
+        search,
+        # under multi-head attention no inner product bounds a score
+        exactness="exact" if contexts.keys is not None else options.exactness or "approximate",
+        length=length,
+        longest=min(longest, (available - 1) // codes),
+        floors=floors,
+    )
+    keys = [[search.keys[row] for row in answer.rows.tolist()] for answer in answers]
+    entries = rows.rows({key for own in keys for key in own}, ("id", "text", "metadata"))
+    return [
+        [
+            Hit(entry["id"], entry["text"], score, entry["metadata"] or None, answer.found)
+            for key, score in zip(own, answer.scores.tolist(), strict=True)
+            if (entry := entries.get(key)) is not None  # perhaps just removed by another process
+        ]
+        for own, answer in zip(keys, answers, strict=True)
+    ]
+
+
+class _RowSearch(Rescoring):
+    """A `certificate.ShortlistSearch` for the k best rows. It numbers them: their places in `keys`."""
+
+    most_named = _NAMED_AT_ONCE
+
+    def __init__(
+        self,
+        rows: Rows,
+        contexts: ContextEncoding,
+        options: SearchOptions,
+        *,
+        k: int,
+        available: int,
+        attention: str,
+    ) -> None:
+        self.contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
+        self.k = k
+        self.attention = attention
+        self.exact_lists = rows.has_exact_lists(available)
+        self.keys: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._rows, self._options, self._available = rows, options, available
+        certified = options.exactness == "certified"
+        self._tolerance = None if certified else TOLERANCE if options.tolerance is None else options.tolerance
+
+    def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
+        """As in `certificate.ShortlistSearch`; each vector is fetched once for all of the contexts."""
+        codes = [own.numpy() for own in contexts.to("cpu", torch.float32).codes()]
+        max_norm = self._max_norm if self.exact_lists else np.inf
+        finite = max_norm if max_norm < np.inf else 0.0
+
+        def nearest(queries: Array) -> Lists:
+            options, exact = self._options, self.exact_lists
+            lists = self._rows.nearest(queries, length, filter=options.filter, effort=options.effort, exact=exact)
+            known = exact and max_norm < np.inf
+            outside = [min(own.values()) if known and len(own) == length else np.inf for own in lists]
+            return Lists([self._numbers_of(own) for own in lists], np.array(outside, dtype=np.float64))
+
+        found = [*shortlists(codes, nearest, tolerance=self._tolerance, max_norm=finite)]
+        named = {self.keys[number] for numbers, _ in found for number in numbers}
+        vectors = self._rows.rows(named, ("vector",))
+        for numbers, bound in found:
+            ordered = sorted(key for number in numbers if (key := self.keys[number]) in vectors)
+            stacked = np.array([vectors[key]["vector"] for key in ordered], dtype=np.float32).reshape(-1, contexts.dim)
+            yield Shortlist(torch.from_numpy(self._numbers_of(ordered)), torch.from_numpy(stacked), bound)
+
+    def scan(self, contexts: ContextEncoding) -> TopK:
+        """Fetches and scores all rows; a page, the keys and the best so far are in memory."""
+        pages = _Pages(self._rows.pages(self._options.filter), dim=contexts.dim, available=self._available)
+        best = scan(contexts, pages, k=self.k, scale=scale_of(contexts, self.attention))
+        numbers = self._numbers_of(pages.keys(best.indices.flatten()))
+        return best._replace(indices=torch.from_numpy(numbers).view_as(best.indices))
+
+    @cached_property
+    def _max_norm(self) -> float:
+        return self._rows.max_norm()
+
+    def _numbers_of(self, keys: Iterable[str]) -> Array:
+        """int64 [keys], a distinct number for each key in this search."""
+        numbers = []
+        for key in keys:
+            if (number := self._numbers.get(key)) is None:
+                number = self._numbers[key] = len(self.keys)
+                self.keys.append(key)
+            numbers.append(number)
+        return np.array(numbers, dtype=np.int64)
+
+
+class _Pages:
+    """All rows that pass a filter as a `scoring.rows.VectorStream` that keeps their keys."""
+
+    dtype, device = torch.float32, torch.device("cpu")
+
+    def __init__(self, pages: Iterator[tuple[list[str], Array]], *, dim: int, available: int) -> None:
+        self.dim = dim
+        self._pages = pages
+        self._available = available
+        self._keys: list[np.ndarray[Any, Any]] = []
+
+    def __len__(self) -> int:
+        """Their number when the search began; another process may have changed it."""
+        return self._available
+
+    def chunks(self, size: int) -> Iterator[Chunk]:
+        first = 0
+        for keys, vectors in self._pages:
+            self._keys.append(np.array(keys, dtype=np.bytes_))
+            for start in range(0, len(vectors), size):
+                yield Chunk(first + start, torch.from_numpy(vectors[start : start + size]))
+            first += len(vectors)
+
+    def keys(self, rows: Tensor) -> list[str]:
+        """The keys of these rows, among those yielded by `chunks`."""
+        if len(rows) == 0:
+            return []
+        return [key.decode() for key in np.concatenate(self._keys)[rows.cpu().numpy()]]

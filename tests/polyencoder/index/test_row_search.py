@@ -1,0 +1,176 @@
+"""Searches of rows that an engine proposes, with an engine of a few lines, beside all scores sorted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyencoder.index.options import SearchOptions
+from polyencoder.index.row_search import _RowSearch, search_rows
+from polyencoder.scoring import ContextEncoding, Keys, score
+from tests.polyencoder.index.filtering import passes
+
+
+class Table:
+    """Rows in memory: the keys are "000", "001", ..., and the metadata of row i has n = i % 3."""
+
+    longest_list = 40
+
+    def __init__(self, vectors: torch.Tensor, *, exact: bool = True) -> None:
+        self.vectors = {f"{row:03}": vector for row, vector in enumerate(vectors.numpy())}
+        self.exact = exact
+        self.gone: set[str] = set()
+        self.asked: list[tuple[int, int]] = []
+        self.fetched: list[int] = []
+
+    def _passing(self, filter):
+        return [key for key in self.vectors if passes({"n": int(key) % 3}, filter or {})]
+
+    def count(self, filter=None, *, most=None):
+        return min(len(self._passing(filter)), 1 << 30 if most is None else most)
+
+    def rows(self, keys, fields):
+        there = sorted({*keys} - self.gone)
+        self.fetched += [len(there)] if "vector" in fields else []
+        every = {key: {"id": key, "text": f"text {key}", "metadata": {"n": int(key) % 3}} for key in there}
+        every = {key: row | {"vector": self.vectors[key]} for key, row in every.items()}
+        return {key: {name: row[name] for name in fields} for key, row in every.items()}
+
+    def has_exact_lists(self, available):
+        return self.exact
+
+    def nearest(self, queries, length, *, filter, effort, exact):
+        self.asked.append((len(queries), length))
+        keys = self._passing(filter)
+        products = queries @ np.stack([self.vectors[key] for key in keys]).T
+        return [{keys[i]: float(own[i]) for i in np.argsort(-own, kind="stable")[:length]} for own in products]
+
+    def max_norm(self):
+        return float(max(np.linalg.norm(vector) for vector in self.vectors.values()))
+
+    def pages(self, filter):
+        keys = self._passing(filter)
+        for first in range(0, len(keys), 7):
+            some = keys[first : first + 7]
+            yield some, np.stack([self.vectors[key] for key in some])
+
+
+def drawn(rows: int, codes: int, *, seed: int = 0, contexts: int = 3) -> tuple[torch.Tensor, ContextEncoding]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, 8, generator=generator), ContextEncoding(
+        torch.randn(contexts, codes, 8, generator=generator)
+    )
+
+
+def found(table, contexts, attention="basic", floors=None, **options):
+    return search_rows(table, contexts, SearchOptions(**options), attention=attention, floors=floors)
+
+
+def ids(hits):
+    return [[int(hit.id) for hit in some] for some in hits]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 1000),
+    rows=st.integers(1, 90),
+    codes=st.integers(1, 4),
+    k=st.integers(1, 12),
+    length=st.integers(1, 60),
+    exactness=st.sampled_from(["exact", "certified", "approximate"]),
+    exact=st.booleans(),
+)
+def test_hits_are_the_best_and_say_how_sure_that_is(seed, rows, codes, k, length, exactness, exact):
+    vectors, contexts = drawn(rows, codes, seed=seed)
+    table = Table(vectors, exact=exact)
+    hits = found(table, contexts, top_k=k, list_length=length, exactness=exactness)
+    best = score(contexts, vectors).topk(min(k, rows))
+    for some, scores, right in zip(hits, best.values, best.indices.tolist(), strict=True):
+        kinds = {hit.found for hit in some}
+        assert len(kinds) == 1
+        if kinds != {"approximate"}:
+            assert [int(hit.id) for hit in some] == right
+            torch.testing.assert_close(torch.tensor([hit.score for hit in some]), scores)
+        assert kinds <= {"exact": {"exact"}, "certified": {"exact", "certified"}}.get(
+            exactness, {"exact", "certified", "approximate"}
+        )
+        assert exact or "certified" not in kinds
+
+
+def test_filters_and_metadata():
+    vectors, contexts = drawn(90, 2)
+    hits = found(Table(vectors), contexts, top_k=5, filter={"n": 1}, list_length=9)
+    right = score(contexts, vectors[1::3]).topk(5).indices * 3 + 1
+    assert ids(hits) == right.tolist()
+    assert {(hit.text, hit.metadata["n"]) for some in hits for hit in some} == {
+        (f"text {row:03}", 1) for row in right.flatten().tolist()
+    }
+    assert found(Table(vectors), contexts, filter={"n": 7}) == [[]] * 3
+    assert found(Table(vectors), contexts.select(slice(0, 0))) == []
+
+
+def test_equal_scores_come_in_the_order_of_keys():
+    _, contexts = drawn(1, 2)
+    for exactness in ("exact", "approximate"):
+        hits = found(Table(torch.ones(60, 8)), contexts, top_k=4, list_length=25, exactness=exactness)
+        assert ids(hits) == [[0, 1, 2, 3]] * 3
+
+
+def test_lists_that_could_name_all_rows_are_not_asked_for():
+    vectors, contexts = drawn(40, 2)
+    table = Table(vectors)
+    assert {hit.found for some in found(table, contexts, list_length=20) for hit in some} == {"exact"}
+    assert table.asked == []
+
+
+def test_under_multi_head_attention_everything_is_scored():
+    vectors, contexts = drawn(90, 4)
+    contexts = ContextEncoding(contexts.vectors, keys=Keys(torch.randn(3, 4, 8), torch.randn(3, 4), heads=2))
+    table = Table(vectors)
+    hits = found(table, contexts, attention="multihead", top_k=5, list_length=5)
+    assert ids(hits) == score(contexts, vectors, attention="multihead").topk(5).indices.tolist()
+    assert table.asked == []
+
+
+@pytest.mark.parametrize(
+    ("exactness", "tolerance", "queries"), [(None, None, 2), (None, 0.0, 10), ("certified", None, 10)]
+)
+def test_codes_that_are_alike_ask_together_where_nothing_is_to_be_proven(exactness, tolerance, queries):
+    vectors, _ = drawn(90, 1)
+    codes = torch.eye(8)[:2].repeat_interleave(5, dim=0) + 0.01 * torch.randn(1, 10, 8)
+    table = Table(vectors)
+    found(table, ContextEncoding(codes), top_k=2, list_length=4, exactness=exactness, tolerance=tolerance)
+    assert table.asked[0] == (queries, 4)
+
+
+def test_contexts_are_searched_in_groups_that_fetch_a_vector_once(monkeypatch):
+    vectors, contexts = drawn(90, 2)
+    contexts = contexts.select(torch.tensor([0, 0, 1]))
+    table = Table(vectors)
+    hits = found(table, contexts, top_k=3, list_length=4)
+    assert table.asked == [(6, 4)]
+    assert table.fetched[0] <= 16  # the first two contexts share theirs
+    monkeypatch.setattr(_RowSearch, "most_named", 1)
+    table.asked.clear()
+    assert ids(found(table, contexts, top_k=3, list_length=4)) == ids(hits)
+    assert table.asked == [(2, 4)] * 3
+
+
+def test_what_another_process_removes_meanwhile_is_left_out():
+    vectors, contexts = drawn(90, 1, contexts=1)
+    table = Table(vectors)
+    (first, *_), *_ = ids(found(table, contexts, top_k=3))
+    table.gone = {f"{first:03}"}
+    (left,) = ids(found(table, contexts, top_k=3, list_length=5))
+    assert first not in left
+
+
+def test_a_vector_of_unknown_length_proves_nothing():
+    vectors, contexts = drawn(90, 1)
+    table = Table(vectors)
+    assert {hit.found for some in found(table, contexts, top_k=3) for hit in some} == {"certified"}
+    table.max_norm = lambda: float("inf")
+    assert {hit.found for some in found(table, contexts, top_k=3) for hit in some} == {"approximate"}
