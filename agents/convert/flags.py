@@ -51,7 +51,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "history_size": ((None,), "--extra-contexts says how many turns before the last one are read"),
     "delimiter": ((None,), _TEXTS),
     "fp16": ((False,), _FP16),
-    "fp16_impl": ((None,), _FP16),
     "embedding_type": (("random",), "a ConveRT trains its own embeddings"),
     "embedding_projection": (("random",), "a ConveRT trains its own embeddings"),
 }

@@ -66,7 +66,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     **dict.fromkeys(_OF_TRAINED_DICTIONARIES.split(), ((None,), _TOKENIZER)),
     **{name: flags.UNSUPPORTED[name] for name in ("history_reversed", "history_add_global_end_token")},
     "force_fp16_tokens": flags.UNSUPPORTED["force_fp16_tokens"],
-    "fp16_impl": flags.UNSUPPORTED["fp16_impl"],
     "label_truncate": ((None,), _WHOLE),
     "embedding_type": (("random",), _EMBEDDINGS),
     "embedding_projection": (("random",), _EMBEDDINGS),

@@ -83,7 +83,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = OF_MODELS | {
     "share_word_embeddings": ((False,), "--share-encoders shares the whole encoder; without it nothing is shared"),
     "rank_candidates": ((True,), "a ranker ranks"),
     "force_fp16_tokens": ((False,), "vocabularies are not padded"),
-    "fp16_impl": (("safe",), "--fp16 keeps weights in float32, by autocast"),
     "interactive_candidates": (("fixed", "inline"), "words of a vocabulary are not replies"),
     "eval_candidates": (("batch", "inline", "fixed", "batch-all-cands"), "words of a vocabulary are not replies"),
     "dict_initpath": ((None,), _MERGES),

@@ -19,7 +19,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import torch
 import torch.distributed as dist
-from parlai.agents.ranker.console import explain_errors, show_errors_in_one_line
+from parlai.agents.ranker.console import explain_errors
 from parlai.agents.ranker.dialogue.fixed import task_candidates
 from parlai.agents.ranker.options import check_option_files
 from parlai.core.agents import Agent, create_agent
@@ -229,7 +229,7 @@ def _print_suppressed(suppress: bool) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    show_errors_in_one_line()
+    explain_errors()
     launch(sys.argv[1:] if arguments is None else arguments)
 
 

@@ -66,8 +66,17 @@ def chosen(opt: Opt) -> dict[str, Any]:
 
 
 def _on_disk(opt: Opt | dict[str, Any], name: str) -> str:
-    """The path of a model file; one of the zoo's is downloaded, which ParlAI would do next."""
-    return str(modelzoo_path(opt["datapath"], name)) if opt.get("datapath") else name
+    """The path of a model file; one of the zoo's is downloaded, which ParlAI would do next.
+
+    ParlAI's rankers are downloaded by this project, which resumes, and says in one line what failed.
+    """
+    if not opt.get("datapath"):
+        return name
+    if name.startswith(("zoo:pretrained_transformers/", "models:pretrained_transformers/")):
+        from parlai.zoo.polyencoder.models import prepare_parlai_models
+
+        prepare_parlai_models(opt["datapath"])
+    return str(modelzoo_path(opt["datapath"], name))
 
 
 def _presets(names: str | None) -> Iterator[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from parlai.agents.ranker.console import show_errors_in_one_line
+from parlai.agents.ranker.console import explain_errors
 from parlai.tasks.selection.convai2 import Convai2Teacher
 from parlai.tasks.selection.conversational import AmazonqaTeacher, RedditTeacher
 from parlai.tasks.selection.dstc7 import Dstc7Teacher
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> NoReturn:
     """Raises UnknownTaskError where ParlAI's loader looks up the teacher of an unknown task."""
     if not name.endswith("Teacher"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    show_errors_in_one_line()  # ParlAI calls no teacher's `add_cmdline_args`, which would do so
+    explain_errors()  # ParlAI calls no teacher's `add_cmdline_args`, which would do so
     given, *tasks = (teacher.removesuffix("Teacher").lower() for teacher in (name, *__all__))
     tasks.remove("default")
     hint = did_you_mean(given, tasks, listed=False, shown="selection:{}".format)

@@ -40,7 +40,6 @@ _OTHERWISE = {
     "eval_candidates": "vocab",
     "fixed_candidate_vecs": "replace",
     "fixed_candidates_path": "file",
-    "fp16_impl": "mem_efficient",
     "history_add_global_end_token": "end",
     "history_size": 3,
     "inference": "topk",
@@ -72,7 +71,7 @@ _FOLLOWED = """
     ignore_bad_candidates repeat_blocking_heuristic cap_num_predictions rank_top_k inference topk return_cand_scores
     interactive_mode
 
-    gpu no_cuda fp16 data_parallel
+    gpu no_cuda fp16 fp16_impl data_parallel
 
     dict_file dict_class dict_textfields dict_maxexs dict_include_valid dict_include_test dict_nulltoken
     dict_starttoken dict_endtoken dict_unktoken

@@ -1,4 +1,4 @@
-"""What a shell shows of ParlAI's commands: errors in one line, no dump of the options."""
+"""What a shell shows of ParlAI's commands: errors in one line."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ def command(monkeypatch, capsys):
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["parlai", *arguments.split()])
             patch.setattr(sys, "excepthook", sys.__excepthook__)
-            patch.setattr(logging.logger, "filters", [])
             patch.setattr(logging.logger, "disabled", False)
             patch.setattr(logging.logger.manager, "disable", 0)
             logging.logger.setLevel(logging.INFO)
             logging.logger._cache.clear()
             patch.setattr(logging.logger.streamHandler, "level", logging.DEBUG)
             patch.setattr(logging.logger.streamHandler, "stream", sys.stdout)
-            patch.setattr(console, "_is_command", lambda: True)
+            patch.setattr(console, "_program", lambda: "parlai")
             code = 0
             try:
                 superscript_main(arguments.split())
@@ -97,6 +96,10 @@ def test_typing_errors_are_answered_without_the_help(command, arguments, expecte
             r"dataset squad: give NAME:SPLIT, .* \(flag --selection-hf\)",
         ),
         ("eval_model -mf no/model", "no/model: there is no such model file; check -mf"),
+        (
+            "train_modle -m biencoder",
+            r"parlai train_modle: there is no such command; did you mean train_model\?",
+        ),
         ("train_model -m polyencodr -mf no/m", r"-m polyencodr: .* no such agent; did you mean polyencoder\?"),
         ("train_model -m biencoder -t selection:convai -mf no/m", r"-t selection:convai: there are .*convai2\?"),
     ],
@@ -123,28 +126,14 @@ def test_what_is_not_ours_is_shown_as_ever(command, tmp_path):
     assert err.startswith("Traceback")
 
 
-def test_options_are_listed_for_those_who_ask(command, tmp_path):
-    arguments = f"train_model -m biencoder -t selection:sample -mf {tmp_path}/model {TINY} --max-train-steps 1 -bs 4"
-    arguments += " --validation-max-exs 8 --short-final-eval true"
-    _, quiet, _ = command(arguments)
-    assert "dictionary built" in quiet
-    assert "training..." in quiet
-    assert "Opt:" not in quiet
-    assert "    batchsize: 4" not in quiet
-    _, all_of_it, _ = command(f"eval_model -mf {tmp_path}/model -t selection:sample --loglevel debug --num-examples 4")
-    assert "Opt:" in all_of_it
-    assert re.search(r"\|     batchsize: \d", all_of_it)
-
-
 def test_python_gets_exceptions():
-    """No hook, no filter, no SystemExit where a program asks ParlAI for options."""
+    """No hook, no SystemExit where a program asks ParlAI for options."""
     from parlai.scripts.train_model import TrainModel
 
-    before, filters = sys.excepthook, list(logging.logger.filters)
+    before = sys.excepthook
     with pytest.raises(ValueError, match="invalid choice: 'all'"):
         TrainModel.setup_args().parse_kwargs(model="biencoder", task="selection:sample", candidates="all")
     assert sys.excepthook is before
-    assert logging.logger.filters == filters
 
 
 def test_a_module_says_what_it_has_not():

@@ -1,13 +1,15 @@
-"""The commands of ParlAI's `projects/polyencoder/README.md`: as they stand there, with small models and small data.
+"""The commands of ParlAI's `projects/polyencoder/README.md`, copied beside this file: they run, our page quotes them.
 
-What is other: the models (`-m polyencoder` for `-m transformer/polyencoder`), the zoo's pre-trained ones and their
-sizes, `--num-epochs`, and the places of files.
+They run with small models and small data. Different are the models (`-m polyencoder` for `-m transformer/polyencoder`),
+the zoo's pre-trained ones and their sizes, `--num-epochs`, and the paths of files.
 """
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Collection
+from pathlib import Path
 
 import pytest
 from parlai.scripts.interactive import Interactive
@@ -19,21 +21,36 @@ from tests.task_files import dialogue, make_datapath, write
 
 pytestmark = pytest.mark.slow
 
-COMMON = (
-    "--eval-batchsize 6 --lr-scheduler-patience 0 --lr-scheduler-decay 0.4 -lr 5e-05 --data-parallel True "
-    "--history-size 20 --label-truncate 72 --text-truncate 360 --num-epochs 1.0 --max_train_time 200000 -veps 0.5 "
-    "-vme 8000 --validation-metric accuracy --validation-metric-mode max --save-after-valid True --log_every_n_secs 20 "
-    "--dict-tokenizer bpe --dict-lower True --optimizer adamax --output-scaling 0.06 --variant xlm "
-    "--share-encoders False --learn-positional-embeddings True --n-layers 2 --n-heads 2 --ffn-size 64 "
-    "--attention-dropout 0.1 --relu-dropout 0.0 --dropout 0.1 --n-positions 512 --embedding-size 32 "
-    "--activation gelu --embeddings-scale False "
-    "--n-segments 2 --learn-embeddings True --dict-endtoken __start__ --fp16 True"
-)
-BI = "--batchsize 512 --warmup_updates 100 --candidates batch --reduction-type mean --share-word-embeddings False"
-POLY = "--batchsize 256 --warmup_updates 100 --candidates batch --reduction-type mean --polyencoder-type codes "
-POLY += "--poly-n-codes 64 --poly-attention-type basic"
-CROSS = "--batchsize 16 --warmup_updates 1000 --candidates inline --reduction-type first"
-COMMANDS = {"biencoder": BI, "polyencoder": POLY, "crossencoder": CROSS}
+PAGE = Path(__file__).with_name("parlai_readme.txt")
+HERE = Path(__file__).parents[2] / "docs" / "coming-from" / "parlai.md"
+MODELS = ("biencoder", "polyencoder", "crossencoder")
+SMALL = {"--n-layers": "2", "--n-heads": "2", "--ffn-size": "64", "--n-positions": "512", "--embedding-size": "32"}
+OURS = {"--model", "-m", "--init-model", "-t", "--model-file", "-mf", "--jsonfile-datapath"}
+OURS |= {"--jsonfile-datatype-extension", "--eval-candidates"}
+"""Flags in which our page differs from theirs, and says so."""
+
+
+def flags_of(command: str) -> dict[str, str]:
+    """The flags of a command and their values."""
+    words = command.replace("\\\n", " ").split()
+    first = next(i for i, word in enumerate(words) if word.startswith("-"))
+    return dict(zip(words[first::2], words[first + 1 :: 2], strict=True))
+
+
+def readme_command(model: str, *, without: Collection[str] = (), **changes: str) -> list[str]:
+    """The page's command for this kind of model, with small sizes, without its model, task and files."""
+    commands = PAGE.read_text(encoding="utf-8").split("\n\n")[1:]
+    (found,) = (flags for flags in map(flags_of, commands) if flags.get("--model") == f"transformer/{model}")
+    changes = {f"--{name.replace('_', '-')}": value for name, value in changes.items()}
+    values = {**found, **SMALL, "--num-epochs": "1.0", **changes}
+    return [word for flag, value in values.items() if flag not in {*OURS, *without} for word in (flag, value)]
+
+
+def test_our_page_quotes_theirs():
+    (theirs,) = (c for c in PAGE.read_text(encoding="utf-8").split("\n\n") if "transformer/polyencoder --batch" in c)
+    block = HERE.read_text(encoding="utf-8").partition("```sh\n")[2].partition("```")[0]
+    ours = flags_of(block.partition("\nparlai interactive")[0])
+    assert {**ours, **dict.fromkeys(OURS)} == {**flags_of(theirs), **dict.fromkeys(OURS)}
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +69,11 @@ def pretrained(tmp_path_factory, datapath):
     def make(model):
         if model not in made:
             path = tmp_path_factory.mktemp(model) / "model"
-            own = COMMANDS[model].replace("--candidates batch", "--candidates inline")  # one step is enough
-            own += " --batchsize 2 --max-train-steps 1 --lr-scheduler none"
-            command = f"-m transformer/{model} -t convai2 {COMMON} {own}"
-            command = command.replace("--data-parallel True", "").replace("--fp16 True", "--dict-maxtokens 200")
-            TrainModel.main(*f"{command} -mf {path} --datapath {datapath} --loglevel error".split())
+            own = {"candidates": "inline", "batchsize": "2", "max_train_steps": "1"}  # one step is enough
+            own |= {"lr_scheduler": "none", "dict_maxtokens": "200"}
+            command = readme_command(model, without=["--data-parallel", "--fp16"], **own)
+            files = f"-m transformer/{model} -t convai2 -mf {path} --datapath {datapath} --loglevel error"
+            TrainModel.main(*files.split(), *command)
             made[model] = path
         return made[model]
 
@@ -69,7 +86,7 @@ def fine_tune(pretrained, datapath, tmp_path):
 
     def run(model, task):
         files = f"--init-model {pretrained(model)} -mf {tmp_path / 'model'} --datapath {datapath} --loglevel error"
-        valid, _ = TrainModel.main(*f"{files} -t {task} -m {model} {COMMON} {COMMANDS[model]}".split())
+        valid, _ = TrainModel.main(*f"{files} -t {task} -m {model}".split(), *readme_command(model))
         return valid
 
     return run
@@ -78,7 +95,7 @@ def fine_tune(pretrained, datapath, tmp_path):
 @pytest.mark.parametrize(
     ("model", "task"),
     [
-        *((model, "convai2") for model in COMMANDS),
+        *((model, "convai2") for model in MODELS),
         ("polyencoder", "dstc7:DSTC7TeacherAugmentedSampled"),
         ("biencoder", "ubuntu"),
         ("crossencoder", "ubuntu"),

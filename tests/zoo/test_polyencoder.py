@@ -152,6 +152,46 @@ def test_what_parlai_downloaded_is_used(published, theirs, tmp_path):
     assert server.requests == []
 
 
+THEIRS = "zoo:pretrained_transformers/model_poly/model"
+
+
+@pytest.fixture
+def parlais_archive(server, monkeypatch):
+    """(archive) -> the server, with the archive at the address of ParlAI's own models."""
+
+    def publish(data: bytes | None):
+        if data is not None:
+            server.files["/models.tgz"] = data
+        model = zoo_model("convai2_poly")
+        source = dataclasses.replace(model.source, url=server.url("/models.tgz"), sha256=None)
+        monkeypatch.setattr(zoo, "zoo_models", lambda: {"one": dataclasses.replace(model, source=source)})
+        return server
+
+    return publish
+
+
+def test_parlais_own_names_are_downloaded_as_ours(parlais_archive, archive, task, tmp_path):
+    server = parlais_archive(archive)
+    options = {"init_model": THEIRS, "datapath": str(tmp_path), "model": "polyencoder", "poly_n_codes": 3}
+    TrainModel.setup_args().parse_kwargs(**options, **task)
+    assert server.requests == [None]
+    assert (tmp_path / "models/pretrained_transformers/model_poly/model").is_file()
+
+
+def test_parlais_own_names_without_a_network(parlais_archive, archive, task, tmp_path):
+    """In one line, with the address, and the folder where a copy is found, which then is."""
+    url = parlais_archive(None).url("/models.tgz")
+    parse = partial(TrainModel.setup_args().parse_kwargs, init_model=THEIRS, model="polyencoder", **task)
+    with pytest.raises(CheckpointError) as error:
+        parse(datapath=str(tmp_path))
+    folder = tmp_path / "models/pretrained_transformers"
+    assert all(part in str(error.value) for part in (url, str(folder), ".built", "v3.0"))
+    assert "\n" not in str(error.value)
+    (folder / "model_poly").mkdir(parents=True)
+    (folder / ".built").write_text("by hand\nv3.0")
+    TrainModel.setup_args().parse_kwargs(init_model=THEIRS, model="polyencoder", datapath=str(tmp_path), **task)
+
+
 def test_options_that_parlai_unpacked_are_looked_at(published, theirs, malicious_pickle, tmp_path):
     published()
     content, witness = malicious_pickle(4)

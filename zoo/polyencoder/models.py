@@ -23,7 +23,7 @@ from parlai.zoo.polyencoder.unpack import unpack
 
 from polyencoder.checkpoint import save_folder
 from polyencoder.errors import CheckpointError
-from polyencoder.hub.zoo import ModelSource, ZooModel
+from polyencoder.hub.zoo import ModelSource, ZooModel, zoo_models
 from polyencoder.importing.options import check_options
 from polyencoder.storage.files import move_files
 
@@ -40,16 +40,36 @@ def prepare(model: ZooModel, datapath: str) -> None:
     folder = Path(get_model_dir(datapath), "polyencoder", model.name)
     if (folder / MODEL).is_file():
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder.parent / ".lock")  # one for all models, which share archives
+    with _locked(datapath):
+        if not (folder / MODEL).is_file():
+            _make(model, folder, datapath=datapath)
+
+
+def prepare_parlai_models(datapath: str) -> None:
+    """Creates the folder of `zoo:pretrained_transformers/`, ParlAI's own models, unless it exists.
+
+    Raises:
+        CheckpointError: they cannot be downloaded, or the download is invalid.
+    """
+    models = Path(get_model_dir(datapath))
+    if not built(str(models / THEIRS), THEIR_VERSION):
+        with _locked(datapath):
+            _archived(next(model.source for model in zoo_models().values() if not model.source.is_hub), models)
+
+
+@contextmanager
+def _locked(datapath: str) -> Iterator[None]:
+    """Holds the lock of all models of the zoo, which share archives."""
+    folder = Path(get_model_dir(datapath), "polyencoder")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        logging.info(f"zoo:polyencoder/{model.name}: waiting for another process that prepares a model of the zoo")
+        logging.info(f"{folder}: waiting for another process that prepares a model of the zoo")
         lock.acquire()
     try:
-        if not (folder / MODEL).is_file():
-            _make(model, folder, datapath=datapath)
+        yield
     finally:
         lock.release()
 
@@ -74,7 +94,13 @@ def _archived(source: ModelSource, models: Path) -> Path:
     if not built(str(folder), THEIR_VERSION):
         archive = models / "polyencoder" / source.url.rpartition("/")[2]
         if not archive.is_file():
-            fetch(source.url, archive, sha256=source.sha256)
+            try:
+                fetch(source.url, archive, sha256=source.sha256)
+            except CheckpointError as error:
+                raise CheckpointError(
+                    f"{error}. Models unpacked into {folder} by hand are used if it has a file .built with "
+                    f"{THEIR_VERSION} as its second line"
+                ) from error
         with _beside(folder, last=".built") as place:
             try:
                 unpack(archive, place)

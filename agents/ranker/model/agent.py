@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import parlai.utils.logging as logging
 import torch
 from parlai.agents.ranker.args import fill_in_defaults, flag_defaults
-from parlai.agents.ranker.console import explain_errors, hide_options, show_library_log
+from parlai.agents.ranker.console import explain_errors, show_library_log
 from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, RankerHistory
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
@@ -77,7 +77,6 @@ class RankerModelAgent(TorchRankerAgent):
     @classmethod
     def add_cmdline_args(cls, parser: ParlaiParser, partial_opt: Opt | None = None) -> ParlaiParser:
         explain_errors(parser)
-        hide_options()
         check_option_files(partial_opt)
         cls.family.add_args(parser, cls.architecture, partial_opt)
         return parser

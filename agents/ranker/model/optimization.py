@@ -41,6 +41,9 @@ def check_precision(opt: Opt, *, use_cuda: bool) -> None:
         raise ConfigError("--fp16 true and --bf16 true exclude each other: choose one")
     if opt.get("fp16") and not use_cuda:
         logging.warning("--fp16 true needs a GPU: computing in float32. On a CPU --bf16 true may be faster")
+    if opt.get("fp16_impl") not in (None, "safe"):
+        logging.warning(f"--fp16-impl {opt['fp16_impl']}: --fp16 keeps weights in float32, by autocast")
+        opt["fp16_impl"] = "safe"
     if opt.get("bf16") and (reason := why_bf16_gains_nothing("cuda" if use_cuda else "cpu")):
         logging.warning(f"--bf16 true gains nothing here: {reason}")
 

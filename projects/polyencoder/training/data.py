@@ -79,6 +79,7 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
     if (files.valid or valid is not None) and not held:
         raise InputError(f"{files.valid or 'valid'}: has no pair to evaluate on")
     source: Sequence[Example] | Source[Example]
+    held_out = ""
     if files.streaming:
         source, size, responses = _streamed(settings, bad)
     else:
@@ -87,12 +88,16 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
             count = min(HELD_OUT, max(1, len(pairs) // HELD_OUT_SHARE))
             _log.warning("no validation data: the last %d of the %d pairs are held out", count, len(pairs))
             pairs, held = pairs[:-count], pairs[-count:]
+            held_out = f", beside {count} held out for the evaluation: give validation data, or more pairs"
         examples = list(_examples(pairs, settings, bad))
         source, size, responses = examples, len(examples), partial(responses_of, examples)
     if bad.count:
         _log.warning(bad.summary())
     if size < 2:
-        raise InputError(f"{settings.data.train}: has {size} training pairs; at least 2 are needed")
+        raise InputError(
+            f"{settings.data.train}: has {size} training pairs; at least 2 are needed{held_out}",
+            argument="valid" if held_out else None,
+        )
     seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
     ranked = validation_examples(held, responses, num_negatives=files.num_negatives, seed=seed, source=files.train)

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from parlai.agents.ranker import flags
+from parlai.agents.ranker.model import optimization
 from parlai.agents.ranker.settings import check_read
 from parlai.core.agents import create_agent
 from parlai.core.opt import Opt
@@ -65,6 +66,15 @@ def test_what_is_not_used_may_be_said(name, make_agent):
 
 def test_word_embeddings_are_shared_with_all_of_the_encoders(make_agent):
     assert make_agent("biencoder", share_word_embeddings=True, share_encoders=True).ranker
+
+
+@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
+def test_another_half_precision_is_accepted_with_a_warning(model, make_agent, monkeypatch):
+    said = []
+    monkeypatch.setattr(optimization.logging, "warning", said.append)
+    agent = make_agent(model, fp16_impl="mem_efficient")
+    assert [line for line in said if "--fp16-impl mem_efficient" in line]
+    assert agent.opt["fp16_impl"] == "safe"
 
 
 def test_data_parallel_is_accepted_and_names_the_launcher(make_agent, respond, labels, monkeypatch):

@@ -114,6 +114,7 @@ def test_bad_records_are_counted_or_an_error(write, caplog):
     [
         (PAIRS[:1], None, "has 1 training pairs; at least 2 are needed"),
         (PAIRS[:1], PAIRS[:1], "has 1 training pairs; at least 2 are needed"),
+        (PAIRS[:2], None, "at least 2 are needed, beside 1 held out for the evaluation"),
         (PAIRS, [], "valid.jsonl: has no pair to evaluate on"),
     ],
 )
