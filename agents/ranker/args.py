@@ -130,7 +130,7 @@ def add_ranker_args(parser: ParlaiParser, architecture: Architecture, *, without
     )
     answers = [] if has_vectors else ["rerank", "rerank_k"]
     add_settings(parser, ServerConfig, without=answers, panel="Candidates and answers")
-    parser.set_defaults(**DEFAULTS, hard_negatives_every=1000)
+    parser.set_defaults(**DEFAULTS)
     if has_vectors:
         _add_index_args(parser)
 

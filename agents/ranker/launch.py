@@ -9,11 +9,9 @@ any backend, on any number of hosts.
 from __future__ import annotations
 
 import builtins
-import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -22,97 +20,30 @@ import torch.distributed as dist
 from parlai.agents.ranker.console import explain_errors
 from parlai.agents.ranker.dialogue.fixed import task_candidates
 from parlai.agents.ranker.options import check_option_files
-from parlai.core.agents import Agent, create_agent
-from parlai.core.metrics import Metric, aggregate_named_reports, aggregate_unnamed_reports
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.script import ParlaiScript
-from parlai.core.worlds import World, create_task
+from parlai.scripts import eval_model, train_model
 from parlai.scripts.build_dict import build_dict
-from parlai.scripts.eval_model import EvalModel, _save_eval_stats, get_n_parleys, get_task_world_logs, prepare_tb_logger
+from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainLoop, TrainModel, set_seed
 from parlai.utils.distributed import get_rank, is_primary_worker, override_print
-from parlai.utils.misc import nice_report
-from parlai.utils.world_logging import WorldLogger
 
 from polyencoder.errors import ConfigError
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.process_group import TIMEOUT, Place
 from polyencoder.training.process_group import process_group as joined
 
+LOOPS = (train_model, eval_model)
 OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai_home"}
 """Flags that may differ between hosts."""
 
 
-def _first(value: Any) -> Any:
-    """Broadcasts the first process's value."""
-    return gather_objects(value)[0]
-
-
-class GroupTrainLoop(TrainLoop):
-    """ParlAI's training loop, with metrics exchanged in the process group instead of CUDA memory."""
-
-    def _sync_metrics(self, metrics: dict[str, Metric]) -> dict[str, Metric]:
-        merged: dict[str, Metric] = aggregate_unnamed_reports(gather_objects(metrics))
-        return merged
-
-    def _get_time(self, world: World) -> tuple[float, float, float, float]:
-        self._total_epochs = self._preempted_epochs + sum(gather_objects(world.get_total_epochs()))
-        self._total_exs = round(self._total_epochs * world.num_examples())
-        clocks = (self.train_time, self.log_time, self.validate_time, self.save_time)
-        return tuple(_first([clock.time() for clock in clocks]))
-
-    def train_steps(self) -> Iterator[dict[str, Metric]]:
-        """Trains until the run ends, yields each logged report, then loads the best model."""
-        world = self.world
-        with world:
-            while True:
-                world.parley()
-                self.parleys += 1
-                self._train_steps = self.parleys // self.update_freq
-                self._last_log_steps += 1 / self.update_freq
-                trained, logged, validated, saved = self._get_time(world)
-                is_last_epoch = self._total_epochs >= self.max_num_epochs
-                is_over = trained > self.max_train_time or self._train_steps >= self.max_train_steps
-                is_due = logged > self.log_every_n_secs or self._last_log_steps >= self.log_every_n_steps
-                if is_last_epoch or (is_due and not is_over):
-                    yield self.log()
-                if is_last_epoch or is_over:
-                    break
-                if self._is_validation_due(validated):
-                    if self._last_log_steps:
-                        yield self.log()
-                    world.reset_metrics()
-                    has_ended = self.validate()
-                    self.log_time.reset()
-                    self.last_valid_epoch, self._last_valid_steps = self._total_epochs, self._train_steps
-                    if has_ended:
-                        break
-                    world.reset_metrics()
-                if saved > self.save_every_n_secs and self.opt.get("model_file"):
-                    self.save_model(".checkpoint")
-                    self.save_time.reset()
-        if not _first(self.saved):
-            self.save_model()
-        gather_objects(None)  # the first process has written it
-        if self.opt.get("model_file"):
-            del world, self.world, self.agent, self.valid_worlds  # make room
-            self.agent = create_agent(self.opt)
-
-    def _is_validation_due(self, seconds: float) -> bool:
-        return bool(
-            seconds > self.val_every_n_secs
-            or self._total_epochs - self.last_valid_epoch >= self.val_every_n_epochs
-            or self._train_steps - self._last_valid_steps >= self.val_every_n_steps
-        )
-
-
 class GroupTraining(TrainModel):
-    """ParlAI's `train_model` within the process group."""
+    """ParlAI's `train_model`; weights are the first process's, and random numbers differ from then on."""
 
     def run(self) -> Any:
-        self.train_loop = GroupTrainLoop(self.opt)
-        # weights are the first process's; random numbers differ from now on
+        self.train_loop = TrainLoop(self.opt)
         if self.opt["seed"] is None:
             torch.manual_seed(torch.initial_seed() + get_rank())
         else:
@@ -121,45 +52,28 @@ class GroupTraining(TrainModel):
 
 
 class GroupEvaluation(EvalModel):
-    """ParlAI's `eval_model`: each process evaluates its share; the report covers all of them."""
+    """ParlAI's `eval_model`: each process evaluates its share; the report, which the first one writes, covers all."""
 
-    def run(self) -> dict[str, Metric]:
-        opt = self.opt
-        if "train" in opt["datatype"] and "evalmode" not in opt["datatype"]:
-            raise ConfigError(f"-dt {opt['datatype']}: this would train; evaluate training data as train:evalmode")
-        random.seed(42)  # as in ParlAI: a task draws the same each time
-        agent = create_agent(opt, requireModelExists=True)
-        reports = {task: self._evaluated(Opt({**opt, "task": task}), agent) for task in opt["task"].split(",")}
-        report: dict[str, Metric] = aggregate_named_reports(reports, micro_average=opt.get("aggregate_micro", False))
-        board, split = prepare_tb_logger(opt)
-        if board is not None:
-            board.log_metrics(split, get_n_parleys(opt), report)
-            board.flush()
-        if is_primary_worker():
-            sys.stdout.write(f"{nice_report(report)}\n")
-            _save_eval_stats(opt, report)
-        return report
+    def run(self) -> Any:
+        if "train" in (datatype := self.opt["datatype"]) and "evalmode" not in datatype:
+            raise ConfigError(f"-dt {datatype}: this would train; evaluate training data as train:evalmode")
+        if not is_primary_worker():
+            self.opt["report_filename"] = ""
+        return super().run()
 
-    def _evaluated(self, opt: Opt, agent: Agent) -> dict[str, Metric]:
-        """Evaluates one task; the report covers all processes."""
-        world, limit, seen = create_task(opt, agent), opt["num_examples"], 0
-        logger = WorldLogger(opt) if opt["world_logs"] else None
-        while not world.epoch_done() and (limit <= 0 or seen < limit):
-            seen += opt.get("batchsize", 1)
-            world.parley()
-            if logger is not None:
-                logger.log(world)
-            if opt["display_examples"] and is_primary_worker():
-                sys.stdout.write(f"{world.display()}\n~~\n")
-        if logger is not None:
-            logger.reset()
-            path = Path(get_task_world_logs(opt["task"], opt["world_logs"], "," in self.opt["task"]))
-            name = f"{path.stem}_{get_rank()}{path.suffix}"
-            logger.write(str(path.with_name(name)), world, file_format=opt["save_format"])
-        report: dict[str, Metric] = aggregate_unnamed_reports(gather_objects(world.report()))
-        logging.report(f"Report for {opt['task']}:\n{nice_report(report)}")
-        world.reset()
-        return report
+
+@contextmanager
+def _exchanges_on_any_device() -> Iterator[None]:
+    """Lets ParlAI's loops exchange metrics and clocks through the process group; theirs do so in CUDA memory."""
+    ours = {"all_gather_list": gather_objects, "sync_object": lambda value: gather_objects(value)[0]}
+    theirs = [(module, name, getattr(module, name)) for module in LOOPS for name in ours if hasattr(module, name)]
+    try:
+        for module, name, _ in theirs:
+            setattr(module, name, ours[name])
+        yield
+    finally:
+        for module, name, function in theirs:
+            setattr(module, name, function)
 
 
 SCRIPTS: dict[str, type[ParlaiScript]] = {
@@ -191,7 +105,7 @@ def launch(arguments: Sequence[str]) -> Any:
                 build_dict(Opt({**opt, "dict_file": dict_file}), skip_if_built=True)
             if "fixed" in (opt.get("candidates"), opt.get("eval_candidates")) and not opt.get("fixed_candidates_path"):
                 task_candidates(opt)
-        with process_group(opt, place) as ours:
+        with process_group(opt, place) as ours, _exchanges_on_any_device():
             return script(ours).run()
 
 

@@ -55,8 +55,8 @@ def settle_datatype(opt: Opt) -> None:
         raise ConfigError(f"-dt {opt['datatype']}: this would train; show training data as train:evalmode")
 
 
-def current_loop() -> TrainLoop | None:
-    """The ParlAI training loop among the callers, if any; ParlAI does not pass it to agents."""
+def find_train_loop_on_stack() -> TrainLoop | None:
+    """The ParlAI training loop that creates an agent, if any: it passes itself to no agent, so the callers have it."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
     return next((one for one in callers if isinstance(one, TrainLoop)), None)
 
@@ -84,9 +84,10 @@ class TrainLoopState:
     def __init__(self, opt: Opt, *, shared: bool = False) -> None:
         self._opt = opt
         self.trains = not shared and trains(opt)
-        loop = current_loop() if self.trains else None
-        self.evaluates_the_best = hasattr(loop, "train_time")  # set after its first agent
-        self.is_in_loop = loop is not None and not self.evaluates_the_best
+        self._loop = None if shared else find_train_loop_on_stack()
+        has_begun = hasattr(self._loop, "train_time")  # set after its first agent
+        self.evaluates_the_best = self.trains and has_begun
+        self.is_in_loop = self.trains and self._loop is not None and not has_begun
         self.planned_updates: int | None = None
         self.resumed_at: int | None = None
         self.has_ended = False
@@ -100,7 +101,7 @@ class TrainLoopState:
         """
         opt = self._opt
         if not self.trains:
-            if current_loop() is not None:
+            if self._loop is not None:
                 raise ConfigError(f"-dt {opt['datatype']}: trains nothing; give -dt train, or evaluate by eval_model")
             return
         if opt.get("use_reply") == "model" and not opt.get("train_predict"):
@@ -126,11 +127,11 @@ class TrainLoopState:
 
     def state(self, random: Random) -> dict[str, Any]:
         """The state as numbers, texts and containers; `random` is the agent's own generator."""
-        loop = current_loop()
+        has_trained = self.is_in_loop and hasattr(self._loop, "_total_epochs")  # set after its first batch
         return {
             "random": random_state(random),
             "planned_updates": self.planned_updates,
-            "counters": None if loop is None else json.dumps(_counters(loop)),
+            "counters": json.dumps(_counters(self._loop)) if self._loop and has_trained else None,
         }
 
     def load_state(self, path: str, state: dict[str, Any], *, updates: int) -> None:
@@ -151,9 +152,9 @@ class TrainLoopState:
         loop forgets: whether the best model is saved, and the step of the last validation."""
         if is_primary_worker():
             restore_random_state(state["random"], random)
-        if (loop := current_loop()) is not None and loop.valid_reports:
-            loop.saved = os.path.exists(self._opt["model_file"])
-            loop._last_valid_steps = loop.valid_reports[-1]["train_steps"]
+        if self._loop is not None and (reports := getattr(self._loop, "valid_reports", None)):
+            self._loop.saved = os.path.exists(self._opt["model_file"])
+            self._loop._last_valid_steps = reports[-1]["train_steps"]
 
     def is_over(self, updates: int) -> bool:
         """Whether a resumed run is complete, which ParlAI's loop would notice only after a batch."""

@@ -133,7 +133,7 @@ def test_a_measure_of_classifiers_is_an_error(given):
 
 
 def test_a_default_that_nothing_reads_may_be_given(make_agent):
-    same = {"distillation_weight": 0.5, "hard_negatives_every": 1000, "final_learning_rate": 0.0}
+    same = {"distillation_weight": 0.5, "hard_negatives_every": 500, "final_learning_rate": 0.0}
     assert make_agent("biencoder", **same).ranker
     assert make_agent("biencoder", hard_negatives=2, hard_negatives_every=7, num_epochs=1.0).ranker
 
