@@ -25,14 +25,16 @@ DEEPEST = 100
 _ADDRESS = re.compile(r"([A-Za-z][\w+.-]+):", re.ASCII)  # a single letter is a disk of Windows
 
 
-def checked_count(name: str, value: Any, *, least: int = 1) -> int:
-    """Checks a whole number, Python's or numpy's, of at least `least`. Raises InputError that names it."""
+def checked_count(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
+    """Checks a whole number, Python's or numpy's, from `least` to `most`. Raises InputError that names it."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool) or number < least:
         raise InputError(f"{name} is {shown(value)}; it must be at least {least}, a whole number", argument=name)
+    if most is not None and number > most:
+        raise InputError(f"{name} is too large; it must be at most {most:,}", argument=name)
     return number
 
 

@@ -29,11 +29,17 @@ class PolyencoderError(RuntimeError):
         message: speaks of arguments, in the words of Python.
         argument: the one at fault, if it is one, by the name that the settings of a run, a model or an index have for
             it. A command line adds its flag to the message.
+        where: the file, folder or address at fault, which precedes the message.
+        public: what a server tells its clients, without its paths, addresses and models; None for the message alone
+            if there is a `where`, else nothing is said of it.
     """
 
-    def __init__(self, message: str = "", *, argument: str | None = None) -> None:
-        super().__init__(message)
+    def __init__(
+        self, message: str = "", *, argument: str | None = None, where: object = None, public: str | None = None
+    ) -> None:
+        super().__init__(message if where is None else f"{where}: {message}")
         self.argument = argument
+        self.public = message if public is None and where is not None else public
 
 
 class InputError(PolyencoderError, ValueError):

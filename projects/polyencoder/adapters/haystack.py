@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from polyencoder.adapters.relevance import Relevance, relevance_of
+from polyencoder.adapters.relevance import Relevance, best_documents, relevance_of
 from polyencoder.errors import InputError
 from polyencoder.packages import require
 from polyencoder.ranker import Ranker
@@ -18,7 +18,7 @@ from haystack.utils import Secret  # noqa: E402
 
 @component
 class PolyencoderRanker:
-    """Orders documents for a query; scores are relevances, 0 to 1.
+    """Orders documents for a query; scores are relevances, 0 to 1, or None of empty ones.
 
     Examples:
         >>> PolyencoderRanker("runs/mine", top_k=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
@@ -50,7 +50,7 @@ class PolyencoderRanker:
         top_k = self.top_k if top_k is None else _checked(top_k)
         self.warm_up()
         assert self._relevance is not None
-        found = self._relevance(query, [one.content or "" for one in documents], top_n=top_k)
+        found = best_documents(self._relevance, query, [one.content or "" for one in documents], top_n=top_k)
         return {"documents": [replace(documents[place], score=relevance) for place, relevance in found]}
 
     def to_dict(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from polyencoder.adapters.relevance import Reranker
+from polyencoder.adapters.relevance import Reranker, best_documents
 from polyencoder.packages import require
 
 require("langchain_core", extra="langchain")
@@ -15,7 +15,7 @@ from pydantic import ConfigDict  # noqa: E402
 
 
 class PolyencoderReranker(Reranker, BaseDocumentCompressor):
-    """Orders documents for a query; each gets its `relevance_score` in the metadata.
+    """Orders documents for a query; each gets its `relevance_score` in the metadata, but empty ones, which come last.
 
     Examples:
         >>> PolyencoderReranker(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
@@ -28,10 +28,8 @@ class PolyencoderReranker(Reranker, BaseDocumentCompressor):
     ) -> Sequence[Document]:
         """The best documents, best first: copies, with their relevance, 0 to 1."""
         texts = [document.page_content for document in documents]
-        found = self._relevance(query, texts, top_n=self.top_n)
-        return [
-            documents[place].model_copy(
-                update={"metadata": {**documents[place].metadata, "relevance_score": relevance}}
-            )
-            for place, relevance in found
-        ]
+        best = []
+        for place, relevance in best_documents(self._relevance, query, texts, top_n=self.top_n):
+            score = {} if relevance is None else {"relevance_score": relevance}
+            best.append(documents[place].model_copy(update={"metadata": {**documents[place].metadata, **score}}))
+        return best

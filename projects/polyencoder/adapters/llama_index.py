@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyencoder.adapters.relevance import Reranker
+from polyencoder.adapters.relevance import Reranker, best_documents
 from polyencoder.errors import InputError
 from polyencoder.packages import require
 
@@ -13,7 +13,7 @@ from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle  # 
 
 
 class PolyencoderRerank(Reranker, BaseNodePostprocessor):
-    """Orders nodes for a query, by the text used for embeddings; scores are relevances, 0 to 1.
+    """Orders nodes for a query, by the text used for embeddings; scores are relevances, 0 to 1, or None of empty ones.
 
     Examples:
         >>> PolyencoderRerank(model="runs/mine", top_n=3)  # or a `Ranker`, or "http://127.0.0.1:8000"
@@ -29,5 +29,5 @@ class PolyencoderRerank(Reranker, BaseNodePostprocessor):
         if query_bundle is None:
             raise InputError("no query to order the nodes for")
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
-        found = self._relevance(query_bundle.query_str, texts, top_n=self.top_n)
+        found = best_documents(self._relevance, query_bundle.query_str, texts, top_n=self.top_n)
         return [NodeWithScore(node=nodes[place].node, score=relevance) for place, relevance in found]

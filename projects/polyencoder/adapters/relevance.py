@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +11,11 @@ import requests
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
 
 from polyencoder.calibration.relevance import ranked
+from polyencoder.checks import is_blank
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
 from polyencoder.ranker import Ranker
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,18 @@ def _reason(answer: requests.Response) -> str:
 
 Relevance = InProcess | OfServer
 """Orders documents for a query."""
+
+
+def best_documents(
+    relevance: Relevance, query: str, documents: Sequence[str], *, top_n: int | None
+) -> list[tuple[int, float | None]]:
+    """(place, relevance) of the best documents, best first. Empty ones follow, with None: no model can read them."""
+    places = [place for place, text in enumerate(documents) if not is_blank(text)]
+    if empty := len(documents) - len(places):
+        _log.warning("%d of %d documents are empty: they come last, without a score", empty, len(documents))
+    found = relevance(query, [documents[place] for place in places], top_n=top_n)
+    last = [(place, None) for place, text in enumerate(documents) if is_blank(text)]
+    return [*((places[place], value) for place, value in found), *last][:top_n]
 
 
 def relevance_of(model: Ranker | str, *, api_key: str | None = None, served_model: str | None = None) -> Relevance:

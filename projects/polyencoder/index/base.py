@@ -207,9 +207,10 @@ class Index(ABC):
         """Raises ConfigError for an option that does not apply to this index. An engine's own calls this one first."""
         if options.reads_words and not self.has_words:
             raise ConfigError(
-                f"{self.address}: has no words to search by; an index folder has them with `polyencoder index --words` "
-                "or after `polyencoder update --words`, a table in PostgreSQL with the former",
+                "has no words to search by; an index folder has them with `polyencoder index --words` or after "
+                "`polyencoder update --words`, a table in PostgreSQL with the former",
                 argument="words_only" if options.words_only else "hybrid",
+                where=self.address,
             )
 
     @abstractmethod

@@ -26,6 +26,9 @@ from polyencoder.errors import InputError
 from polyencoder.index.filters import Exactness, Filter, checked_filter
 from polyencoder.index.hits import TOP_K
 
+MAX_COUNT = (1 << 31) - 1
+"""Of whole numbers that engines take."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShortlistOptions:
@@ -46,7 +49,7 @@ class ShortlistOptions:
     def __post_init__(self) -> None:
         for name in ("top_k", "list_length", "effort"):
             if (count := getattr(self, name)) is not None:
-                checked_count(name, count)
+                checked_count(name, count, most=MAX_COUNT)
         if self.exactness is not None:
             check_choice("exactness", self.exactness, get_args(Exactness))
         if self.tolerance is not None and not (isinstance(self.tolerance, (int, float)) and self.tolerance >= 0):

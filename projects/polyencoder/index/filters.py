@@ -18,6 +18,9 @@ Exactness = Literal["exact", "certified", "approximate"]
 Filter = Mapping[str, Any]
 """Metadata fields and the value that each must have, or a list have in it; a list of values means any of them."""
 
+MAX_FIELDS = 100
+"""Metadata fields of a filter: databases limit how deep a condition is."""
+
 Kind = Literal["text", "number", "boolean", "object"]
 """Of a value; values of different kinds are never equal, and no filter asks for objects."""
 
@@ -32,6 +35,8 @@ def checked_filter(filter: Filter | None) -> dict[str, list[Any]]:
         raise InputError(
             f"filter is {filter!r:.60}; it must be a dict, such as {{'lang': 'en', 'n': [1, 2]}}", argument="filter"
         )
+    if filter is not None and len(filter) > MAX_FIELDS:
+        raise InputError(f"filter has {len(filter):,} fields; it must have at most {MAX_FIELDS}", argument="filter")
     wanted: dict[str, list[Any]] = {}
     for key, options in (filter or {}).items():
         if not isinstance(key, str):

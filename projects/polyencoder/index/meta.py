@@ -60,8 +60,8 @@ class Fingerprints(NamedTuple):
         if ours == theirs and given.model != self.model:  # of int8 graphs and their model
             if own == others:
                 raise CheckpointError(
-                    f"{where}: made by int8 graphs that another version of polyencoder exported, whose vectors differ: "
-                    f"{remedy}"
+                    f"made by int8 graphs that another version of polyencoder exported, whose vectors differ: {remedy}",
+                    where=where,
                 )
             graphs = "int8 graphs" if others else "the float32 model"
             raise CheckpointError(
@@ -74,7 +74,8 @@ class Fingerprints(NamedTuple):
             other = "weights, reduction or tokenizer"
         raise CheckpointError(
             f"{where}: made by another model{maker} (fingerprint {self.model}); this one has another "
-            f"{other} (fingerprint {given.model}): load that model, or {remedy}"
+            f"{other} (fingerprint {given.model}): load that model, or {remedy}",
+            public="the index was made by another model than this server's",
         )
 
 

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import check_choice, checked_count, checked_text
 from polyencoder.errors import ConfigError
-from polyencoder.index.certificate import ShortlistOptions
+from polyencoder.index.certificate import MAX_COUNT, ShortlistOptions
 from polyencoder.index.diversity import checked_diversity
 from polyencoder.index.filters import Exactness, Filter
 from polyencoder.settings.fields import Parlai
@@ -72,7 +72,7 @@ class SearchOptions(ShortlistOptions):
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
         if self.group_size is not None:
-            checked_count("group_size", self.group_size)
+            checked_count("group_size", self.group_size, most=MAX_COUNT)
             if self.group_by is None:
                 raise ConfigError(
                     "group_size is read only with group_by: give that too, or leave it out", argument="group_size"

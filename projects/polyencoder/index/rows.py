@@ -160,12 +160,15 @@ class RowIndex(Index):
         super().check(options)
         if options.dtype != "float32":
             raise ConfigError(
-                f"{self.address}: dtype is for scans of index folders; {self.engine} has only float32", argument="dtype"
+                f"dtype is for scans of index folders; {self.engine} has only float32",
+                argument="dtype",
+                where=self.address,
             )
         if options.effort is not None and not self.takes_effort:
             raise ConfigError(
-                f"{self.address}: effort is for FAISS, and for hnsw and ivf-flat in PostgreSQL; give list_length",
+                "effort is for FAISS, and for hnsw and ivf-flat in PostgreSQL; give list_length",
                 argument="effort",
+                where=self.address,
             )
 
     # Changing
@@ -307,12 +310,12 @@ def to_write(
 
 def missing(id_: str, *, where: str) -> InputError:
     """The error for an unknown id."""
-    return InputError(f"{where}: no candidate has the id {id_!r}")
+    return InputError(f"no candidate has the id {id_!r}", where=where)
 
 
 def encoded(texts: list[str], ranker: TextRanker | None, *, where: str) -> Array:
     """Encodes texts to float32 [n, dim]. InputError without a model, or for numbers that are not finite."""
     if ranker is None:
-        raise InputError(f"{where}: was opened without its model, which encodes new texts; open it with a Ranker")
+        raise InputError("was opened without its model, which encodes new texts; open it with a Ranker", where=where)
     vectors = encode_candidates(separable(ranker), ranker.text, texts, remember=False)
     return quantize(vectors, "float32", texts=texts)[0].numpy()

@@ -85,7 +85,7 @@ class FolderIndex:
         self._database.read(self._opened)
 
     def changing(self) -> NoReturn:
-        raise ConfigError(f"{self.folder}: an index is changed where torch is installed, by `polyencoder update`")
+        raise ConfigError("an index is changed where torch is installed, by `polyencoder update`", where=self.folder)
 
     def check(self, options: ShortlistOptions) -> None:
         """Checks the settings of searches.

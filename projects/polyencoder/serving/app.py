@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio.to_thread
 from fastapi import FastAPI
@@ -15,7 +16,7 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.serving import candidates, chat, embeddings, feedback, health, page, rerank, search, select
 from polyencoder.serving.access import Access
 from polyencoder.serving.metrics import Counted
-from polyencoder.serving.problems import handle_problems
+from polyencoder.serving.problems import Problem, handle_problems
 from polyencoder.serving.request_limits import RequestLimits
 from polyencoder.serving.service import Service
 
@@ -44,7 +45,11 @@ def create_app(service: Service) -> ASGIApp:
             yield
         await anyio.to_thread.run_sync(service.close)
 
-    app = add_routes(FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None))
+    errors: dict[int | str, dict[str, Any]] = {
+        "4XX": {"model": Problem, "description": "The request is wrong."},
+        "5XX": {"model": Problem, "description": "The server cannot answer now."},
+    }
+    app = add_routes(FastAPI(title="polyencoder", lifespan=lifespan, redoc_url=None, responses=errors))
     app.state.service = service
     given = service.config.feedback
     app.state.feedback = None if given is None else feedback.Feedback(Path(given))

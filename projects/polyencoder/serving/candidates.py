@@ -27,13 +27,15 @@ class NewCandidate(KnownFields):
 class PutRequest(KnownFields, Body):
     """Candidates to add, or to replace those with their ids."""
 
-    candidates: list[NewCandidate] = Field(description="An id that the index has is replaced.")
+    candidates: Annotated[list[NewCandidate], Field(fail_fast=True)] = Field(
+        description="An id that the index has is replaced."
+    )
 
 
 class DeleteRequest(KnownFields, Body):
     """Candidates to remove."""
 
-    ids: list[str] = Field(description="Unknown ones are no error.")
+    ids: Annotated[list[str], Field(fail_fast=True)] = Field(description="Unknown ones are no error.")
 
 
 class Changed(BaseModel):

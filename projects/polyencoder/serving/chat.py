@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import Field, field_validator
 
-from polyencoder.serving.messages import Message, turns_of
+from polyencoder.serving.messages import Message, Messages, turns_of
 from polyencoder.serving.search import SearchParameters, SearchResponse, search_fields
 from polyencoder.serving.service import Serving
 
@@ -17,7 +17,7 @@ _NO_ANSWER = "I have no good answer to that."
 class ChatRequest(SearchParameters):
     """A dialogue and the settings of the search for its reply. The server stores nothing."""
 
-    messages: list[Message] = Field(description="The whole dialogue, the user's last message last.")
+    messages: Messages = Field(description="The whole dialogue, the user's last message last.")
 
     @field_validator("messages")
     @classmethod

@@ -30,8 +30,10 @@ class Limits(Settings):
 
     concurrent: Annotated[Count, Parameter(name="--max-concurrent")] = 256
     """Maximum concurrent requests; one more is answered 429, with the seconds to wait in Retry-After."""
-    connections: Annotated[Count, Parameter(parse=False)] = 1024
-    """Maximum open connections; a request on one more is answered 503."""
+    values: Annotated[Count, Parameter(parse=False)] = 50_000
+    """Maximum values in the JSON of a request; more are answered 413."""
+    filter_values: Annotated[Count, Parameter(parse=False)] = 1000
+    """Maximum values of a filter; more are answered 422."""
     bytes: Annotated[Count, Parameter(name="--max-bytes")] = 8 << 20
     """Maximum bytes of a request; more are answered 413."""
     documents: Annotated[Count, Parameter(name="--max-documents")] = 1000
@@ -49,7 +51,7 @@ class Limits(Settings):
     seconds: Annotated[Positive, Parameter(name="--timeout")] = 30.0
     """Seconds after which a request is given up and answered 504."""
     read_seconds: Annotated[Positive, Parameter(parse=False)] = 10.0
-    """Seconds for the body of a request; a slower one is answered 408. A proxy should limit slow headers."""
+    """Seconds for the body of a request; a slower one is answered 408."""
     drain_seconds: Positive = 30.0
     """Seconds to finish open requests after SIGTERM."""
 

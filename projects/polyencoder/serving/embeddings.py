@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter
@@ -13,18 +13,19 @@ from pydantic import BaseModel, Field, field_validator
 from polyencoder.errors import InputError
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import CANDIDATE, CONTEXT, Array, candidate, context
-from polyencoder.serving.messages import Body, Usage
+from polyencoder.serving.messages import Body, KnownFields, Usage
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving
 
 router = APIRouter(tags=["embeddings"])
 
 
-class EmbeddingsRequest(Body):
+class EmbeddingsRequest(KnownFields, Body):
     """`input` is text; lists of token ids, which OpenAI also accepts, are refused, as vocabularies differ."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    input: str | list[str] = Field(description="One text or several.")
+    user: str | None = Field(None, description="Ignored.")
+    input: str | Annotated[list[str], Field(fail_fast=True)] = Field(description="One text or several.")
     input_type: Literal["query", "document", "search_query", "search_document"] = Field(
         "document", description="Whether a text is a context or a candidate; the last two are Cohere's names."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -74,6 +74,14 @@ class Engine:
         if len(values) > self.limits.documents:
             raise InputError(
                 f"{name} has {len(values):,} texts; it must have at most {self.limits.documents:,}", argument=name
+            )
+
+    def check_filter(self, filter: Mapping[str, Any] | None) -> None:
+        """Raises InputError above the limit of a filter's values."""
+        count = sum(len(value) if isinstance(value, list) else 1 for value in (filter or {}).values())
+        if count > self.limits.filter_values:
+            raise InputError(
+                f"filter has {count:,} values; it must have at most {self.limits.filter_values:,}", argument="filter"
             )
 
     def text(self, value: str, *, name: str) -> str:

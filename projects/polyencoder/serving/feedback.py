@@ -16,7 +16,7 @@ from pydantic import Field
 
 from polyencoder.data.layouts import Columns, pair_of
 from polyencoder.errors import ConfigError, PolyencoderError
-from polyencoder.serving.messages import Body, KnownFields, Message, turns_of
+from polyencoder.serving.messages import Body, KnownFields, Messages, turns_of
 from polyencoder.serving.service import Serving
 
 router = APIRouter(tags=["chat"])
@@ -62,7 +62,8 @@ class Feedback:
         try:
             self._append(self._good if good else self._rejected, line.encode())
         except OSError as error:
-            raise PolyencoderError(f"feedback cannot be written ({error.strerror or error})") from None
+            why = f"feedback cannot be written ({error.strerror or type(error).__name__})"
+            raise PolyencoderError(why, public=why) from None
 
     def _append(self, path: Path, data: bytes) -> None:
         with open(path, "ab", buffering=0) as file, self._lock:  # closing writes nothing more
@@ -87,7 +88,7 @@ def _feedback(request: Request) -> Feedback:
 class FeedbackRequest(KnownFields, Body):
     """A dialogue, a reply to it, and whether the reply is good."""
 
-    messages: list[Message] = Field(min_length=1, description="The dialogue, oldest first.")
+    messages: Messages = Field(description="The dialogue, oldest first.")
     response: str = Field(description="The reply that is rated.")
     candidates: list[str] = Field([], description="The candidates that the reply was chosen from.")
     good: bool = Field(description="Whether the reply is good.")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
 from fastapi import APIRouter, HTTPException, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from polyencoder.errors import PolyencoderError
@@ -15,6 +16,7 @@ from polyencoder.serving.service import Service, Serving
 
 router = APIRouter(tags=["health"])
 
+_log = logging.getLogger(__name__)
 _STARTED = int(time.time())
 _SHOWN_LIMITS = ("bytes", "documents", "characters", "tokens", "top_k", "concurrent", "seconds")
 
@@ -38,7 +40,8 @@ async def ready(service: Serving) -> Response:
     try:
         await service.check_index()
     except PolyencoderError as error:
-        return JSONResponse({"status": "no index", "reason": for_clients(error, service)}, 503)
+        _log.error("/ready: %s", error)
+        return JSONResponse({"status": "no index", "reason": for_clients(error)}, 503)
     return JSONResponse({"status": "ready"})
 
 
@@ -83,7 +86,7 @@ def _model(service: Service) -> dict[str, Any]:
     return {"id": service.name, "object": "model", "created": _STARTED, "owned_by": "polyencoder"}
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: Serving) -> Response:
     """Metrics for Prometheus."""
     return Response(service.metrics.exposition(), media_type=CONTENT_TYPE_LATEST)

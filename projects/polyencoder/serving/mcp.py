@@ -65,7 +65,7 @@ def mcp_server(service: Service) -> Server[Any]:
         try:
             answer = await operation.run(request, service)
         except PolyencoderError as error:
-            return _failed(for_clients(error, service))
+            return _failed(for_clients(error))
         content = answer.model_dump(mode="json", exclude_none=True)
         text = TextContent(type="text", text=json.dumps(content, ensure_ascii=False))
         return CallToolResult(content=[text], structured_content=content)

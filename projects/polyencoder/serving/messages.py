@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
+import docstring_parser
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from polyencoder.checks import json_problem
@@ -26,12 +28,21 @@ Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_truth)]
 """A number from 0 to 1."""
 
 
+MAX_MESSAGES = 1000
+"""Of a dialogue, and parts of a message."""
+
+
 class Body(BaseModel):
     """A request body; checks that its texts can be encoded and its nesting is not too deep."""
 
     @model_validator(mode="before")
     @classmethod
     def _can_be_kept(cls, value: Any) -> Any:
+        for name in ("messages", "query") if isinstance(value, dict) else ():
+            if isinstance(messages := value.get(name), list) and len(messages) > MAX_MESSAGES:
+                raise InputError(
+                    f"{name} has {len(messages):,} messages; it must have at most {MAX_MESSAGES:,}", argument=name
+                )
         if found := json_problem(value):
             place, problem = found
             raise InputError(f"{place}: {problem}" if place else problem, argument=place or None)
@@ -53,6 +64,21 @@ class KnownFields(BaseModel):
         return value
 
 
+def fields_of(cls: type, *, without: Sequence[str] = ()) -> dict[str, Any]:
+    """The fields of a dataclass or NamedTuple for `pydantic.create_model`; their docstrings describe them."""
+    hints = get_type_hints(cls)
+    words = {one.arg_name: one.description for one in docstring_parser.parse_from_object(cls).params}
+    if dataclasses.is_dataclass(cls):
+        defaults = {one.name: one.default for one in dataclasses.fields(cls)}
+    else:
+        defaults = dict.fromkeys(cls._fields, ...) | cls._field_defaults  # type: ignore[attr-defined]
+    return {
+        name: (hints[name], Field(default, description=" ".join((words.get(name) or "").split()) or None))
+        for name, default in defaults.items()
+        if name not in without
+    }
+
+
 class TextPart(BaseModel):
     """A part of a message, as OpenAI's clients may send."""
 
@@ -66,7 +92,7 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"] = Field(
         description="Messages of `system` and `developer` are lines of the persona, those of tools are not read."
     )
-    content: str | list[TextPart] = Field(
+    content: str | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(
         description="A text, or the parts of one, `{type: text, text}`; a message that only calls tools needs none."
     )
     tool_calls: list[dict[str, Any]] | None = Field(None, description="Not read.")
@@ -77,6 +103,10 @@ class Message(BaseModel):
     def _without_what_tools_say(cls, value: Any) -> Any:
         """Calls have no text, and of Cohere's clients their answers are documents."""
         return {**value, "content": ""} if isinstance(value, dict) and is_of_tools(value) else value
+
+
+Messages = Annotated[list[Message], Field(max_length=MAX_MESSAGES, fail_fast=True)]
+"""A dialogue, oldest message first."""
 
 
 def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str]:
@@ -96,8 +126,8 @@ def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str
 class Asked(Body):
     """A request with a context."""
 
-    query: str | list[Message] | None = Field(None, description="A text, or the messages of a chat, oldest first.")
-    messages: list[Message] | None = Field(None, description="Instead of `query`.")
+    query: str | Messages | None = Field(None, description="A text, or the messages of a chat, oldest first.")
+    messages: Messages | None = Field(None, description="Instead of `query`.")
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Asked:

@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, first_line
-from polyencoder.index.folder.files import IndexBusy
-from polyencoder.serving.service import Service
+from polyencoder.index.folder.files import IndexBusy, NotWritten
 
-_STATUS = {IndexBusy: 503, InputError: 422, ConfigError: 422}
+
+class Details(BaseModel):
+    """As OpenAI's clients read them."""
+
+    message: str = Field(description="What is wrong.")
+    type: str = Field(description="invalid_request_error or server_error.")
+    param: str | None = Field(description="The field that is wrong, if there is one.")
+    code: int = Field(description="The status.")
+
+
+class Problem(BaseModel):
+    """Any error."""
+
+    message: str = Field(description="What is wrong, and what to do.")
+    error: Details
+
+
+_STATUS = {IndexBusy: 503, NotWritten: 507, InputError: 422, ConfigError: 422}
 _log = logging.getLogger(__name__)
 
 
@@ -26,24 +41,21 @@ def problem(
 ) -> JSONResponse:
     """An error answer; `param` names the field of the request."""
     kind = "invalid_request_error" if status < 500 else "server_error"
+    message, param = _encodable(message), None if param is None else _encodable(param)
     error = {"message": message, "type": kind, "param": param, "code": status}
     return JSONResponse({"message": message, "error": error}, status, headers=dict(headers or {}))
 
 
-def for_clients(error: PolyencoderError, service: Service) -> str:
-    """The message without internals of the server: the index's address and the database driver's text."""
-    message, index = str(error), service.index
-    if index is not None:
-        message = message.removeprefix(f"{index.address}: ")
-    addresses = [] if index is None else index.addresses
-    for number, names in enumerate(zip_longest(service.config.index, addresses), start=1):
-        for name in names:
-            if message.startswith(f"{name}: "):
-                shown = f"index {number}: " if len(addresses) > 1 else ""
-                message = shown + message.removeprefix(f"{name}: ")
-    if index is not None and index.remote and message != str(error) and not isinstance(error, InputError):
-        message = re.sub(r" \(.*\)", "", message, flags=re.DOTALL)  # the driver's text contains hosts and users
-    return message
+def _encodable(text: str) -> str:
+    """A text with escapes in place of lone surrogates, which names in JSON may have and answers cannot."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def for_clients(error: PolyencoderError) -> str:
+    """What clients are told of an error: its message for them, or its own if it is about their request."""
+    if error.public is not None:
+        return error.public
+    return str(error) if isinstance(error, InputError | ConfigError) else "this fails now; the server's log says why"
 
 
 def invalid_body(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str, str | None]:
@@ -102,7 +114,7 @@ def handle_problems(app: FastAPI) -> None:
 
     async def ours(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, PolyencoderError)
-        message = for_clients(error, request.app.state.service)
+        message = for_clients(error)
         for kind, status in _STATUS.items():
             if isinstance(error, kind):
                 return problem(status, message, param=error.argument)

@@ -39,7 +39,8 @@ class SharedCall(Generic[T]):
         try:
             return await asyncio.wait_for(asyncio.wrap_future(self._result), self._due - time.monotonic())
         except asyncio.TimeoutError:
-            raise PolyencoderError(f"the index has not answered within {self._seconds:g} seconds") from None
+            late = f"the index has not answered within {self._seconds:g} seconds"
+            raise PolyencoderError(late, public=late) from None
 
     def _run(self, result: Future[T]) -> None:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from polyencoder.calibration.relevance import ranked
 from polyencoder.serving.engine import Engine
 from polyencoder.serving.forward import Array, candidate, context, pair
-from polyencoder.serving.messages import Answer, Asked, Count, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields
 from polyencoder.serving.model_thread import Job, WorkItem
 from polyencoder.serving.service import Serving
 
@@ -27,11 +27,13 @@ class Document(BaseModel):
     text: str = Field(description="What is ranked.")
 
 
-class RerankRequest(Asked):
-    """Fields of these contracts that this server does not use, such as `max_chunks_per_doc`, are ignored."""
+class RerankRequest(KnownFields, Asked):
+    """A context and the documents to rank. An unknown field is an error."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    documents: list[str | Document] = Field(description="Texts, or objects with `text`.")
+    documents: Annotated[list[str | Document], Field(fail_fast=True)] = Field(
+        description="Texts, or objects with `text`."
+    )
     top_n: Count | None = Field(None, description="Only the best n (all).")
     return_documents: bool = Field(False, description="Whether results contain their documents.")
 
@@ -69,6 +71,7 @@ async def rerank_v2(request: RerankRequest, service: Serving) -> RerankResponse:
 
 
 async def _rerank(request: RerankRequest, service: Serving, *, version: str, documents: bool) -> RerankResponse:
+    service.engine.check_count(request.documents, name="documents")
     objects = [Document(text=one) if isinstance(one, str) else one for one in request.documents]
     order, tokens = await rank(service.engine, request.turns, [one.text for one in objects], top_n=request.top_n)
     return RerankResponse(

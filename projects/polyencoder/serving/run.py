@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import threading
@@ -20,6 +21,7 @@ from uvicorn.supervisors import Multiprocess
 from polyencoder.errors import ConfigError
 from polyencoder.serving.app import create_app
 from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.header_limit import HeaderLimit
 from polyencoder.serving.metrics import SHARED
 from polyencoder.serving.service import Service
 from polyencoder.storage.temporary import TemporaryFolder
@@ -42,6 +44,8 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
     """
     if config.mcp == "stdio":
         return _serve_stdio(config)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # idle connections are open files, too
     with TemporaryFolder() as folder:
         service = Service.load(config)
         app = create_app(service)
@@ -77,8 +81,7 @@ def uvicorn_config(config: ServerConfig, create: Callable[[], ASGIApp]) -> uvico
         create,
         factory=True,
         workers=config.workers,
-        limit_concurrency=config.limits.connections,
-        http="h11",
+        http=HeaderLimit,
         ws="none",
         log_level="warning",
         access_log=False,

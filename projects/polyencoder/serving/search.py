@@ -4,74 +4,56 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import ConfigDict, Field, create_model
 
 from polyencoder.errors import InputError
-from polyencoder.index.filters import Exactness
-from polyencoder.index.hits import Found, Hit
+from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.forward import context
-from polyencoder.serving.messages import Answer, Asked, Body, Count, KnownFields, Share, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, Share, answer_fields, fields_of
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
 
 router = APIRouter(tags=["search"])
 
 
-class SearchParameters(KnownFields, Body):
+_options: Any = create_model(
+    "SearchFields",
+    __base__=(KnownFields, Body),
+    **fields_of(SearchOptions, without=("tolerance", "dtype")),  # of scans and of codes, for experiments
+)
+_hit: Any = create_model("HitFields", **fields_of(Hit, without=("missing",)))
+
+
+class SearchParameters(_options):  # the fields of `SearchOptions`, made above
     """The settings of a search, as in `polyencoder search`. An unknown field is an error."""
 
+    model_config = ConfigDict(strict=True)  # true is not 1
+
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    top_k: Count = Field(10, description="How many results; at most the server's limit.")
-    filter: dict[str, Any] | None = Field(
-        None,
-        description="Fields of the metadata and the value of each, or in each list; a list means any of its values. A "
-        "text never equals a number.",
-    )
-    exactness: Exactness | None = Field(None, description="At least this (the fastest that the index has).")
-    effort: Count | None = Field(
-        None, description="Of FAISS: ef_search of hnsw, nprobe of ivf (as the index was built)."
-    )
-    list_length: Count | None = Field(None, description="Candidates that each vector of the context proposes.")
-    diversity: Share | None = Field(None, description="More leaves out more candidates that resemble better ones.")
-    group_by: str | None = Field(None, description="A field of the metadata: few results for each of its values.")
-    group_size: Count | None = Field(None, description="Results for each value (1).")
-    hybrid: bool = Field(False, description="Also search by words, in an index that has them.")
-    words_only: bool = Field(False, description="Search by words alone; the server's `min_probability` does not apply.")
     min_probability: Share | Literal["auto"] | None = Field(
         None, description="Leave out less probable results (the server's); the model must be calibrated."
     )
     keep_turns: bool = Field(False, description="Also return candidates that equal a turn of the context.")
 
-
-_OPTIONS = {one.name for one in fields(SearchOptions)}
+    @property
+    def options(self) -> SearchOptions:
+        """The options of the search. Raises InputError or ConfigError for those that cannot be."""
+        return SearchOptions(**self.model_dump(include={*_options.model_fields}))
 
 
 class SearchRequest(Asked, SearchParameters):
     """A context and the settings of its search."""
 
 
-class SearchResult(BaseModel):
+class SearchResult(_hit):  # the fields of `Hit`, made above
     """A candidate that was found."""
 
-    id: str
-    text: str
-    metadata: dict[str, Any] | None = Field(default=None, description="Of the candidate, if it has any.")
-    score: float = Field(description="The model's score, without a unit.")
-    rerank_score: float | None = Field(default=None, description="The score that reranking orders by.")
-    probability: float | None = Field(default=None, description="0 to 1; of a calibrated model.")
-    considered: int | None = Field(
-        default=None, description="With diversity or groups: how many they were chosen from."
-    )
-    word_score: float | None = Field(default=None, description="BM25, if words found it.")
-    fused_score: float | None = Field(default=None, description="The value that a hybrid search orders by.")
-    found: Found = Field(description="Whether a better candidate may have been missed.")
-    part: int | None = Field(default=None, description="The number of its index, if there are several.")
+    metadata: dict[str, Any] | None = Field(None, description="Of the candidate, if it has any.")
 
 
 class SearchResponse(Answer):
@@ -93,9 +75,14 @@ async def search_fields(
     service: Service, turns: Sequence[str], request: SearchParameters, *, kind: str, name: str
 ) -> tuple[list[Hit], dict[str, Any]]:
     """The hits of a request, and the fields of its `SearchResponse`."""
-    options = SearchOptions(**request.model_dump(include=_OPTIONS))
+    service.engine.check_filter(request.filter)  # before the options read it
     hits, tokens, milliseconds = await find_hits(
-        service, turns, options, min_probability=request.min_probability, keep_turns=request.keep_turns, name=name
+        service,
+        turns,
+        request.options,
+        min_probability=request.min_probability,
+        keep_turns=request.keep_turns,
+        name=name,
     )
     shared = answer_fields(kind, model=service.name, tokens=tokens)
     missing = hits[0].missing if hits else () if service.index is None else service.index.missing

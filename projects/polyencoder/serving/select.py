@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
@@ -24,7 +24,7 @@ class SelectRequest(KnownFields, Asked):
     """A conversation and the options to choose from. An unknown field is an error."""
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    options: list[Given] = Field(
+    options: Annotated[list[Given], Field(fail_fast=True)] = Field(
         description="Texts, or tools: OpenAI's `{type: function, function: {name, description, parameters}}` or MCP's "
         "`{name, description, inputSchema}`."
     )
@@ -61,7 +61,7 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
         raise not_calibrated()
     engine.check_count(request.options, name="options")  # before what takes long for a million
     least = least_probability(calibration, request.min_probability, of=engine.ranker)
-    options = read_options(request.options)
+    options = await engine.tokenized(lambda: read_options(request.options))
     texts = engine.texts([one.text for one in options], name="options")
     scores, tokens = await score(engine, engine.turns(request.turns), texts, name="options")
     found = selection(options, scores, calibration, top_k=request.top_k, least=least)

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from polyencoder.adapters.relevance import OfServer, relevance_of
+from polyencoder.adapters.relevance import OfServer, best_documents, relevance_of
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits, ServerConfig
@@ -94,6 +94,35 @@ def test_haystack(model, expected, monkeypatch):
     else:
         with pytest.raises(InputError, match="save it"):
             pipeline.dumps()
+
+
+def test_empty_documents_come_last_without_a_score_and_with_one_warning(model, expected, caplog):
+    """One empty page of an index does not fail each question that finds it."""
+    relevance = relevance_of(model[0], **model[1])
+    texts = ["", *TEXTS[:2], " \n", *TEXTS[2:]]
+    found = best_documents(relevance, QUERY, texts, top_n=None)
+    assert [(texts[place], value) for place, value in found] == [*expected, ("", None), (" \n", None)]
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == ["2 of 6 documents are empty"]
+    assert best_documents(relevance, QUERY, texts, top_n=1) == found[:1]
+    assert best_documents(relevance, QUERY, [" "], top_n=3) == [(0, None)]
+
+
+def test_each_adapter_takes_empty_documents(ranker, expected):
+    documents = pytest.importorskip("langchain_core.documents")
+    schema = pytest.importorskip("llama_index.core.schema")
+    haystack = pytest.importorskip("haystack")
+    from polyencoder.adapters.haystack import PolyencoderRanker
+    from polyencoder.adapters.langchain import PolyencoderReranker
+    from polyencoder.adapters.llama_index import PolyencoderRerank
+
+    pages = [documents.Document(page_content=text) for text in ("", *TEXTS)]
+    last = PolyencoderReranker(model=ranker).compress_documents(pages, QUERY)[-1]
+    assert (last.page_content, last.metadata) == ("", {})
+    nodes = [schema.NodeWithScore(node=schema.TextNode(text=text), score=0.5) for text in ("", *TEXTS)]
+    last = PolyencoderRerank(model=ranker).postprocess_nodes(nodes, query_str=QUERY)[-1]
+    assert (last.node.get_content(), last.score) == ("", None)
+    last = PolyencoderRanker(ranker).run(QUERY, [haystack.Document(content=text) for text in (None, *TEXTS)])
+    assert [(one.content, one.score) for one in last["documents"]] == [*expected, (None, None)]
 
 
 @pytest.mark.parametrize("top_n", [0, -1])

@@ -3,12 +3,45 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 
-@pytest.mark.parametrize("field", ["top_k", "diversity"])
-def test_limits_are_in_the_description(shared, field):
-    schema = shared.get("/openapi.json").json()["components"]["schemas"]["SearchRequest"]["properties"][field]
-    assert [one["minimum"] for one in schema.get("anyOf", [schema]) if "minimum" in one]
+def test_a_body_that_is_wrong_is_described_as_it_is_answered(shared):
+    description = shared.get("/openapi.json").json()
+    errors = description["paths"]["/v1/search"]["post"]["responses"]
+    assert errors.keys() == {"200", "4XX", "5XX"}
+    reference = errors["4XX"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    answer = shared.post("/v1/search", json={}).json()
+    assert answer.keys() == description["components"]["schemas"][reference]["properties"].keys()
+    assert description["paths"]["/metrics"]["get"]["responses"]["200"]["content"].keys() == {"text/plain"}
+
+
+@pytest.mark.slow
+def test_no_request_that_a_machine_invents_is_the_servers_fault(shared):
+    """Of those that the description allows, and of those that it does not."""
+    schemathesis = pytest.importorskip("schemathesis", reason="no schemathesis: pip install schemathesis")
+    from schemathesis import checks, specs
+
+    schema = schemathesis.openapi.from_url(f"{shared.base_url}/openapi.json")
+    tried = []
+    for operation in schema.get_all_operations():
+        tried.append(operation.ok().path)
+
+        @settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @given(case=operation.ok().as_strategy())
+        def call(case):
+            case.call_and_validate(
+                headers={"Host": "localhost"},
+                checks=[
+                    checks.not_a_server_error,
+                    specs.openapi.checks.status_code_conformance,
+                    specs.openapi.checks.content_type_conformance,
+                    specs.openapi.checks.response_schema_conformance,
+                ],
+            )
+
+        call()
+    assert len(tried) > 12
 
 
 def test_each_field_of_a_request_is_explained(shared):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -121,7 +122,10 @@ def test_an_index_without_candidates_finds_nothing_and_can_be_filled(serve):
     client = serve("bi", no_answer="nothing .")
     assert delete(client, *(one.id for one in REPLIES)).json() == {"candidates": 0}
     assert found(client) == {}
-    assert client.post("/v1/chat", json={"message": "hello"}).json()["reply"] == "nothing ."
+    assert (
+        client.post("/v1/chat", json={"messages": [{"role": "user", "content": "hello"}]}).json()["reply"]
+        == "nothing ."
+    )
     assert put(client, NEW) == 1
     assert found(client).keys() == {"new"}
 
@@ -228,3 +232,18 @@ def test_an_index_that_another_process_keeps_is_answered_503_and_searched_as_eve
         assert str(client.service.index.folder) not in answer.text
         assert len(found(client)) == len(REPLIES)
     assert put(client, NEW) == len(REPLIES) + 1
+
+
+def test_a_full_disk_is_said_as_such_and_nothing_is_changed(serve):
+    client = serve("bi")
+    before = found(client)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        answer = client.put("/v1/candidates", json={"candidates": [NEW]})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert answer.status_code == 507, answer.text
+    assert "the index cannot be written" in answer.json()["message"]
+    assert found(client) == before
+    assert put(client, NEW) == len(before) + 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import socket
 import threading
 import time
@@ -14,6 +16,9 @@ import pytest
 from polyencoder.errors import ConfigError
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits, ServerConfig
+from polyencoder.serving.engine import Engine
+from polyencoder.serving.header_limit import HeaderLimit
+from polyencoder.serving.request_limits import has_more_values
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import SECONDS, running
 
@@ -182,7 +187,7 @@ def test_a_body_that_is_announced_too_large_is_refused_before_it_comes(serve):
 
 
 def test_clients_that_send_no_headers_or_take_no_answer_hold_no_place(serve):
-    """They hold a connection of `Limits.connections`; a proxy closes those."""
+    """They hold a connection."""
     client = serve("bi", records=None, limits=Limits(concurrent=1, seconds=2))
     with contextlib.ExitStack() as stack:
         silent, half, blank = (stack.enter_context(connected(client)) for _ in range(3))
@@ -200,6 +205,79 @@ def test_clients_that_send_no_headers_or_take_no_answer_hold_no_place(serve):
         fine(client)
         silent.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b" 200 " in silent.recv(1 << 16).partition(b"\r\n")[0]
+
+
+def test_a_header_takes_no_longer_than_its_time_and_connections_are_not_counted(serve, monkeypatch):
+    monkeypatch.setattr(HeaderLimit, "seconds", 3.0)
+    client = serve("bi", records=None)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(connected(client)) for _ in range(1100)]
+        for connection in silent[1:]:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
+        assert client.get("/health").status_code == 200
+        fine(client)
+        for _ in range(5):  # more of a header does not prolong its time
+            time.sleep(0.5)
+            with contextlib.suppress(ConnectionError):
+                silent[-1].sendall(b"a")
+        assert all(closed(connection) for connection in silent)
+    with connected(client) as patient:  # a header that came in time has no limit, nor has the next one's wait
+        patient.sendall(post("/v1/rerank", json.dumps(ASKED).encode()))
+        assert b" 200 " in patient.recv(1 << 16).partition(b"\r\n")[0]
+        patient.sendall(b"GET /health HTTP/1.1\r\nHost: loc")
+        assert closed(patient)
+
+
+@pytest.fixture
+def longest(monkeypatch):
+    """The processor time of the longest steps of the event loop and of the tokenizer's thread, by name."""
+    taken = {"loop": 0.0, "tokenizer": 0.0}
+
+    def timed(name, call):
+        start = time.thread_time()
+        try:
+            return call()
+        finally:
+            taken[name] = max(taken[name], time.thread_time() - start)
+
+    run, tokenized = asyncio.events.Handle._run, Engine.tokenized
+    monkeypatch.setattr(asyncio.events.Handle, "_run", lambda self: timed("loop", lambda: run(self)))
+    monkeypatch.setattr(Engine, "tokenized", lambda self, call: tokenized(self, lambda: timed("tokenizer", call)))
+    return taken
+
+
+def tools(count: int, parameters: int) -> list[dict]:
+    schema = {"properties": {f"p{n}": {"type": "string", "description": "x y z"} for n in range(parameters)}}
+    return [{"name": f"t{n}", "description": "d", "inputSchema": schema} for n in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status"),
+    [
+        ("search", {"query": "a", "filter": {"lang": list(range(900_000))}}, 413),
+        ("search", {"query": "a", "filter": {"lang": [f"text {n}" for n in range(400_000)]}}, 413),
+        ("search", {"query": "a", "filter": {"lang": list(range(45_000))}}, 422),
+        ("search", {"query": "a", "filter": {"lang": [f"text {n}" for n in range(1000)]}}, 200),
+        ("search", {"query": "a", "filter": {str(n): n for n in range(990)}}, 422),
+        ("search", {"messages": [{"role": "user", "content": "hello"}] * 100_000}, 413),
+        ("search", {"messages": [{"role": "user", "content": "hello"}] * 16_000}, 422),
+        ("chat", {"messages": [{"role": "user", "content": "hello"}] * 1000}, 200),
+        ("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 16_000}]}, 422),
+        ("rerank", {"query": "a", "documents": [1] * 45_000}, 422),
+        ("rerank", {"query": "a", "documents": ["hello"] * 45_000}, 422),
+        ("rerank", {"query": "a", "documents": [[]] * 600_000}, 413),
+        ("embeddings", {"input": [1.5] * 45_000}, 422),
+        ("select", {"query": "a", "options": tools(900, 150)}, 413),
+        ("select", {"query": "a", "options": tools(300, 40)}, 200),
+    ],
+)
+def test_no_request_keeps_the_others_waiting(serve, longest, route, body, status):
+    client = serve("bi")
+    content = json.dumps(body).encode()
+    longest |= {"loop": 0.0, "tokenizer": 0.0}
+    answer = client.post(f"/v1/{route}", content=content, headers={"Content-Type": "application/json"})
+    assert answer.status_code == status, answer.text[:500]
+    assert max(longest.values()) < 0.1, longest  # half of it on a machine that does nothing else
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +314,7 @@ def test_garbage_on_a_connection(impatient, sent):
     [
         b"",
         b"\xff\xfe{",
-        b"[" * 100_000,
+        b"[" * 40_000,
         b'{"query": "\\ud83d", "documents": ["a"]}',
         b'{"query": "a", "documents": ["\\ud83d"]}',
         b'{"query": "a", "filter": {"n": NaN}}',
@@ -252,6 +330,14 @@ def test_nonsense_in_a_body(shared, route, body):
     if not (answer.status_code == 200 and b"top_n" in body):  # as many as there are
         assert answer.status_code in (400, 422), answer.text
         assert answer.json()["message"]
+
+
+@pytest.mark.parametrize("value", [[1] * 11, ["a,b"] * 11, {str(n): n for n in range(11)}, ["\\", '"', "\\\\"] * 4])
+def test_the_values_of_json_are_counted_without_reading_it(value):
+    text = json.dumps(value).encode()
+    assert has_more_values(text, 10)
+    assert not has_more_values(text, 12)
+    assert not has_more_values(json.dumps(["[,{" * 100]).encode(), 1)
 
 
 def test_what_is_no_limit_is_an_error():

@@ -64,7 +64,7 @@ def test_coheres_client_shows_what_was_wrong(serve):
 def test_each_route_ranks_and_only_version_1_gives_documents_back(serve, route):
     client = serve("cross", records=None)
     documents = [DOCUMENTS[0], {"text": DOCUMENTS[1], "id": 7, "title": None}, *DOCUMENTS[2:]]
-    asked = {"query": QUERY, "documents": documents, "return_documents": True, "max_chunks_per_doc": 1}
+    asked = {"query": QUERY, "documents": documents, "return_documents": True}
     answer = client.post(route, json=asked)
     assert_same(results(answer), expected(client.service.engine.ranker))
     given = {one["index"]: one.get("document") for one in answer.json()["results"]}
@@ -132,7 +132,7 @@ def test_what_is_not_json_is_said_with_its_place(shared):
     [
         (gzip.compress(b'{"query": "a"}', mtime=0), "can't decode byte"),
         ('{"query": "für"}'.encode("latin-1"), "can't decode byte"),
-        (b"[" * 100_000, "recursion"),
+        (b"[" * 40_000, "recursion"),
         (b'{"top_n": ' + b"9" * 5000 + b"}", "4300 digits"),
     ],
 )
@@ -141,3 +141,15 @@ def test_a_body_that_cannot_be_read_is_said_with_what_to_send(shared, body, caus
     assert answer.status_code == 422
     assert cause in answer.json()["message"]
     assert answer.json()["message"].endswith("send JSON in UTF-8, not compressed")
+
+
+@pytest.mark.parametrize("route", ["/v1/rerank", "/v2/rerank"])
+def test_an_unknown_field_is_refused_by_name(shared, route):
+    answer = shared.post(route, json={"query": QUERY, "documents": DOCUMENTS, "top_k": 2})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "top_k")
+    assert "top_n" in answer.json()["message"]
+
+
+def test_an_empty_document_is_named_by_its_place(shared):
+    answer = shared.post("/v1/rerank", json={"query": QUERY, "documents": [DOCUMENTS[0], " ", DOCUMENTS[1]]})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, "documents.1")

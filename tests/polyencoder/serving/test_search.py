@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 
 from polyencoder.calibration import Calibration
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import InputError
+from polyencoder.index.hits import Hit
+from polyencoder.index.options import SearchOptions
 from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.search import SearchParameters, SearchResult
 from polyencoder.serving.service import Service
 
 QUERY = "do you have any pets ?"
@@ -134,6 +140,27 @@ def test_what_does_not_fit_is_said(shared, body, says):
     answer = shared.post("/v1/search", json=body)
     assert answer.status_code == 422
     assert says in answer.json()["message"]
+
+
+@pytest.mark.parametrize("name", ["effort", "list_length", "top_k", "group_size"])
+@pytest.mark.parametrize("value", [10**400, 1e400, True, "3", 0, -1])
+def test_a_number_that_cannot_be_is_said_with_its_field(shared, name, value):
+    body = json.dumps({"query": QUERY, "group_by": "lang", name: value}).replace("Infinity", "1e400")
+    answer = shared.post("/v1/search", content=body, headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (422, name)
+
+
+@pytest.mark.parametrize("route", ["search", "rerank", "select", "chat", "embeddings"])
+def test_a_field_with_half_a_character_in_its_name_is_refused(shared, route):
+    answer = shared.post(f"/v1/{route}", content=b'{"\\ud83d": 1}', headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert "ud83d" in answer.json()["message"]
+
+
+def test_options_and_results_are_those_of_the_library():
+    fields = {one.name for one in dataclasses.fields(SearchOptions)}
+    assert fields - SearchParameters.model_fields.keys() == {"tolerance", "dtype"}
+    assert {*Hit._fields} - SearchResult.model_fields.keys() <= {"missing"}
 
 
 @pytest.mark.parametrize("filter", [{"length": 3}, {"lang": {"a": 1}}, {'a"b': 1}])

@@ -134,9 +134,10 @@ def check_shortlists(options: ShortlistOptions, meta: FaissFile | None, *, folde
     """Raises ConfigError for an option that is not for this index; `meta` is that of its FAISS index, if any."""
     if meta is None and options.of_lists:
         raise ConfigError(
-            f"{folder}: {', '.join(options.of_lists)} given, but it has no FAISS index, which these are for; "
-            "build one with `build_faiss` or `polyencoder update`",
+            f"{', '.join(options.of_lists)} given, but it has no FAISS index, which these are for; build one with "
+            "`build_faiss` or `polyencoder update`",
             argument=options.of_lists[0],
+            where=folder,
         )
 
 

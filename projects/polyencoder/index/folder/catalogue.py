@@ -238,7 +238,7 @@ class Catalogue:
                 raise InputError(taken(candidate, id_, old_text, other=other))
             removed = self.remove(id_)
         elif how == "update":
-            raise InputError(f"{where}{self._folder}: no candidate has the id {id_!r}")
+            raise InputError(f"no candidate has the id {id_!r}", where=f"{where}{self._folder}")
         if (known_row := ask("SELECT row FROM texts WHERE digest = ?", (digest,)).fetchone()) is None:
             row, lacks_words = self.rows, True
             ask("INSERT INTO texts VALUES (?, ?, ?)", (row, digest, text))
@@ -258,7 +258,7 @@ class Catalogue:
         if (entry := self._ask("SELECT row FROM entries WHERE id = ?", (id_,)).fetchone()) is None:
             if missing_ok:
                 return 0
-            raise InputError(f"{self._folder}: no candidate has the id {id_!r}")
+            raise InputError(f"no candidate has the id {id_!r}", where=self._folder)
         (row,) = entry
         self._ask("DELETE FROM entries WHERE id = ?", (id_,))
         dies = self._ask("INSERT INTO dead SELECT ? WHERE NOT EXISTS (SELECT 1 FROM entries WHERE row = ?)", (row, row))

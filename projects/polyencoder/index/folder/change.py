@@ -68,7 +68,7 @@ class Change:
     def step(self) -> Iterator[None]:
         """Adds the operations of the block to the change, or undoes them after an error."""
         if not self._connection.in_transaction:
-            raise InputError(f"{self.folder}: this change has failed and was undone; begin another one")
+            raise InputError("this change has failed and was undone; begin another one", where=self.folder)
         with explained(self.folder):
             before, words = self.meta, self.catalogue.words
             self._connection.execute("SAVEPOINT step")
@@ -244,7 +244,7 @@ class Change:
         """The vectors of some files, then those of the texts of these rows, which it encodes."""
         if self._ranker is None:
             raise InputError(
-                f"{self.folder}: was opened without its model, which encodes new texts; open it with a Ranker"
+                "was opened without its model, which encodes new texts; open it with a Ranker", where=self.folder
             )
         texts, meta = self.catalogue.texts(start, stop), self.meta
         parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens) for name in merged]

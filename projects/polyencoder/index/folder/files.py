@@ -54,13 +54,18 @@ def check_no_links(folder: Path) -> None:
     """Raises InputError if an index file is a symbolic link: a write would change a file elsewhere."""
     if links := [path.name for path in sorted(folder.iterdir()) if is_ours(path.name) and path.is_symlink()]:
         raise InputError(
-            f"{folder}: {links[0]} is a symbolic link, and a change would be written to its target; change a copy "
-            "that has the files themselves (cp -rL)"
+            f"{links[0]} is a symbolic link, and a change would be written to its target; change a copy that has the "
+            "files themselves (cp -rL)",
+            where=folder,
         )
 
 
 class IndexBusy(InputError):
     """Another process has been changing the index for some time."""
+
+
+class NotWritten(InputError):
+    """The disk of the index is full, or fails."""
 
 
 @contextmanager
@@ -76,7 +81,7 @@ def locked(folder: Path, *, seconds: float | None = None) -> Iterator[None]:
         try:
             lock.acquire()
         except filelock.Timeout:
-            raise IndexBusy(f"{folder}: cannot be changed now; is another process at it?") from None
+            raise IndexBusy("cannot be changed now; is another process at it?", where=folder) from None
     try:
         yield
     finally:
@@ -95,8 +100,10 @@ class explained:  # a class, as generators cost more, and there is one per recor
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, (OSError, sqlite3.Error)):
             reason = _reason(error, self._folder)
-            raise InputError(
-                f"{self._folder}: cannot be written ({reason}); fix that and run the same command again: it resumes"
+            raise NotWritten(
+                f"cannot be written ({reason}); fix that and run the same command again: it resumes",
+                where=self._folder,
+                public=f"the index cannot be written ({reason}), and is unchanged: try again when there is room",
             ) from error
 
 

@@ -100,7 +100,7 @@ class MilvusCollection:
                 f"environment, {_TOKEN} right?"
             )
             kind = PolyencoderError if self.embedded else self._kind(error)
-            raise kind(f"{self.where}: {what}") from None
+            raise kind(f"{self.where}: {what}", public="no connection to the index's server; is it running?") from None
 
     def close(self) -> None:
         self._client.close()
@@ -288,7 +288,7 @@ class MilvusCollection:
             kind = self._kind(error)
             lost = "Milvus does not answer; is the server still running?"
             what = lost if kind is NoAnswerError else "Milvus refused the request"
-            raise kind(f"{self.where}: {what} ({self._reason(error)})") from None
+            raise kind(f"{self.where}: {what} ({self._reason(error)})", public=what) from None
 
     def _kind(self, error: Exception) -> type[PolyencoderError]:
         """Of our error: whether the server does not answer, or refuses."""

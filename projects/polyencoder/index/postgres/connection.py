@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 _DEFAULT_NAME = "polyencoder"
 _CONNECT_SECONDS, _ANSWER_SECONDS, _LOCK_SECONDS = 10, 60, 30
+_AWAY = "no connection to the index's server; is it running?"
 
 
 def is_postgres(where: object) -> bool:
@@ -218,7 +219,7 @@ class Server:
         except self._psycopg.Error as error:
             kind = PolyencoderError if self._refused(error, given) else NoAnswerError
             what = "is the server running, are the address and, in the environment, PGPASSWORD right?"
-            raise kind(f"{self.where}: no connection ({first_line(error)}); {what}") from error
+            raise kind(f"{self.where}: no connection ({first_line(error)}); {what}", public=_AWAY) from error
 
     def _refused(self, error: Exception, parameters: Mapping[str, Any]) -> bool:
         """Whether the server accepts connections, but not this one, or libpq cannot read the parameters."""
@@ -231,10 +232,11 @@ class Server:
     def _explained(self, error: Exception, session: PostgresSession) -> PolyencoderError:
         errors, reason = self._psycopg.errors, first_line(error)
         if session.late or isinstance(error, errors.QueryCanceled):
-            return NoAnswerError(f"{self.where}: PostgreSQL has not answered within {session.seconds:g} seconds")
+            return NoAnswerError(f"PostgreSQL has not answered within {session.seconds:g} seconds", where=self.where)
         if isinstance(error, errors.LockNotAvailable):
             what = f"another process has been changing it for {_LOCK_SECONDS} seconds; try again later"
-            return PolyencoderError(f"{self.where}: {what}")
-        if session.connection.closed:
-            return NoAnswerError(f"{self.where}: PostgreSQL does not answer; is the server still running? ({reason})")
-        return PolyencoderError(f"{self.where}: PostgreSQL refused the request ({reason})")
+            return PolyencoderError(what, where=self.where)
+        lost = session.connection.closed
+        kind = NoAnswerError if lost else PolyencoderError
+        what = "PostgreSQL does not answer; is the server still running?" if lost else "PostgreSQL refused the request"
+        return kind(f"{self.where}: {what} ({reason})", public=what)
