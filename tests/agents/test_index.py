@@ -207,10 +207,11 @@ def test_metrics_of_one_example():
         metrics = parlai_metrics(of_search(rank, 1000, top_k=20, hits_at=[1, 2, 50]))
         return {name: metric.value() for name, metric in metrics.items()}
 
-    pairs = [(f"text {i}", 0.0) for i in range(20)]
+    pairs = [(f"text {i}", -float(i)) for i in range(20)]
     assert values(place_of("text 1", pairs)) == {
         "mrr@20": 0.5, "found_rank": 2, "R1000@1": 0, "R1000@2": 1, "hits@2": 1, "R1000@20": 1, "hits@20": 1
     }  # fmt: skip
+    assert place_of("text 1", [("text 1", 0.5), ("a", 0.5), ("b", 0.5), ("c", 0.1)]) == 3  # of equal scores the last
     assert values(place_of("another", pairs)) == {
         "mrr@20": 0, "R1000@1": 0, "R1000@2": 0, "hits@2": 0, "R1000@20": 0, "hits@20": 0
     }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,6 +109,7 @@ class FixedSource(ListedSource):
 
     has_n = True
     _all_vectors: list[Tensor] | None = None
+    _fixed_keys: Sequence[Hashable] | None = None
 
     def __init__(self, name: str, opt: Opt) -> None:
         super().__init__(name, opt)
@@ -156,6 +157,12 @@ class FixedSource(ListedSource):
         encoded = model.encode_context(contexts)
         vectors = [*self.vectors(ranker), *([self._vectors(added, ranker)] if added else [])]
         return torch.cat([model.score(encoded, part) for part in vectors], dim=1)
+
+    def _keys(self, pool: CandidatePool) -> Sequence[Hashable]:
+        if self._fixed_keys is None:
+            self._fixed_keys = super()._keys(fixed_pool(self.texts, self.rows, None, add=False))
+        added = pool.texts[len(self.texts) :]
+        return [*self._fixed_keys, *(super()._keys(CandidatePool(added)) if added else [])]
 
     def clear(self) -> None:
         """Drops the vectors after the model has changed; the index on disk is unchanged."""

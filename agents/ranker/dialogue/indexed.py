@@ -98,5 +98,8 @@ def distinct(hits: Sequence[Hit], *, least: float = 0.0) -> list[tuple[str, floa
 
 
 def place_of(label: str, pairs: Sequence[tuple[str, float]]) -> int | None:
-    """The rank of a label among the hits, from 1; None if it is not among them."""
-    return next((rank for rank, (text, _) in enumerate(pairs, start=1) if text == label), None)
+    """The rank of a label among the hits, from 1, the last of those with its score; None if it is not among them."""
+    rank = next((rank for rank, (text, _) in enumerate(pairs, start=1) if text == label), None)
+    while rank is not None and rank < len(pairs) and pairs[rank][1] == pairs[rank - 1][1]:
+        rank += 1
+    return rank

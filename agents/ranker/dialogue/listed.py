@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import torch
 from parlai.agents.ranker.dialogue.examples import right_of
@@ -44,7 +44,14 @@ class ListedSource(Source):
         if self.confidence is not None:
             counted = zip(found, pool.counts(len(found)), strict=True)
             found = [self.confidence.answers(pairs, among=n)[:most] for pairs, n in counted]
-        return Ranked(found, pool_metrics(scores, pool, has_n=self.has_n, hits_at=self._hits_at))
+        if pool.labels is None:
+            return Ranked(found, None)
+        metrics = pool_metrics(scores, pool, self._keys(pool), has_n=self.has_n, hits_at=self._hits_at)
+        return Ranked(found, metrics)
+
+    def _keys(self, pool: CandidatePool) -> Sequence[Hashable]:
+        """The tokens of the pool's texts."""
+        return [ids.tobytes() for ids in candidate_ids(self._ranker().text, pool.texts, remember=True)]
 
     def _scores(self, batch: Batch, pool: CandidatePool) -> Tensor:
         with self._autocast():

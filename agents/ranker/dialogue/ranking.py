@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from polyencoder.calibration import Calibration
 from polyencoder.data.pool import CandidatePool
-from polyencoder.evaluation import of_pool
+from polyencoder.evaluation import merge_twins, of_pool
 from polyencoder.scoring import best
 
 Scored = list[tuple[str, float]]
@@ -36,23 +36,31 @@ def parlai_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
 
 
 def pool_metrics(
-    scores: Tensor, pool: CandidatePool, *, has_n: bool, hits_at: Sequence[int]
+    scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable], *, has_n: bool, hits_at: Sequence[int]
 ) -> list[dict[str, Metric]] | None:
-    """ParlAI's metrics of each label, from scores [batch, n]; None without labels. `has_n` as in `of_pool`."""
+    """ParlAI's metrics of each label, from scores [batch, n]; None without labels.
+
+    Texts with equal `keys` are one candidate. `has_n` as in `of_pool`.
+    """
     if pool.labels is None:
         return None
-    found = of_pool(scores, pool, has_n=has_n, hits_at=hits_at)
+    found = of_pool(*merge_twins(scores, pool, keys), has_n=has_n, hits_at=hits_at)
     return [parlai_metrics(one) for one in found]
 
 
 def best_of_pool(scores: Tensor, pool: CandidatePool, *, most: int) -> list[Scored]:
-    """At most `most` candidates of each example, from scores [batch, n]; equal scores keep the pool's order."""
+    """At most `most` candidates of each example, from scores [batch, n].
+
+    Equal scores keep the pool's order, the right candidate behind the others: it counts as the worst of them.
+    """
+    right = None if pool.labels is None else pool.right()
     values, columns = best(scores, most)
     masked = scores.gather(1, columns).isneginf()  # nan becomes -inf in `values`, too
     found = []
     for i, row in enumerate(zip(columns.tolist(), values.tolist(), masked.tolist(), strict=True)):
         names = pool.candidates(i)
-        found.append([(names[j], score) for j, score, is_masked in zip(*row, strict=True) if not is_masked])
+        own = [(names[j], score) for j, score, is_masked in zip(*row, strict=True) if not is_masked]
+        found.append(own if right is None else sorted(own, key=lambda pair: (-pair[1], pair[0] in right[i])))
     return found
 
 

@@ -17,7 +17,7 @@ from parlai.utils.distributed import is_primary_worker
 
 from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError
-from polyencoder.evaluation import first_right, ranks
+from polyencoder.evaluation import pool_ranks
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record, Run
@@ -142,7 +142,7 @@ class Report(Callback):
 
     def note_batch(self, outcome: Outcome) -> None:
         """Adds the metrics of a batch of rankings."""
-        rank = ranks(outcome.scores, first_right(outcome.scores, outcome.pool))
+        rank = pool_ranks(outcome.scores, outcome.pool)
         n = len(rank)
         self._metrics.add("mean_loss", AverageMetric(float(outcome.losses.sum()), n))
         self._metrics.add("train_accuracy", AverageMetric(int((rank == 1).sum()), n))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from polyencoder.evaluation.examples import evaluate, example_scores, recall_at_1
-from polyencoder.evaluation.metrics import Tally, first_right, of_example, of_pool, of_search, ranks
+from polyencoder.evaluation.metrics import Tally, merge_twins, of_example, of_pool, of_search, pool_ranks, ranks
 
 __all__ = [
     "Tally",
     "evaluate",
     "example_scores",
-    "first_right",
+    "merge_twins",
     "of_example",
     "of_pool",
     "of_search",
+    "pool_ranks",
     "ranks",
     "recall_at_1",
 ]

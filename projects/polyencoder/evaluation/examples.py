@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
 from torch import Tensor
 
 from polyencoder.checks import checked_candidates
 from polyencoder.data.example import Example
-from polyencoder.data.pool import inline_pool
+from polyencoder.data.pool import CandidatePool, inline_pool
 from polyencoder.encoding.encode import BATCH_TOKENS, distinct_candidates
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.encoding.scorer import score_lists
 from polyencoder.errors import InputError
 from polyencoder.evaluation import metrics
-from polyencoder.evaluation.metrics import HITS_AT, Tally
+from polyencoder.evaluation.metrics import HITS_AT, Tally, merge_twins
 from polyencoder.text import token_batches
 from polyencoder.text.dialogue import checked_contexts
 
@@ -29,39 +29,52 @@ def evaluate(
     at_least: int = 2,
     graded: bool | None = None,
 ) -> Tally:
-    """Evaluates a ranker on examples, each with its own candidates, deduplicated.
+    """Evaluates a ranker on examples, each with its own candidates.
 
-    `graded` adds nDCG@10; None: if any example has several right candidates.
+    Candidates with the same tokens are one, as in training. `graded` adds nDCG@10; None: if any example has several
+    right candidates.
 
     Raises:
         InputError: there is no example, or one whose label is not among its candidates, or of fewer than `at_least`.
     """
     check_examples(examples, at_least=at_least)
-    return tally_of(examples, example_scores(ranker, examples), hits_at=hits_at, graded=graded)
+    keys = token_keys(ranker, examples)
+    return tally_of(examples, example_scores(ranker, examples), keys=keys, hits_at=hits_at, graded=graded)
+
+
+def token_keys(ranker: TextRanker, examples: Sequence[Example]) -> Callable[[str], Hashable]:
+    """A key of each candidate, which is equal for equal tokens."""
+    return distinct_candidates(ranker.text, (text for one in examples for text in one.choices))[1].__getitem__
 
 
 def tally_of(
     examples: Sequence[Example],
     scored: Iterable[tuple[int, Tensor]],
     *,
+    keys: Callable[[str], Hashable] = str,
     hits_at: Sequence[int] = HITS_AT,
     graded: bool | None = None,
 ) -> Tally:
-    """The metrics of examples from the scores of their candidates, as `example_scores` yields them."""
+    """The metrics of examples from the scores of their candidates, as `example_scores` yields them.
+
+    Candidates with equal `keys` are one.
+    """
     tally = Tally()
     graded = any(one.labels is not None for one in examples) if graded is None else graded
-    tally.add(_of_scores(scores, examples[i], hits_at=hits_at, graded=graded) for i, scores in scored)
+    for i, scores in scored:
+        own, pool = ranking(examples[i], scores, keys=keys)
+        tally.add(metrics.of_scores(own, pool, [len(examples[i].choices)], hits_at=hits_at, graded=graded))
     return tally
 
 
-def _of_scores(scores: Tensor, example: Example, *, hits_at: Sequence[int], graded: bool) -> dict[str, float]:
-    """The metrics of an example from its candidates' scores [candidates], deduplicated."""
+def ranking(example: Example, scores: Tensor, *, keys: Callable[[str], Hashable] = str) -> tuple[Tensor, CandidatePool]:
+    """The scores [1, n] and the pool of an example's different candidates, from the scores of all of them."""
     columns: dict[str, int] = {}
     for column, text in enumerate(example.choices):
         columns.setdefault(text, column)
     own = scores[list(columns.values())].float().unsqueeze(0)
     pool = inline_pool([example.choices], [example.label], None if example.labels is None else [example.labels])
-    return metrics.of_scores(own, pool.to(own.device), [len(example.choices)], hits_at=hits_at, graded=graded)[0]
+    return merge_twins(own, pool.to(own.device), [*map(keys, pool.texts)])
 
 
 def recall_at_1(ranker: TextRanker, examples: Sequence[Example]) -> float:

@@ -3,30 +3,59 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from polyencoder.data.pool import CandidatePool
+from polyencoder.data.pool import CandidatePool, without_twins
 from polyencoder.evaluation.names import NDCG, recall_name
 
 HITS_AT = (1, 5, 10)
 CUTOFF = 10  # of nDCG
 
 
-def ranks(scores: Tensor, labels: Tensor) -> Tensor:
+def ranks(scores: Tensor, labels: Tensor, *, right: Tensor | None = None) -> Tensor:
     """The rank, from 1, of each row's label among its scores: [batch], from [batch, n] and [batch].
 
-    Of candidates with the label's own score those before it count as better, as in a stable sort; so do all scores
-    when the label's is nan.
+    Wrong candidates with the label's own score count as better, and so does nan: a model that scores all alike is right
+    nowhere. All are better than a label with nan. `right` [batch, n]: further right candidates, none of which counts.
     """
-    gold = scores.gather(1, labels.unsqueeze(1))
-    columns = torch.arange(scores.size(1), device=scores.device)
-    better = ~(scores <= gold) | ((scores == gold) & (columns < labels.unsqueeze(1)))
+    better = ~(scores < scores.gather(1, labels.unsqueeze(1)))
+    if right is not None:
+        better &= ~right
     better[torch.arange(len(labels), device=scores.device), labels] = False
     return better.sum(1) + 1
+
+
+def pool_ranks(scores: Tensor, pool: CandidatePool) -> Tensor:
+    """`ranks` of the first right candidate of each example: [batch], from its masked scores [batch, n]."""
+    right = None if pool.relevance is None else pool.relevance > 0
+    return ranks(scores, first_right(scores, pool), right=right)
+
+
+def merge_twins(scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable]) -> tuple[Tensor, CandidatePool]:
+    """Masked scores [batch, n] and their pool with texts of equal keys merged, as training merges equal tokens.
+
+    The number of candidates, the N of R{N}@k, is still that of the texts.
+    """
+    merged = without_twins(pool, keys)
+    if merged is pool:
+        return scores, pool
+    first: dict[Hashable, str] = {}
+    for key, text in zip(keys, pool.texts, strict=True):
+        first.setdefault(key, text)
+    place = {text: row for row, text in enumerate(merged.texts)}
+    rows = torch.tensor([place[first[key]] for key in keys], device=scores.device)
+    if pool.index is None or merged.index is None:
+        columns, width = rows.expand(len(scores), -1), len(merged.texts)
+    else:
+        whose, width = rows[pool.index.clamp(min=0)].unsqueeze(2), merged.index.size(1)
+        columns = (whose == merged.index.unsqueeze(1)).int().argmax(2)  # of padding any, as its score is -inf
+    best = scores.new_full((len(scores), width), -torch.inf).scatter_reduce(1, columns, scores, "amax")
+    return best, replace(merged, given=pool.counts(len(scores)))
 
 
 def first_right(scores: Tensor, pool: CandidatePool) -> Tensor:
@@ -42,11 +71,13 @@ def ndcg(scores: Tensor, labels: Tensor) -> Tensor:
     """nDCG of scores and labels [batch, n]: [batch], from 0 to 1.
 
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques" (2002), with log2(1 + rank) as in
-    trec_eval: the gain is the label itself. Equal scores are ranked by their columns, nan as -inf.
+    trec_eval: the gain is the label itself. Of equal scores the lower label comes first, nan is -inf.
     """
     k = min(CUTOFF, scores.size(1))
     discounts = 1 / torch.log2(torch.arange(2, k + 2, device=scores.device))
-    order = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).argsort(dim=1, descending=True, stable=True)[:, :k]
+    rising = labels.argsort(dim=1, stable=True)
+    known = scores.nan_to_num(-torch.inf, torch.inf, -torch.inf).gather(1, rising)
+    order = rising.gather(1, known.argsort(dim=1, descending=True, stable=True)[:, :k])
     best = labels.topk(k, dim=1).values
     return (labels.gather(1, order) * discounts).sum(1) / (best * discounts).sum(1)
 
@@ -98,7 +129,7 @@ def of_scores(
     losses = F.cross_entropy(scores, first, reduction="none")
     if relevance is not None:
         losses = scores.logsumexp(1) - scores.masked_fill(relevance <= 0, -torch.inf).logsumexp(1)
-    found = zip(ranks(scores, first).tolist(), losses.tolist(), counts, strict=True)
+    found = zip(pool_ranks(scores, pool).tolist(), losses.tolist(), counts, strict=True)
     metrics = [of_example(rank, loss, n, hits_at=hits_at) for rank, loss, n in found]
     if not graded:
         return metrics

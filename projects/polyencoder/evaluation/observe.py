@@ -60,7 +60,7 @@ _Ranked = tuple[list[float], list[bool], int]
 
 def _ranked(scores: dict[str, float], right: Collection[str], *, among: int) -> _Ranked:
     check_scores(torch.tensor(list(scores.values())))
-    order = sorted(scores, key=lambda text: -scores[text])
+    order = sorted(scores, key=lambda text: (-scores[text], text in right))  # ties count as wrong
     return [scores[text] for text in order], [text in right for text in order], among
 
 

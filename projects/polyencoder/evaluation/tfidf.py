@@ -39,11 +39,16 @@ class Tfidf:
 
         texts = list(responses)
         self._vectorizer = TfidfVectorizer()
-        if not any(map(self._vectorizer.build_analyzer(), texts)):
+        self._analyze = self._vectorizer.build_analyzer()
+        if not any(map(self._analyze, texts)):
             raise InputError(f"no words in {len(texts)} training responses to fit TF-IDF to")
         self._vectorizer.fit(texts)
         self._rows: TextMemory[Row] = TextMemory(_size, limit=memory)
         self._last: tuple[list[str], Any] | None = None
+
+    def words(self, text: str) -> tuple[str, ...]:
+        """The words of a text; texts with equal ones have equal cosines."""
+        return tuple(self._analyze(text))
 
     def cosines(self, contexts: Sequence[str], candidates: Sequence[str]) -> np.ndarray:
         """Cosines [contexts, candidates], in float32; 0 where no term is shared."""
@@ -90,7 +95,7 @@ def evaluate_tfidf(
     check_examples(examples)
     tfidf = Tfidf(responses)
     cosines = (tfidf.cosines([example.turns[-1]], list(example.choices))[0] for example in examples)
-    tally = tally_of(examples, enumerate(map(torch.from_numpy, cosines)), hits_at=hits_at)
+    tally = tally_of(examples, enumerate(map(torch.from_numpy, cosines)), keys=tfidf.words, hits_at=hits_at)
     return {name: value for name, value in tally.report().items() if name != "loss"}
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from polyencoder.data.example import Example
+from polyencoder.evaluation.examples import ranking
+from polyencoder.evaluation.metrics import first_right, pool_ranks
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class WorstError:
 
     example: Example
     rank: int
-    """Of `right`, from 1, as in `polyencoder.evaluation.metrics.ranks`."""
+    """Of `right`, from 1, as in `metrics.ranks`."""
     among: int
     """How many distinct candidates were ranked."""
     right: tuple[str, float]
@@ -26,25 +29,32 @@ class WorstError:
 
 
 def worst_errors(
-    examples: Sequence[Example], scores: Mapping[int, Tensor], *, count: int, most_above: int = 3
+    examples: Sequence[Example],
+    scores: Mapping[int, Tensor],
+    *,
+    keys: Callable[[str], Hashable] = str,
+    count: int,
+    most_above: int = 3,
 ) -> list[WorstError]:
     """The errors with the lowest ranks of the right response, worst first; of equal ranks those that lose by more.
 
     Args:
         examples: with candidates, which include the label.
         scores: of the candidates of each example, by its place: `dict(example_scores(ranker, examples))`.
+        keys: candidates with equal ones are one.
         most_above: candidates ranked above the right one that an error keeps.
     """
     found = []
     for place, own in scores.items():
-        example = examples[place]
-        of_text: dict[str, float] = {}
-        for text, score in zip(example.choices, own.tolist(), strict=True):
-            of_text.setdefault(text, score)
-        order = sorted(of_text, key=lambda text: -of_text[text])
-        rank = next(place for place, text in enumerate(order, start=1) if text in example.right)
-        if rank > 1:
-            ranked = [(text, of_text[text]) for text in order[:rank]]
-            found.append(WorstError(example, rank, len(order), ranked[-1], ranked[: min(most_above, rank - 1)]))
+        row, pool = ranking(examples[place], own, keys=keys)
+        rank = int(pool_ranks(row, pool))
+        if rank == 1:
+            continue
+        texts, values, is_right = pool.candidates(0), row[0].tolist(), (pool.numbers[0] > 0).tolist()
+        right = texts[int(first_right(row, pool))]
+        wrong = [(text, score) for text, score, ours in zip(texts, values, is_right, strict=True) if not ours]
+        wrong.sort(key=lambda pair: -math.inf if math.isnan(pair[1]) else -pair[1])
+        label = right, values[texts.index(right)]
+        found.append(WorstError(examples[place], rank, len(texts), label, wrong[: min(most_above, rank - 1)]))
     found.sort(key=lambda one: (-one.rank, one.right[1] - one.above[0][1]))
     return found[:count]

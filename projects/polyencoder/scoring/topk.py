@@ -65,8 +65,7 @@ def comparable(scores: Tensor) -> Tensor:
 def best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k highest scores of each row [..., n], best first, and their columns: both [..., min(k, n)].
 
-    Equal scores are ordered by column, as in `evaluation.ranks`; `topk` orders them arbitrarily, so that a model with
-    constant scores could seem to be always right. A nan counts as -inf, as in `search`.
+    Equal scores are ordered by column; `topk` orders them arbitrarily. A nan counts as -inf, as in `search`.
     """
     scores = comparable(scores)
     k = min(k, scores.size(-1))

@@ -11,17 +11,50 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 from polyencoder.data.pool import batch_pool, inline_pool, shared_pool
-from polyencoder.evaluation.metrics import Tally, ndcg, of_example, of_pool, of_search, ranks
+from polyencoder.evaluation.metrics import Tally, merge_twins, ndcg, of_example, of_pool, of_search, ranks
 from polyencoder.evaluation.names import main_measures
 
 NAN = math.nan
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0, 2.0]), min_size=1, max_size=8), st.data())
-def test_a_rank_is_the_place_in_a_stable_sort(scores, data):
+def test_a_rank_is_the_worst_place_in_a_sort(scores, data):
     label = data.draw(st.integers(0, len(scores) - 1))
-    order = sorted(range(len(scores)), key=lambda column: -scores[column])
+    order = sorted(range(len(scores)), key=lambda column: (-scores[column], column == label))
     assert ranks(torch.tensor([scores]), torch.tensor([label])).tolist() == [order.index(label) + 1]
+
+
+def test_a_collapsed_model_is_right_nowhere():
+    pool = inline_pool([["a", "b", "c"]] * 2, ["a", "c"])
+    for found in of_pool(torch.zeros(2, 3), pool):
+        assert (found["rank"], found["hits@1"], found["mrr"]) == (3, 0, pytest.approx(1 / 3))
+    graded = inline_pool([["a", "b", "c"]], ["a"], [{"a": 2.0, "c": 1.0}])
+    (found,) = of_pool(torch.zeros(1, 3), graded)
+    assert found["rank"] == 2, "other right candidates are none that it loses to"
+    assert found["nDCG@10"] == pytest.approx((1 / math.log2(3) + 2 / 2) / (2 + 1 / math.log2(3)))
+
+
+@pytest.mark.parametrize("kind", ["inline", "batch"])
+def test_candidates_of_equal_tokens_are_one(kind):
+    """The label's twin is right, and those of a wrong one count once; a twin that is masked has no score."""
+    texts, keys = ["Yes.", "yes.", "no", "No", "maybe"], [0, 0, 1, 1, 2]
+    scores = torch.tensor([[1.0, 1.0, 2.0, 2.0, 0.0]])
+    pool = inline_pool([texts], ["yes."]) if kind == "inline" else shared_pool(texts, ["yes."])
+    merged, own = merge_twins(scores, pool, keys)
+    assert (merged.tolist(), own.labels.tolist()) == ([[1.0, 2.0, 0.0]], [0])
+    (found,) = of_pool(merged, own)
+    assert (found["rank"], "R5@1" in found) == (2, True)
+    assert merge_twins(scores, pool, range(5)) == (scores, pool)
+
+
+def test_twins_of_candidates_of_several_lengths_are_merged():
+    pool = inline_pool([["a", "A", "b"], ["b", "c"], ["A", "c", "B"]], ["A", "c", "A"])
+    scores = pool.masked(torch.tensor([[1.0, 1.0, 2.0], [3.0, 4.0, 9.0], [5.0, 6.0, 7.0]]))
+    merged, own = merge_twins(scores, pool, [text.lower() for text in pool.texts])
+    rows = [dict(zip(own.candidates(row), merged[row].tolist(), strict=False)) for row in range(3)]
+    lower = [{text.lower(): score for text, score in row.items()} for row in rows]
+    assert lower == [{"a": 1.0, "b": 2.0}, {"b": 3.0, "c": 4.0}, {"a": 5.0, "c": 6.0, "b": 7.0}]
+    assert [one["rank"] for one in of_pool(merged, own)] == [2, 1, 3]
 
 
 def test_each_row_has_its_own_label():

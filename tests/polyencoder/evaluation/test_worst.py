@@ -22,7 +22,7 @@ def test_they_are_those_of_a_sort_of_everything(rows, count, most_above):
     scores = {i: torch.tensor(row, dtype=torch.float32) for i, row in enumerate(rows)}
     expected = []
     for example, row in zip(examples, rows, strict=True):
-        order = sorted(range(len(row)), key=lambda column: -row[column])
+        order = sorted(range(len(row)), key=lambda column: (-row[column], column == int(example.label)))
         rank = order.index(int(example.label)) + 1
         if rank > 1:
             own = row[int(example.label)]

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.evaluation import ranks
 from polyencoder.scoring import best
 from polyencoder.scoring.topk import RunningTopK
 
@@ -21,13 +20,6 @@ def test_the_order_is_that_of_a_stable_sort(shape, different):
         found, places = best(scores, k)
         assert torch.equal(found, values[..., :k])
         assert torch.equal(places, columns[..., :k])
-
-
-def test_ranks_say_the_same():
-    scores = torch.randint(3, (50, 8)).float()
-    labels = torch.randint(8, (50,))
-    _, columns = best(scores, 8)
-    assert torch.equal((columns == labels.unsqueeze(1)).nonzero()[:, 1] + 1, ranks(scores, labels))
 
 
 def test_a_score_that_is_nan_comes_last():

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 
 from polyencoder.data.collator import Batch
-from polyencoder.evaluation import Tally, first_right, ranks
+from polyencoder.evaluation import Tally, pool_ranks
 from polyencoder.evaluation.names import in_one_line, main_measures
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.objective import Outcome
@@ -29,7 +29,7 @@ def batch_measures(outcome: Outcome) -> dict[str, tuple[float, int]]:
     count, labels = len(outcome), outcome.pool.labels
     if labels is None or not count:
         return dict(outcome.sums)
-    hits = int((ranks(outcome.scores, first_right(outcome.scores, outcome.pool)) == 1).sum())
+    hits = int((pool_ranks(outcome.scores, outcome.pool) == 1).sum())
     loss, candidates = float(outcome.losses.sum()), sum(outcome.pool.counts(count))
     return {"loss": (loss, count), "R@1": (hits, count), AMONG: (candidates, count)}
 

@@ -8,9 +8,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from parlai.agents.ranker.dialogue.ranking import parlai_metrics
+from parlai.agents.ranker.dialogue.ranking import best_of_pool, parlai_metrics
 from parlai.utils.misc import nice_report
 
+from polyencoder.data.pool import inline_pool
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import of_example, ranks
 from polyencoder.evaluation.names import parse_hits_at
@@ -28,15 +29,21 @@ def labelled_scores(draw: st.DrawFn) -> tuple[list[list[float]], list[int]]:
 
 
 def naive_rank(scores: list[float], label: int) -> int:
-    """The label's place in a stable sort, best first; nan beats every number, and a label with nan loses to all."""
+    """The label's place in a sort, behind equal scores; nan beats every number, and a label with nan loses to all."""
     if math.isnan(scores[label]):
         return len(scores)
-    order = sorted(range(len(scores)), key=lambda i: -math.inf if math.isnan(scores[i]) else -scores[i])
+    order = sorted(range(len(scores)), key=lambda i: (-math.inf if math.isnan(scores[i]) else -scores[i], i == label))
     return order.index(label) + 1
 
 
+def test_the_right_candidate_is_listed_behind_those_with_its_score():
+    pool = inline_pool([["a", "b", "c"], ["a", "b", "c"]], ["a", "b"])
+    found = best_of_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, most=3)
+    assert [[text for text, _ in one] for one in found] == [["c", "b", "a"], ["a", "c", "b"]]
+
+
 @given(labelled_scores())
-def test_ranks_are_those_of_a_stable_sort(case):
+def test_ranks_are_the_worst_of_a_sort(case):
     rows, labels = case
     expected = [naive_rank(row, label) for row, label in zip(rows, labels, strict=True)]
     assert ranks(torch.tensor(rows), torch.tensor(labels)).tolist() == expected
