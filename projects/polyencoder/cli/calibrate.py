@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
-from polyencoder.cli.shared.loading import check_reads_candidates, left_out, load, load_reranker
+from polyencoder.cli.shared.loading import check_index, check_reads_candidates, left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
@@ -82,6 +82,7 @@ def calibrate(settings: CalibrateSettings) -> None:
         seed=settings.seed,
     )
     check_fit(len(examples), unanswerable=unanswerable, precision=settings.precision)  # before the model reads them
+    check_index(index)
     ranker, searcher = load(settings.model), None
     reranker = load_reranker(settings.rerank, settings.model)
     if index is None:

@@ -16,6 +16,7 @@ from polyencoder.data.readers import BadExamples, expand, lines, open_bytes
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.build_options import IndexOptions
+from polyencoder.index.candidates import check_beginnings
 from polyencoder.index.faiss.kinds import check_parameters, parse_faiss
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings
@@ -88,6 +89,8 @@ def index_candidates(*, settings: IndexSettings) -> None:
     files = _files(settings, share)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
     given = bool(settings.vectors)
+    if not given:
+        check_beginnings(files, skip=settings.skip_bad_candidates)
     with make_index(
         vectors_from(files, bad=bad) if given else candidates_from(files, bad=bad),
         settings.out,
@@ -187,6 +190,7 @@ def update(*, settings: UpdateSettings) -> None:
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
+    check_beginnings([*updated, *added], skip=settings.skip_bad_candidates)
     bad, done, had_words = BadExamples(skip=settings.skip_bad_candidates), dict[str, int](), True
     had_faiss = False
     with open_index(where, load(settings.model)) as opened:

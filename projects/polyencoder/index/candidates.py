@@ -6,14 +6,16 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
-from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
+from polyencoder.data.readers import BadExamples, OnBad, expand, format_of, raise_it, records
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate, canonical
 
 MAX_CHARACTERS = 20_000
 """A longer candidate suggests a file without line ends or of another format; a model reads about 400 characters."""
+_CHECKED = 1_000  # candidates of a file
 
 
 def candidates_from(
@@ -51,6 +53,17 @@ def candidates_from(
                 bad(error)
                 continue
             yield candidate
+
+
+def check_beginnings(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, skip: bool) -> None:
+    """Reads the first candidates of files, all but pipes, before a model is loaded for them.
+
+    Raises:
+        InputError: as `candidates_from`; with `skip` only for a file that cannot be read.
+    """
+    for path in filter(os.path.isfile, expand(paths)):
+        for _ in islice(candidates_from([path], bad=BadExamples(skip=skip)), _CHECKED):
+            pass
 
 
 def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:

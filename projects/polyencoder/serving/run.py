@@ -46,6 +46,8 @@ def serve(config: ServerConfig, *, listening: Callable[[str], object] = lambda u
         return _serve_stdio(config)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # idle connections are open files, too
+    if config.port:
+        bound(config).close()  # a port that is taken is an error before the model is loaded
     with TemporaryFolder() as folder:
         service = Service.load(config)
         app = create_app(service)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import resource
+import socket
 import sys
 from contextlib import closing
 
@@ -15,6 +16,7 @@ import pytest
 from polyencoder.cli.main import main
 from polyencoder.index.folder.catalogue import Catalogue
 from polyencoder.index.folder.database import connect
+from polyencoder.ranker import Ranker
 from tests.polyencoder.cli.commands import (
     CALIBRATE,
     CHECK,
@@ -79,6 +81,38 @@ def test_torchs_advice_to_run_a_file_is_not_passed_on(command, refused):
     said = refused(with_model(command, "pairs.jsonl"))
     assert "(Unsupported operand " in said
     assert "weights_only" not in said
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (instead(TRAIN, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 2: has no 'context'"),
+        (instead(EVALUATE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 2: has no 'context'"),
+        (instead(CALIBRATE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 2: has no 'context'"),
+        (instead(MINE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 2: has no 'context'"),
+        (instead(INDEX, "texts.txt", "semicolons.csv"), "semicolons.csv, line 2: has no 'text'"),
+        (instead(UPDATE, "texts.txt", "semicolons.csv"), "semicolons.csv, line 2: has no 'text'"),
+        (instead(TRAIN, "pairs.jsonl", "cell.csv"), "cell.csv, line 3: the response"),
+        (instead(INDEX, "texts.txt", "cell.csv"), "cell.csv, line 3: no text in the field"),
+        ([*CALIBRATE, "--index", "nothing"], "nothing: "),
+        ([*MINE, "--index", "nothing"], "nothing: "),
+        (
+            ["evaluate", "-m", "MODEL", "--qrels", "qrels", "--queries", "queries.tsv", "--index", "nothing"],
+            "nothing: ",
+        ),
+        ([*SERVE[:-1], "PORT"], "cannot listen on 127.0.0.1, port "),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_costs_nothing_is_checked_before_a_model_is_loaded(command, expected, refused, place, monkeypatch):
+    (place / "semicolons.csv").write_text("context;response;text\nhello;hi;hi\n")
+    (place / "cell.csv").write_text("context,response,text\nhello,hi,hi\nhello,,\n")
+    (place / "qrels").write_text("q1 0 d1 1\n")
+    (place / "queries.tsv").write_text("q1\thello\n")
+    monkeypatch.setattr(Ranker, "from_pretrained", lambda *_, **__: pytest.fail("a model was loaded"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert expected in refused([port if part == "PORT" else part for part in command])
 
 
 @pytest.mark.parametrize(

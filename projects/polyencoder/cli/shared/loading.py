@@ -53,6 +53,14 @@ def load_encoder(settings: RankerOrBackbone) -> Ranker:
     return Ranker.from_backbone(backbone, share_encoders=True, device=settings.device)
 
 
+def check_index(where: str | None) -> None:
+    """Raises CheckpointError if there is no index at a given address: before a model is loaded for it."""
+    from polyencoder.index.open import open_index
+
+    if where is not None:
+        open_index(where).close()
+
+
 def check_reads_candidates(ranker: Ranker, *, instead: str, argument: str) -> None:
     """Raises ConfigError, which says what to do `instead`, for a model without an encoder of candidates."""
     if ranker.model.has_foreign_candidates:
