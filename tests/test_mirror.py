@@ -25,7 +25,6 @@ TESTED_BY = {
     "settings/evaluate.py": "cli/test_flags.py",
     "storage/names.py": "test_checkpoint.py",
     "training/callbacks/base.py": "training/test_trainer.py",
-    "training/trackers.py": "training/callbacks/test_tracking.py",
     "training/start.py": "cli/test_train.py",
 }
 

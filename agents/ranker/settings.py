@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from pydantic import BeforeValidator
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.options import SearchOptions
-from polyencoder.settings.fields import Leaf, Needs, commas, leaves
+from polyencoder.settings.fields import Leaf, Needs, leaves
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 
 
@@ -58,7 +57,6 @@ def add_settings(
         groups[title].add_argument(
             *([found.short] if found.short else []),
             flag(names[name]),
-            action=_Joined if _is_list(leaf) else "store",
             type=_type(leaf),
             default=_default(leaf),
             choices=None if float in leaf.kinds else leaf.choices or None,
@@ -105,19 +103,6 @@ def check_read(opt: Opt, cls: type, *, defaults: Mapping[str, Any]) -> None:
                 continue
             wanted = f"with {flag(needed)} {' or '.join(str(one) for one in values if one is not None)}".rstrip()
             raise ConfigError(f"{flag(option)} {value} is read only {wanted}: give that too, or leave it out")
-
-
-class _Joined(argparse._StoreAction):  # one of those that ParlAI's scripts also take as keywords
-    """Joins the values of a repeated flag with commas: `-t A -t B` is `-t A,B`."""
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
-        before = getattr(namespace, self.dest)
-        setattr(namespace, self.dest, values if before is self.default else f"{before},{values}")
-
-
-def _is_list(leaf: Leaf) -> bool:
-    """Whether the values are texts with commas between them; a repeated list of numbers replaces the first."""
-    return str in leaf.kinds and any(validator.func is commas for validator in leaf.metadata(BeforeValidator))
 
 
 def _of_others(leaf: Leaf, architecture: str | None) -> bool:

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from polyencoder.cli.shared.loading import check_reads_candidates, load
+from polyencoder.cli.shared.loading import check_index, check_reads_candidates, load
 from polyencoder.cli.shared.output import say
 from polyencoder.data.contexts import read_queries
 from polyencoder.data.negatives import NegativeSampler
@@ -64,7 +64,7 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     responses = partial(responses_of, pairs, negatives, columns=columns)
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
-    check_samples(pairs, sorted(settings.given & {"num_negatives", *([] if baseline else ["negatives"])}))
+    check_samples(pairs, sorted(settings.given & {"num_negatives", "seed", *([] if baseline else ["negatives"])}))
     loaded = load(settings.model)
     check_reads_candidates(
         loaded, instead="evaluate searches of that, with --qrels, --queries and --index", argument="data"
@@ -122,6 +122,7 @@ def _evaluate_retrieval(settings: EvaluateSettings, of: QrelsSettings) -> None:
             if query not in queries:
                 raise InputError(f"{where}: the query {query!r} is not in {queries_file}")
     rerank, compare = (None if one is None else read_run(one) for one in (of.rerank_run, of.compare))
+    check_index(of.index)
     ranker, index, texts = load(settings.model), None, None
     with ExitStack() as stack:
         if of.rerank_run is None:

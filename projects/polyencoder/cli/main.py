@@ -56,7 +56,6 @@ OTHER_NAMES = {
     "columns.candidates": "column_candidates",
     "dim": "embedding_size",
     "examples": "example",
-    "hard_negative_margin": "margin",
     "hard_negative_ranks": "ranks",
     "hard_negatives": "negatives",
     "on_cpu": "device",
@@ -242,7 +241,7 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
         return config_error(error.__cause__, of=error.argument.hint)
     if isinstance(error, RepeatArgumentError):
         name = error.token.keyword
-        files = "" if name in ("--index", "-i", "--compare") else ", with commas between files"
+        files = "" if name in ("--index", "-i", "--compare", "--teacher") else ", with commas between files"
         return UsageError(f"{name} is given twice: give it once{files}")
     if not isinstance(error, MissingArgumentError):
         error.verbose = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from polyencoder.cli.shared.loading import check_reads_candidates, load
+from polyencoder.cli.shared.loading import check_index, check_reads_candidates, load
 from polyencoder.cli.shared.output import ProgressBars, bar, check_json_lines, say, shows_bars
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import ANCHORS, MESSAGES, POSITIVE, labels_of, usual_columns
@@ -23,7 +23,7 @@ from polyencoder.hub.resolve import exists
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
-from polyencoder.settings.fields import Count, Files, NotNegative, OneIndex, Share, Without
+from polyencoder.settings.fields import Count, Files, OneIndex, Without
 from polyencoder.settings.training import HardNegatives, Similarity, parse_ranks
 from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
@@ -50,18 +50,13 @@ class MineSettings(Settings):
     """Negatives per pair."""
     ranks: str = "1-100"
     """Ranks among the wrong responses, best first, to draw from, such as 10-100."""
-    margin: NotNegative | None = None
-    """Leave out negatives that score above the response's score minus this."""
-    relative_margin: Share | None = None
-    """Leave out negatives that score above the response's score minus this share of it, such as 0.05."""
     max_positive_similarity: Similarity | None = None
     """Leave out near-duplicates of right responses: negatives whose vectors have a cosine above this, such as 0.95,
     with theirs."""
     index: OneIndex | None = None
     """Mine in this index (default: the responses of the pairs)."""
     words: Annotated[bool, Without("index")] = False
-    """Mine among the responses by their words (BM25) instead of by vectors. Margins are of the model's scores, so it
-    may be a cross-encoder."""
+    """Mine among the responses by their words (BM25) instead of by vectors. The model may be a cross-encoder."""
     batch_size: Count = 64
     """Contexts per batch."""
     overwrite: bool = False
@@ -80,8 +75,6 @@ def mine(settings: MineSettings) -> None:
     chosen = HardNegatives(
         count=settings.negatives,
         ranks=parse_ranks(settings.ranks),
-        margin=settings.margin,
-        relative_margin=settings.relative_margin,
         max_similarity=settings.max_positive_similarity,
     )
     files = expand(settings.pairs)
@@ -89,6 +82,7 @@ def mine(settings: MineSettings) -> None:
     check_json_lines(out)
     _check_column(settings)
     right = _responses(files, settings)
+    check_index(settings.index)
     ranker = load(settings.model)
     responses = list(dict.fromkeys(text for texts in right.values() for text in texts))
     counts = {"pairs": 0, "negatives": 0}

@@ -14,6 +14,11 @@ COMMANDS: dict[str, str] = {
 
 _SESSIONS = "clients send the whole dialogue as messages to /v1/chat"
 FLAGS: dict[str, str] = {
+    "--find-batch-size": "give --grad-cache (a cross-encoder: --pair-tokens), halved until a batch fits the memory",
+    **dict.fromkeys(
+        ("--hard-negative-margin", "--hard-negative-relative-margin", "--margin", "--relative-margin"),
+        "--max-positive-similarity leaves out negatives that are likely to be right",
+    ),
     "--sessions": _SESSIONS,
     "--max-sessions": _SESSIONS,
     "--session-seconds": _SESSIONS,

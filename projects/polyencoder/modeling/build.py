@@ -100,6 +100,13 @@ def _fitted(
     return fitted
 
 
+def _check_vectors(architecture: Architecture, config: Mapping[str, Any]) -> None:
+    """Raises ConfigError for fields of vectors that this architecture does not have."""
+    own = family(architecture).can
+    if config.get("normalize") and not own.has_vectors:
+        raise ConfigError(f"normalize: a {own.title} has no vectors to normalize: leave it out", argument="normalize")
+
+
 def from_encoder(
     name: str | os.PathLike[str],
     architecture: Architecture,
@@ -111,6 +118,7 @@ def from_encoder(
     """Builds a ranker around a pre-trained encoder; see `Ranker.from_backbone`."""
     from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 
+    _check_vectors(architecture, config)
     backbone = load_pretrained(name)
     if config.pop("residual", None):
         raise no_base(f"{name} is an encoder")
@@ -151,6 +159,7 @@ def from_ranker(
         )
     if separator not in (None, own):
         raise ConfigError(f"{origin} has the turn_separator {own!r}, which cannot be changed: leave it out")
+    _check_vectors(architecture, config)
     residual = config.pop("residual", None)
     fields = inherited_fields(stored, architecture, given=config, residual=residual) | config
     words = TextEncoder(words.tokenizer, replace(words.config, **{"candidate_rows": False, **text}))

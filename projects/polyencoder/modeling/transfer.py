@@ -78,6 +78,8 @@ def inherited_fields(
         ConfigError: it cannot.
     """
     given = given or {}
+    if not family(stored.architecture).can.has_vectors:
+        stored = replace(stored, normalize=False)  # of no vectors, whose scaling would be a cosine's
     names, together = ["reduction", "reduction_outputs"], not family(architecture).can.has_vectors
     names += ["pair_start", "pair_truncate"] if together else ["normalize", "candidate_mlp", "prompt_tokens"]
     # a sentence encoder's layers, or those of a reranker's head

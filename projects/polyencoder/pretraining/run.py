@@ -31,12 +31,11 @@ from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.callbacks.checkpoints import Checkpoints
-from polyencoder.training.callbacks.tracking import recorders
+from polyencoder.training.callbacks.tracking import check_trackers, recorders
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, run_folder
 from polyencoder.training.randomness import seed_everything
-from polyencoder.training.trackers import check_trackers
 from polyencoder.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)

@@ -52,7 +52,8 @@ class DataSettings(Settings):
     skip_bad_examples: bool = False
     """Skip and count records that cannot be used, instead of stopping at them."""
     num_negatives: Count = 19
-    """How many candidates to sample from the training responses for an example that has none."""
+    """How many candidates to sample from the training responses for an example that has none. With --candidates batch
+    for evaluations alone (default: as many as there are, up to 19)."""
     candidates_of: Annotated[str | None, Needs("freeze_candidates")] = None
     """An index (a folder, milvus:... or postgres://...) that the trained model shall search unchanged. An index folder
     with a --fingerprint may be of another encoder, which is not needed: candidates are its texts alone. Other vectors
@@ -116,7 +117,7 @@ class ModelSettings(Settings):
     the last (default: as --init, as a sentence encoder as --backbone, with its cosine and scaling, else first)."""
     reduction_outputs: Annotated[Count | None, Needs("reduction", ("mean_first",)), AROUND_BACKBONE, _NEW] = None
     """With --reduction mean_first: how many outputs are averaged (Table 7 of the paper; default: 64)."""
-    normalize: Annotated[bool | None, AROUND_BACKBONE, _NEW, Parlai("normalize_sent_emb", theirs=True)] = None
+    normalize: Annotated[bool | None, TWO_TOWERS, _NEW, Parlai("normalize_sent_emb", theirs=True)] = None
     """Normalize vectors to length 1 and compare them by cosine (default: only for sentence encoders)."""
     output_scaling: Annotated[Positive | Literal["auto"] | None, AROUND_BACKBONE] = None
     """Factor of the encoder's vectors (default: 4.47 for sentence encoders, else 1). auto: measured on the first batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -32,7 +33,7 @@ ScheduleName = Literal["plateau", "linear", "cosine", "invsqrt", "constant"]
 PrecisionName = Literal["float32", "bfloat16", "float16"]
 DistillationKind = Literal["kl", "margin-mse"]
 ObjectiveName = Literal["softmax", "bce", "mse", "ranknet", "listnet", "lambdaloss"]
-TrackerName = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+TrackerName = Literal["tensorboard", "wandb"]
 POINTWISE = ("bce", "mse")
 """Objectives that compare a candidate with its label alone, not with other candidates."""
 
@@ -47,10 +48,24 @@ class Families:
         return (name for name, own in FAMILIES.items() if self.holds(own))
 
 
+@dataclass(frozen=True)
+class Below:
+    """Numbers below a limit, for `Needs`."""
+
+    limit: float
+
+    def __contains__(self, value: object) -> bool:
+        return value is None or (isinstance(value, int | float) and value < self.limit)  # None: a default
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([f"below {self.limit:g}"])
+
+
 AROUND_BACKBONE = Needs("architecture", Families(lambda own: own.has_backbone))
 TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.can.has_vectors))
 
 AtLeastZero = Annotated[int, Field(ge=0)]
+_LABELS_COUNT = Needs("distillation_weight", Below(1))
 
 
 @settings(panel="Training", in_parlai=True)
@@ -94,7 +109,7 @@ class ScheduleConfig(Settings):
     """linear, cosine, plateau, invsqrt or constant (default: linear where the end of the run is known, else constant;
     convert: cosine)."""
     warmup_updates: Annotated[AtLeastZero | None, Parlai(theirs=True)] = None
-    """Updates of linear warm-up (default: 100, or a tenth of a shorter run; convert: 0)."""
+    """Updates of linear warm-up (default: 100, or a tenth of a shorter run, none below ten updates; convert: 0)."""
     final_learning_rate: Annotated[NotNegative, Needs("schedule", ("linear", "cosine", None))] = 0.0
     """The learning rate after the run's last update with --schedule linear or cosine (convert: 1e-3, with --init
     1e-4)."""
@@ -121,18 +136,12 @@ class ScheduleConfig(Settings):
 
 @settings(panel="Distillation and hard negatives", in_parlai=True)
 class DistillationConfig(Settings):
-    """The teachers of a run, and how their scores are used; see `polyencoder.training.distillation.Distillation`."""
+    """The teacher of a run, and how its scores are used; see `polyencoder.training.distillation.Distillation`."""
 
-    teacher: Annotated[
-        tuple[str, ...] | None,
-        BeforeValidator(commas),
-        Parameter(consume_multiple=1, negative="", allow_leading_hyphen=False),
-        Parlai("teacher_model"),
-    ] = None
-    """Also learn the scores of this ranker, usually a cross-encoder: folder, model file or hub id. Of several, with
-    commas between them, the mean of their margins, each teacher's divided by their root mean square."""
-    weight: Annotated[float, Parameter(name="--distillation-weight"), Needs("teacher"), Field(ge=0, le=1)] = 0.5
-    """Weight of the teacher's loss, from 0 to 1; the labels' loss has the rest."""
+    teacher: Annotated[str | None, Parameter(allow_repeating=False), Parlai("teacher_model")] = None
+    """Also learn the scores of this ranker, usually a cross-encoder: folder, model file or hub id."""
+    weight: Annotated[float, Parameter(name="--distillation-weight"), Needs("teacher"), Field(gt=0, le=1)] = 0.5
+    """Weight of the teacher's loss, above 0 and up to 1; the labels' loss has the rest."""
     kind: Annotated[DistillationKind, Parameter(name="--distillation-loss"), Needs("teacher")] = "kl"
     """kl: the Kullback-Leibler divergence between the two softmaxes over the candidates. margin-mse: the mean squared
     difference of the margins between the label and the other candidates."""
@@ -151,8 +160,8 @@ class DistillationConfig(Settings):
     students may share it (default: the run's own)."""
 
     def __post_init__(self) -> None:
-        if self.teacher is not None and not all(self.teacher or ("",)):
-            raise ConfigError(f"teacher is {','.join(self.teacher)!r}; give the name of each", argument="teacher")
+        if self.teacher == "":
+            raise ConfigError("teacher is empty; give a folder, model file or hub id", argument="teacher")
         if self.candidates == 1:
             raise ConfigError(
                 "distillation asks about 1 candidates; give 0, for all, or at least 2",
@@ -162,7 +171,7 @@ class DistillationConfig(Settings):
     @property
     def has_teacher(self) -> bool:
         """Whether a teacher's scores are used."""
-        return bool(self.teacher) and self.weight > 0
+        return self.teacher is not None
 
 
 def parse_ranks(text: Any) -> Any:
@@ -176,13 +185,9 @@ def parse_ranks(text: Any) -> Any:
         text = str(text)
     if not isinstance(text, str):
         return text
-    first, _, last = text.rpartition("-")
-    try:
-        return int(first or 1), int(last)
-    except ValueError:
-        raise ConfigError(
-            f"ranks {text!r}: give the first and the last, as in 10-100", argument="hard_negative_ranks"
-        ) from None
+    if (found := re.fullmatch(r"(?:(\d+)-)?(\d+)", text.strip(), re.ASCII)) is None:
+        raise ConfigError(f"ranks {text!r}: give the first and the last, as in 10-100", argument="hard_negative_ranks")
+    return int(found[1] or 1), int(found[2])
 
 
 Similarity = Annotated[float, Field(ge=-1, lt=1)]
@@ -204,18 +209,6 @@ class HardNegatives(Settings):
     ranks: Annotated[Ranks, Parameter(name="--hard-negative-ranks"), Needs("hard_negatives")] = (1, 100)
     """Ranks among the wrong responses, best first, to draw negatives from, such as 10-100: the very best are often
     right."""
-    margin: Annotated[
-        NotNegative | None,
-        Parameter(name="--hard-negative-margin"),
-        Needs("hard_negatives"),
-    ] = None
-    """Leave out negatives that score above the response's score minus this: they are likely to be right, too."""
-    relative_margin: Annotated[
-        Share | None,
-        Parameter(name="--hard-negative-relative-margin"),
-        Needs("hard_negatives"),
-    ] = None
-    """Leave out negatives that score above the response's score minus this share of it, such as 0.05."""
     max_similarity: Annotated[
         Similarity | None,
         Parameter(name="--max-positive-similarity"),
@@ -261,8 +254,7 @@ class TrackerSettings(Settings):
         Parameter(consume_multiple=1, negative="", allow_leading_hyphen=False),
     ] = ()
     """Experiment trackers to report to, several with spaces or commas: tensorboard, wandb (offline unless WANDB_MODE is
-    set), trackio, mlflow. Each needs the extra of its name; files are written to the run's folder, trackio's to its
-    own."""
+    set). Each needs the extra of its name; files are written to the run's folder."""
 
 
 @settings(panel="Training", in_parlai=True)
@@ -308,11 +300,11 @@ class TrainingConfig(Settings):
     """Examples per batch and process (cross: 8; convert: 512, with --init 256)."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
-    objective: ObjectiveName = "softmax"
+    objective: Annotated[ObjectiveName, _LABELS_COUNT] = "softmax"
     """What scores are trained towards. softmax: the right candidates above the others; bce: labels as probabilities,
     each candidate by itself; mse: labels as scores; ranknet: the order of each pair of labels; listnet: the softmax of
     the labels of each example's own candidates; lambdaloss: the order of pairs, by what it is worth in nDCG."""
-    label_smoothing: Annotated[Share, Needs("objective", ("softmax",))] = 0.0
+    label_smoothing: Annotated[Share, Needs("objective", ("softmax",)), _LABELS_COUNT] = 0.0
     """The probability mass shared by an example's wrong candidates; the right one has the rest (convert: 0.2)."""
     matryoshka: Annotated[Numbers | None, Needs("architecture", Families(lambda own: own.can.shortens))] = None
     """Also train these numbers of first dimensions of the vectors, comma-separated, such as 192,96 (Matryoshka
@@ -339,12 +331,7 @@ class TrainingConfig(Settings):
     """Train a cross-encoder with the memory of this many tokens, however many pairs of context and candidate a batch
     has; 0 turns it off. Pairs of similar length go through the encoder together, twice; gradients are the same, at the
     cost of one more forward pass."""
-    find_batch_size: Annotated[
-        bool, Without("grad_cache"), Without("pair_tokens"), Without("hard_negatives"), Parlai(None)
-    ] = False
-    """On one GPU: find the largest --grad-cache (cross: --pair-tokens) with which a batch of --batch-size examples fits
-    the memory, by steps on the longest examples before training. The batch, with its negatives, is unchanged."""
-    gather_negatives: bool = True
+    gather_negatives: Annotated[bool, Needs("candidates", ("batch", "batch-all-cands"))] = True
     """With several processes and --candidates batch or batch-all-cands: rank each example among the candidates of all
     processes, as one process with all of the examples would."""
     max_nonfinite: Count = 5

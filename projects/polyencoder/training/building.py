@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
@@ -28,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjective:
-    """Builds the objective: the loss of the labels and, with teachers, the distillation loss.
+    """Builds the objective: the loss of the labels and, with a teacher, the distillation loss.
 
     Raises:
         CheckpointError, ConfigError: a teacher cannot be loaded, or cannot teach.
@@ -37,7 +36,7 @@ def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjectiv
     if config.objective != "softmax":
         loss = LabelLoss(OF_LABELS[config.objective], pointwise=config.objective in POINTWISE)
     if config.distillation.has_teacher:
-        loss = Distillation(_teachers(learner, config), config.distillation, labels=loss)
+        loss = Distillation(_teacher(learner, config), config.distillation, labels=loss)
     return RankingObjective(
         learner.model,
         learner.text,
@@ -49,24 +48,17 @@ def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjectiv
     )
 
 
-def _teachers(learner: Learner, config: TrainingConfig) -> list[Teacher]:
-    """The teachers, which share a cache; its file is not made for those that cannot teach."""
-    rankers: dict[str, tuple[str, Ranker]] = {}  # name and ranker by fingerprint
-    for name in config.distillation.teacher or ():
-        ranker = Ranker.from_pretrained(name, device=learner.device)
-        if ranker.model.has_foreign_candidates:
-            raise ConfigError(
-                f"{name}: no teacher, as it has no encoder of candidates, and scores those of one index alone",
-                argument="teacher",
-            )
-        digest = model_fingerprint(ranker.model, ranker.text)
-        if digest in rankers:
-            other, _ = rankers[digest]
-            raise ConfigError(f"the teachers {other} and {name} are the same model: give it once", argument="teacher")
-        rankers[digest] = name, ranker
+def _teacher(learner: Learner, config: TrainingConfig) -> Teacher:
+    """The teacher; the file of its scores is not made for one that cannot teach."""
+    name = config.distillation.teacher or ""
+    ranker = Ranker.from_pretrained(name, device=learner.device)
+    if ranker.model.has_foreign_candidates:
+        raise ConfigError(
+            f"{name}: no teacher, as it has no encoder of candidates, and scores those of one index alone",
+            argument="teacher",
+        )
     cache = ScoreCache(config.distillation.scores)
-    bf16 = config.precision == "bfloat16"
-    return [Teacher(ranker, cache, bf16=bf16, name=name, student=learner.text) for name, ranker in rankers.values()]
+    return Teacher(ranker, cache, bf16=config.precision == "bfloat16", name=name, student=learner.text)
 
 
 def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:

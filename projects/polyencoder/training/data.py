@@ -14,7 +14,7 @@ from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Source, Streamed
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import Columns
-from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler
+from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler, normalized
 from polyencoder.data.pairs import (
     HUB,
     data_files,
@@ -100,7 +100,8 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
         )
     seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
-    ranked = validation_examples(held, responses, num_negatives=files.num_negatives, seed=seed, source=files.train)
+    count = files.num_negatives if own or "num_negatives" in settings.given else None
+    ranked = validation_examples(held, responses, count, in_training=own, seed=seed, source=files.train)
     if isinstance(source, Sequence):
         trained = (f"{one!r}{_numbers(one)}" for one in source)
     else:
@@ -137,30 +138,44 @@ def _numbers(example: Example) -> str:
 def validation_examples(
     pairs: Sequence[Example],
     responses: Callable[[], Iterable[str]],
+    count: int | None,
     *,
-    num_negatives: int,
+    in_training: bool,
     seed: int,
     source: str,
 ) -> list[Example]:
-    """Adds sampled candidates to validation pairs: 19, or, of too few responses, `num_negatives`, as training has.
+    """Adds sampled candidates to validation pairs.
 
     Args:
         pairs: with or without candidates of their own.
         responses: to sample from.
-        num_negatives: of the training examples.
+        count: the number that the settings give; None for as many as there are, up to 19.
+        in_training: whether training examples have `count` sampled candidates: validation pairs then have 19 or, of too
+            few responses, as many as these.
         source: where the responses come from, for error messages.
 
     Raises:
-        InputError: there are fewer responses than the training examples need.
+        InputError: there are fewer responses than that.
     """
 
     def among(count: int) -> list[Example]:
         return examples_to_rank(pairs, NegativeSampler(responses(), count=count, seed=seed, source=source))
 
+    usual = DataSettings.num_negatives
+    if count is None:
+        right = max((len(set(map(normalized, pair.right))) for pair in pairs if pair.candidates is None), default=1)
+        different: set[str] = set()
+        for text in responses():
+            different.add(normalized(text))
+            if len(different) == usual + right:
+                break
+        return among(max(1, min(usual, len(different) - right)))
+    if not in_training:
+        return among(count)
     try:
-        return among(DataSettings.num_negatives)
+        return among(usual)
     except InputError:
-        return among(num_negatives)
+        return among(count)
 
 
 def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example], int, Callable[[], Iterator[str]]]:

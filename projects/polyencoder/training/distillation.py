@@ -1,4 +1,4 @@
-"""Knowledge distillation: the labels' cross-entropy plus a loss against the scores of one or several teachers.
+"""Knowledge distillation: the labels' cross-entropy plus a loss against the scores of a teacher.
 
 A cross-encoder's scores are expensive and therefore cached (`ScoreCache`): further epochs, seeds and students only look
 them up.
@@ -25,7 +25,6 @@ from polyencoder.training.objective import CrossEntropy, Loss, Sums
 from polyencoder.training.score_cache import ScoreCache
 
 _UNKNOWN = 0.5  # share of unknown tokens from which a teacher's scores are noise
-_SMALLEST = 1e-12  # size of margins; a teacher may score all candidates of a batch alike
 
 
 class Teacher:
@@ -33,7 +32,7 @@ class Teacher:
 
     Args:
         ranker: usually a cross-encoder.
-        cache: the cache. Keys include a fingerprint of the ranker, so that teachers can share it.
+        cache: the cache. Keys include a fingerprint of the ranker, so that runs can share it.
         bf16: compute in bfloat16; cached separately.
         name: in an error.
         student: reads the student's texts; None if nothing is known of it.
@@ -135,60 +134,38 @@ class Teacher:
 
 
 class Distillation:
-    """(1 - weight) x loss of the labels + weight x loss against the teachers, as one (`mean_margins`).
+    """(1 - weight) x loss of the labels + weight x loss against the teacher.
 
     Args:
         config: weight, loss, temperature and number of candidates.
     """
 
     def __init__(
-        self, teachers: Sequence[Teacher], config: DistillationConfig | None = None, *, labels: Loss | None = None
+        self, teacher: Teacher, config: DistillationConfig | None = None, *, labels: Loss | None = None
     ) -> None:
-        self.teachers, self.config, self.labels = [*teachers], config or DistillationConfig(), labels or CrossEntropy()
+        self.teacher, self.config, self.labels = teacher, config or DistillationConfig(), labels or CrossEntropy()
 
     def __call__(self, scores: Tensor, pool: CandidatePool, batch: Batch) -> tuple[Tensor, Sums]:
         config, (hard, sums) = self.config, self.labels(scores, pool, batch)
         assert pool.labels is not None
         assert batch.turns is not None, "distillation needs the contexts as text: Collator(with_turns=True)"
         columns = shortlist(scores, pool.labels, config.candidates or scores.size(1))  # the label is the first of each
-        index, asked = rows_of(columns, pool), self._asked
+        index, asked = rows_of(columns, pool), self.teacher.asked
         recur = pool.index is not None  # the other texts of a shuffled batch are others in each epoch
-        theirs = [one.scores(batch.turns, pool.texts, index, recur=recur) for one in self.teachers]
-        teacher = mean_margins(theirs).to(scores.device)
+        teacher = self.teacher.scores(batch.turns, pool.texts, index, recur=recur).to(scores.device)
         student = scores.gather(1, columns.clamp(min=0))
         if config.kind == "kl":
             soft = distillation_kl(student, teacher, temperature=config.temperature)
         else:
             soft = margin_mse(student, teacher, torch.zeros_like(pool.labels))
         own = {
-            "teacher_pairs": (float(self._asked - asked), 0),
+            "teacher_pairs": (float(self.teacher.asked - asked), 0),
             "distillation_loss": (float(soft.detach().sum()), len(soft)),
         }
         return (1 - config.weight) * hard + config.weight * soft, {**sums, **own}
 
     def has_choice(self, labels: Sequence[float]) -> bool:
         return len(labels) > 1 or self.labels.has_choice(labels)
-
-    @property
-    def _asked(self) -> int:
-        return sum(teacher.asked for teacher in self.teachers)
-
-
-def mean_margins(scores: Sequence[Tensor]) -> Tensor:
-    """The scores of several teachers [batch, n] as those of one: the mean of their margins to the label.
-
-    The label is the first column; -inf is padding. Each teacher's margins are divided by their root mean square over
-    the batch: otherwise a cross-encoder's logits, which are larger than a bi-encoder's cosines, would decide alone. The
-    mean is multiplied by the first teacher's, since both losses compare its size with the student's scores: so a weight
-    or temperature that suits the first teacher suits all. The scores of a single teacher are unchanged.
-    """
-    if len(scores) == 1:
-        return scores[0]
-    absent = scores[0] == -torch.inf
-    margins = torch.stack([one - one[:, :1] for one in scores]).masked_fill(absent, 0)
-    sizes = margins.square().mean((1, 2), keepdim=True).sqrt()  # padding counts as 0 with all, so it cancels out
-    mean = sizes[0] * (margins / sizes.clamp(min=_SMALLEST)).mean(0)
-    return mean.masked_fill(absent, -torch.inf)
 
 
 def rows_of(columns: Tensor, pool: CandidatePool) -> Tensor:

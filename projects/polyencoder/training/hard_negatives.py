@@ -1,8 +1,7 @@
 """Hard-negative mining: wrong candidates that the model ranks high, from an index.
 
 The highest-scoring candidates include unlabelled right answers (false negatives). Settings avoid them: skipping the
-best ranks, as in DPR and RocketQA, a margin below the label's score, absolute or relative, as in NV-Retriever, and a
-largest similarity to right answers.
+best ranks, as in DPR and RocketQA, and a largest similarity to right answers.
 """
 
 from __future__ import annotations
@@ -81,15 +80,10 @@ class Miner:
         if contexts.batch_size != len(labels):
             raise InputError(f"{contexts.batch_size} contexts, but {len(labels)} labels")
 
-        def of_labels() -> list[float]:
-            vectors = self._ranker.encode_candidates(labels)
-            scores: Tensor = self._model.score(contexts, vectors.unsqueeze(1))
-            return scores.squeeze(1).tolist()
-
         def find(k: int) -> Sequence[Sequence[SearchHit]]:
             return self._index.search(contexts, top_k=k)
 
-        return self._choice(find, labels, size=len(self._index), right=right, of_labels=of_labels)
+        return self._choice(find, labels, size=len(self._index), right=right)
 
 
 class Choice:
@@ -105,7 +99,6 @@ class Choice:
         *,
         size: int,
         right: Sequence[Collection[str]] | None,
-        of_labels: Callable[[], list[float]],
     ) -> list[list[str]]:
         """The negatives of each label.
 
@@ -114,7 +107,6 @@ class Choice:
             labels: the right candidate of each context.
             size: how many candidates can be found.
             right: further right candidates.
-            of_labels: the scores of the labels, in the unit of those of candidates.
         """
         if not labels:
             return []
@@ -130,14 +122,7 @@ class Choice:
             if top_k == size or all(enough):
                 break
             top_k *= 2
-        wrong = [hits[first - 1 : last] for hits in wrong]
-        if settings.margin is not None or settings.relative_margin is not None:
-            margin, share = settings.margin or 0.0, settings.relative_margin or 0.0
-            ceilings = (score - max(margin, share * abs(score)) for score in of_labels())
-            wrong = [
-                [hit for hit in hits if hit.score <= ceiling] for hits, ceiling in zip(wrong, ceilings, strict=True)
-            ]
-        texts = [[hit.text for hit in hits] for hits in wrong]
+        texts = [[hit.text for hit in hits[first - 1 : last]] for hits in wrong]
         if settings.max_similarity is not None:
             return self._dissimilar(texts, positives)
         return [some[: settings.count] for some in texts]

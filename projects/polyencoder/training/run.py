@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from polyencoder.config import PROMPTS
-from polyencoder.data.collator import Collator
 from polyencoder.data.pairs import data_files
 from polyencoder.errors import ConfigError, TrainingError
-from polyencoder.evaluation import example_scores
+from polyencoder.evaluation.examples import example_scores, token_keys
 from polyencoder.evaluation.names import NDCG
 from polyencoder.evaluation.worst import WorstError, worst_errors
 from polyencoder.export.card import TrainingRun, measured, model_card
@@ -40,18 +39,15 @@ from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.callbacks.log import Log
-from polyencoder.training.callbacks.memory import MemoryLimit, check_can_find, longest_batch
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
-from polyencoder.training.callbacks.tracking import recorders
+from polyencoder.training.callbacks.tracking import check_trackers, recorders
 from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import Rows, RunData, Splits, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, TEACHER_SCORES, run_folder
-from polyencoder.training.objective import RankingObjective
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.start import starting_ranker, untrained_ranker
-from polyencoder.training.trackers import check_trackers
 from polyencoder.training.trainer import Trainer
 from polyencoder.training.verdict import why_no_better
 
@@ -133,13 +129,15 @@ def _train(
             data_files(files)  # missing files are an error before the model is loaded
     if settings.preset is not None and processes.is_first:
         _log.info("preset %s: %s", settings.preset, ", ".join(f"{k} {v}" for k, v in settings.preset_values.items()))
+    if "gather_negatives" in settings.given and not settings.training.gather_negatives and processes.count == 1:
+        raise ConfigError(
+            "gather_negatives off is read only in several processes: leave it out", argument="gather_negatives"
+        )
+    data = open_data(settings, train=train, valid=valid)  # what is wrong with it is an error before the model is loaded
     seed_everything(settings.training.seed)
     ranker = starting_ranker(settings)
     if settings.data.candidates_of:
         open_index(settings.data.candidates_of, ranker).close()  # an error where its vectors are another model's
-    if settings.training.find_batch_size:
-        check_can_find(ranker.device, processes)
-    data = open_data(settings, train=train, valid=valid)
     metric = "hits@1" if all(one.labels is None for one in data.valid) else NDCG
     best = KeepBest(ranker, settings.data.out, metric=metric, patience=settings.evaluation.patience)
     checkpoints = _checkpoints(settings, ranker, data, processes)
@@ -160,7 +158,6 @@ def _train(
         objective=objective,
         callbacks=[
             *([MeasuredScaling()] if settings.model.output_scaling == "auto" else []),
-            *([_memory_limit(settings, objective, data)] if settings.training.find_batch_size else []),
             *shown,  # first: it counts a batch before the evaluation after it
             Evaluation(ranker, data.valid, every=max(1, round(data.size / settings.evaluation.evaluations))),
             best,
@@ -206,13 +203,6 @@ def _train(
     )
 
 
-def _memory_limit(settings: TrainSettings, objective: RankingObjective, data: RunData) -> MemoryLimit:
-    config = settings.training
-    collator = Collator(objective.text, config.candidates, with_turns=config.distillation.has_teacher)
-    longest = partial(longest_batch, data.train, collator, size=config.batch_size, sampler=data.sampler)
-    return MemoryLimit(objective, longest)
-
-
 def training_config(settings: TrainSettings, ranker: Ranker) -> TrainingConfig:
     """The run's `TrainingConfig`; a quantized ConveRT trains in 16 bits on a GPU, with a loss scale."""
     scores = settings.training.distillation.scores or str(Path(settings.data.out) / TEACHER_SCORES)
@@ -227,7 +217,6 @@ def _checkpoints(settings: TrainSettings, ranker: Ranker, data: RunData, process
     # each process's part of the data depends on their number
     of_the_data = {"processes": processes.count, "data": f"{data.size} pairs, digest {data.digest[:16]}"}
     own = {name: value for name, value in flat_values(settings).items() if name not in RESUME_IGNORES | SHAPE_FIELDS}
-    own["teacher"] = ",".join(own["teacher"] or ()) or None  # as in the flag, for messages
     return Checkpoints(
         Path(settings.data.out) / CHECKPOINT,
         settings=own | _of_the_model(ranker) | of_the_data,
@@ -323,4 +312,5 @@ def _worst(ranker: Ranker, data: RunData) -> list[WorstError]:
     if ranker.model.has_foreign_candidates:  # which it does not read
         return []
     examples = data.valid[:RANKED]
-    return worst_errors(examples, dict(example_scores(ranker, examples)), count=WORST)
+    scores, keys = dict(example_scores(ranker, examples)), token_keys(ranker, examples)
+    return worst_errors(examples, scores, keys=keys, count=WORST)

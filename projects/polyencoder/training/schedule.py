@@ -83,7 +83,7 @@ class Schedule:
             return config.warmup_updates
         if expected is None:
             return WARMUP if config.longest_warmup is None else config.longest_warmup
-        share = max(1, int(expected * config.warmup_share))
+        share = int(expected * config.warmup_share)  # 0 of a few updates, which are not all to be lost
         return share if config.longest_warmup is None else min(config.longest_warmup, share)
 
     def validated(self, loss: float) -> None:

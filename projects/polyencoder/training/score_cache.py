@@ -1,4 +1,4 @@
-"""Caches a teacher's scores in one SQLite file, which teachers, runs and processes may share."""
+"""Caches a teacher's scores in one SQLite file, which runs and processes may share."""
 
 from __future__ import annotations
 

@@ -52,8 +52,7 @@ class SkippedBatches:
         advice = "give a larger batch_size, or data with different labels"
         if self._hard.count:
             ranks = "-".join(map(str, self._hard.ranks))
-            margin = "" if self._hard.margin is None else f" and margin {self._hard.margin:g}"
-            advice += f"; no hard negative was found in ranks {ranks}{margin}"
+            advice += f"; no hard negative was found in ranks {ranks}"
         return InputError(
             f"{which} the label was the only candidate, or no candidate was wrong; {advice}", argument="batch_size"
         )

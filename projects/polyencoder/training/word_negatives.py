@@ -16,11 +16,11 @@ from polyencoder.training.hard_negatives import Choice, ScoredText
 
 
 class WordMiner:
-    """Mines hard negatives by BM25; ranks are BM25's, scores the ranker's.
+    """Mines hard negatives by BM25.
 
     Args:
-        ranker: of any architecture. It scores candidates, if there is a margin, and encodes them, if there is a largest
-            similarity, for which it needs vectors.
+        ranker: of any architecture. It encodes candidates, if there is a largest similarity, for which it needs
+            vectors.
         texts: the candidates, in memory as a table of their words.
 
     Raises:
@@ -36,9 +36,8 @@ class WordMiner:
                 f"a {ranker.model.title} has no vectors, which a largest similarity compares",
                 argument="max_positive_similarity",
             )
-        self._ranker, self._texts = ranker, texts
+        self._texts = texts
         self._choice = Choice(ranker, settings)
-        self._scores = settings.margin is not None or settings.relative_margin is not None
         self._words = Words(sqlite3.connect(":memory:", isolation_level=None).execute)
         self._words.create()
         self._words.fill(enumerate(texts))
@@ -53,17 +52,7 @@ class WordMiner:
             raise InputError(f"{len(turns)} contexts, but {len(labels)} labels")
 
         def find(k: int) -> list[list[ScoredText]]:
-            return [self._found(one, k=k) for one in turns]
+            found = (self._words.find(query_words(one), k=k, allowed=None) for one in turns)
+            return [[ScoredText(self._texts[row], score) for row, score in hits] for hits in found]
 
-        def of_labels() -> list[float]:
-            return [float(self._ranker.score([one], [label])) for one, label in zip(turns, labels, strict=True)]
-
-        return self._choice(find, labels, size=len(self._texts), right=right, of_labels=of_labels)
-
-    def _found(self, turns: Sequence[str], *, k: int) -> list[ScoredText]:
-        found = self._words.find(query_words(turns), k=k, allowed=None)
-        texts = [self._texts[row] for row, _ in found]
-        scores = [score for _, score in found]
-        if self._scores and texts:
-            scores = self._ranker.score([turns], texts)[0].tolist()
-        return [ScoredText(text, score) for text, score in zip(texts, scores, strict=True)]
+        return self._choice(find, labels, size=len(self._texts), right=right)

@@ -111,7 +111,7 @@ def test_flags_of_parlai_itself_are_left_to_it(given):
         ({"distillation_weight": 0.3}, "0.3 is read only with --teacher-model: give that too, or leave it out"),
         ({"teacher_scores": "some.sqlite"}, "some.sqlite is read only with --teacher-model"),
         ({"hard_negatives_every": 7}, "7 is read only with --hard-negatives"),
-        ({"hard_negative_margin": 0.5}, "0.5 is read only with --hard-negatives"),
+        ({"max_positive_similarity": 0.5}, "0.5 is read only with --hard-negatives"),
         ({"final_learning_rate": 1e-6}, "1e-06 is read only with --lr-scheduler linear or cosine"),
         ({"rerank_k": 3}, "3: is an option of searches, so it needs --index"),
     ],

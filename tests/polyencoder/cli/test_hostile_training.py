@@ -40,11 +40,23 @@ TRAINING = {
     "no settings": ([*TRAIN, "--config", "notes.txt"], "must hold `name: value` lines"),
     "an unknown setting": ([*TRAIN, "--config", "run.yaml"], "run.yaml: unknown setting 'epoch'; did you mean"),
     "a teacher": ([*TRAIN, "--teacher", "./nothing"], "nothing"),
-    "a second teacher": ([*TRAIN, "--teacher", "model", "--teacher", "./nothing"], "nothing"),
-    "a teacher twice": (
-        [*TRAIN, "--teacher", "model,./model"],
-        "the teachers model and ./model are the same model",
+    "a teacher without weight": (
+        [*TRAIN, "--teacher", "model", "--distillation-weight", "0"],
+        "distillation_weight is 0",
     ),
+    "labels without weight": (
+        [*TRAIN, "--teacher", "model", "--distillation-weight", "1", "--objective", "bce"],
+        "objective is read only where distillation_weight is below 1",
+    ),
+    "smoothing without weight": (
+        [*TRAIN, "--teacher", "model", "--distillation-weight", "1", "--label-smoothing", "0.1"],
+        "label_smoothing is read only where distillation_weight is below 1",
+    ),
+    "vectors of a cross-encoder": (
+        [*TRAIN[:3], "--backbone", "b", "--out", "out", "--architecture", "cross", "--normalize"],
+        "normalize is read only where architecture is bi",
+    ),
+    "one process": ([*TRAIN, "--no-gather-negatives"], "gather_negatives"),
     "a backbone's flag": ([*TRAIN, "--reduction", "mean"], "reduction is not read with init"),
     "streaming": ([*TRAIN, "--streaming"], "give validation data (valid)"),
     "a pipe": (
@@ -78,7 +90,7 @@ NUMBERS = [
         "--output-scaling -1",
     ),
     *("--candidates fixed", "--schedule steps", "--optimizer lion", "--fine-tuned none", "--save-every-seconds nan"),
-    *("--seed 99999999999999999999999", "--hard-negatives 2 --hard-negative-margin nan"),
+    *("--seed 99999999999999999999999", "--hard-negatives 2 --max-positive-similarity nan"),
 ]
 
 

@@ -100,9 +100,8 @@ def test_some_pairs_may_have_no_negative(run):
 @pytest.mark.parametrize(
     "options",
     [
-        ["--margin", 1000],
         ["--ranks", "50-100"],
-        ["-n", 3, "--max-positive-similarity", "-0.99", "--relative-margin", "0.1"],
+        ["-n", 3, "--max-positive-similarity", "-0.99"],
     ],
 )
 def test_without_any_negative_nothing_is_written(run, tmp_path, options):

@@ -8,12 +8,11 @@ import re
 import shlex
 
 import pytest
-import torch
 
 from polyencoder import Ranker
 from polyencoder.cli.main import flags_of
 from polyencoder.cli.train import _next
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError
 from polyencoder.settings.fields import leaves
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
@@ -137,34 +136,6 @@ def test_hard_negatives_distillation_and_held_out_data(run, arguments, pairs, ba
     flags = ["--teacher", pairs / "out", "--hard-negatives", 2, "--hard-negatives-every", 3, "--epochs", 2]
     run(*others, *flags, "--architecture", "poly")
     assert (pairs / "student" / "training" / "teacher.sqlite").is_file()
-
-
-def test_two_teachers(run, arguments, pairs, losses, make_ranker):
-    """Of flags or a YAML file; the card, the record and the checkpoint have both."""
-    for seed in (1, 2):
-        make_ranker("bi", seed=seed).save_pretrained(pairs / f"teacher{seed}")
-    first, second = str(pairs / "teacher1"), str(pairs / "teacher2")
-    rest = ["--architecture", "poly", "--max-updates", 2, "--distillation-loss", "margin-mse"]
-    flags = ["--teacher", first, "--teacher", second]
-    found = losses(lambda: run(*arguments, *rest, *flags, "--out", pairs / "student"))
-    record = json.loads((pairs / "student/training/run.json").read_text())
-    assert record["options"]["teacher"] == [first, second]
-    assert "| `--teacher` | `teacher1,teacher2` |" in (pairs / "student/README.md").read_text()
-    checkpoint = torch.load(pairs / "student/training/checkpoint.pt", weights_only=True)
-    assert checkpoint["settings"]["teacher"] == f"{first},{second}"
-    (pairs / "run.yaml").write_text(f"training:\n  distillation:\n    teacher: [{first}, {second}]\n")
-    again = losses(lambda: run(*arguments, *rest, "--config", pairs / "run.yaml", "--out", pairs / "yaml"))
-    assert again == found
-    alone = losses(lambda: run(*arguments, *rest, "--teacher", first, "--out", pairs / "alone"))
-    assert alone != found
-    scores = pairs / "student/training/teacher.sqlite"
-    before = scores.read_bytes()
-    shared = losses(lambda: run(*arguments, *rest, *flags, "--teacher-scores", scores, "--out", pairs / "shared"))
-    assert shared == found
-    assert scores.read_bytes() == before  # nothing was left to ask for
-    assert not (pairs / "shared/training/teacher.sqlite").exists()
-    with pytest.raises(CheckpointError, match=rf"was begun with teacher '{first},{second}', not '{second}'"):
-        run(*arguments, *rest, "--teacher", second, "--out", pairs / "student")
 
 
 def test_a_dataset_of_the_hub_is_streamed(run, arguments, pairs, tmp_path, monkeypatch, losses):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -106,6 +108,12 @@ def test_fewer_layers_than_wanted(make_model, make_backbone_config):
         transfer_weights(
             make_model("bi", backbone=make_backbone_config(3)), make_model("bi").state_dict(), origin="other"
         )
+
+
+def test_a_cross_encoder_hands_no_normalization_on(make_config):
+    """It has no vectors, and its scaling is none of a cosine."""
+    config = replace(make_config("cross"), normalize=True, output_scaling=1.0)
+    assert inherited_fields(config, "bi")["normalize"] is False
 
 
 def test_a_map_of_tokens_goes_to_another_late_interaction_encoder_alone(make_model):

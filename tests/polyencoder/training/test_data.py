@@ -124,10 +124,13 @@ def test_too_little_data(write, train, valid, problem):
 
 
 def test_fewer_responses_than_candidates_are_ranked_with_what_there_is(write):
-    data = opened(write(PAIRS[:9]), num_negatives=3)
-    assert {len(example.candidates) for example in data.valid} == {4}
+    """As many as there are; a number that is given is that of evaluations, where training draws none."""
+    for given, among in (({}, 8), ({"num_negatives": 3}, 4), ({"num_negatives": 3, "candidates": "inline"}, 4)):
+        data = opened(write(PAIRS[:9]), **given)
+        assert {len(example.candidates) for example in data.valid} == {among}
     with pytest.raises(InputError, match="num_negatives is 19, but .* has only 8 labels"):
-        opened(write(PAIRS[:9]))
+        opened(write(PAIRS[:9]), candidates="inline")
+    assert {len(example.candidates) for example in opened(write(PAIRS), num_negatives=5).valid} == {6}
 
 
 def test_a_pipe_cannot_be_streamed(tmp_path, write):

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polyencoder import InputError, Ranker
-from polyencoder.training.distillation import Teacher, mean_margins, shortlist
+from polyencoder.training.distillation import Teacher, shortlist
 from polyencoder.training.score_cache import ScoreCache
 
 CONTEXTS = [["hello , how are you ?", "fine . you ?"], "do you ski ?", ["do you have pets ?"]]
@@ -115,63 +115,6 @@ def test_shortlist():
     assert shortlist(scores, labels, 3).tolist() == [[0, 1, 3], [1, 0, -1]]
     assert shortlist(scores, labels, 9).tolist() == [[0, 1, 3, 2], [1, 0, -1, -1]]
     assert shortlist(scores[:, :1], torch.tensor([0, 0]), 5).tolist() == [[0], [0]]
-
-
-@st.composite
-def scores_of_teachers(draw, least, most):
-    """Of several teachers [batch, n], the label first; -inf where there is no candidate."""
-    count, batch, n = draw(st.integers(least, most)), draw(st.integers(1, 4)), draw(st.integers(1, 6))
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 20)))
-    absent = torch.rand(batch, n, generator=generator) < 0.3
-    absent[:, 0] = False
-    return [torch.randn(batch, n, generator=generator).masked_fill(absent, -math.inf) for _ in range(count)]
-
-
-def margins(scores):
-    return scores - scores[:, :1]
-
-
-@settings(max_examples=60, deadline=None)
-@given(scores_of_teachers(1, 4))
-def test_several_teachers_are_the_mean_of_their_standardised_margins(scores):
-    """Against a loop over the pairs of a batch."""
-    sizes, rows = [], len(scores[0])
-    for one in scores:
-        pairs = [(row[0], score) for row in one.tolist() for score in row if score != -math.inf]
-        sizes.append(math.sqrt(sum((score - label) ** 2 for label, score in pairs) / len(pairs)))
-    found = margins(mean_margins(scores)).tolist()
-    for i in range(rows):
-        for j, score in enumerate(found[i]):
-            own = [float(one[i, j] - one[i, 0]) for one in scores]
-            if own[0] == -math.inf:
-                assert score == -math.inf
-                continue
-            parts = [margin / size if size else 0.0 for margin, size in zip(own, sizes, strict=True)]
-            assert score == pytest.approx(sizes[0] * sum(parts) / len(parts), abs=1e-4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(scores_of_teachers(2, 4), st.floats(0.01, 100), st.lists(st.floats(-30, 30), min_size=4, max_size=4))
-def test_neither_a_teachers_scale_nor_where_its_scores_begin_weighs(scores, scale, shifts):
-    shift = torch.tensor(shifts)[: len(scores[0]), None]  # one for each example
-    expected = mean_margins(scores)
-    torch.testing.assert_close(mean_margins([*scores[:-1], scale * scores[-1] + shift]), expected, atol=1e-3, rtol=1e-3)
-    first = mean_margins([scale * scores[0] + shift, *scores[1:]])  # whose scale the mean has
-    torch.testing.assert_close(first, scale * expected, atol=1e-3 * scale, rtol=1e-3)
-
-
-@settings(max_examples=30, deadline=None)
-@given(scores_of_teachers(1, 1), st.integers(2, 5))
-def test_equal_teachers_teach_what_one_does(scores, count):
-    assert mean_margins(scores) is scores[0]
-    torch.testing.assert_close(margins(mean_margins(scores * count)), margins(scores[0]))
-
-
-def test_a_teacher_that_prefers_nothing_changes_no_order():
-    scores = torch.tensor([[1.0, 3.0, -math.inf], [0.5, -2.0, 4.0]])
-    alike = torch.full_like(scores, 7.0).masked_fill(scores == -math.inf, -math.inf)
-    torch.testing.assert_close(mean_margins([scores, alike]), margins(scores) / 2)
-    assert mean_margins([alike, alike]).tolist() == [[0, 0, -math.inf], [0, 0, 0]]
 
 
 def test_a_teacher_of_another_vocabulary(backbone_folder):

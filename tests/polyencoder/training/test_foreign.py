@@ -219,7 +219,7 @@ def test_indexes_of_models_are_not_foreign(index, make_ranker, tmp_path, sentenc
 
 def test_a_model_for_an_index_teaches_none(given, tmp_path, make_ranker):
     train_ranker(given(epochs=1.0))
-    config = replace(CONFIG, distillation=DistillationConfig(teacher=(str(tmp_path / "out"),)))
+    config = replace(CONFIG, distillation=DistillationConfig(teacher=str(tmp_path / "out")))
     with pytest.raises(ConfigError, match="out: no teacher, as it has no encoder of candidates") as caught:
         build_objective(make_ranker("bi"), config)
     assert caught.value.argument == "teacher"

@@ -28,11 +28,11 @@ def test_a_number_of_updates_is_not_waited_for_where_no_batch_makes_one(hard, ma
 
 
 def test_a_model_that_has_trained_is_given_more_batches():
-    skipped = SkippedBatches(HardNegatives(count=1, every=7, margin=0.5))
+    skipped = SkippedBatches(HardNegatives(count=1, every=7))
     for _ in range(2):
         skipped.count(is_skipped=False)
         for _ in range(LATER + 6):
             skipped.count(is_skipped=True)
-    with pytest.raises(InputError, match="in each of the last 10007 batches .* in ranks 1-100 and margin 0.5") as error:
+    with pytest.raises(InputError, match="in each of the last 10007 batches .* in ranks 1-100") as error:
         skipped.count(is_skipped=True)
     assert error.value.argument == "batch_size"

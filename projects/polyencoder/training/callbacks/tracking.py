@@ -1,14 +1,20 @@
-"""Reports the figures of a run to experiment trackers, in one run of each, however often it is resumed."""
+"""Reports the figures of a run to experiment trackers, in one run of each, however often it is resumed.
+
+Nothing leaves the machine unless WANDB_MODE, a variable of Weights & Biases, says so.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from polyencoder.errors import PolyencoderError, TrainingError, first_line
 from polyencoder.evaluation.names import main_measures
+from polyencoder.packages import require
 from polyencoder.settings.training import TrackerName, TrackerSettings
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.curve import LearningCurve
@@ -16,7 +22,6 @@ from polyencoder.training.callbacks.log import AMONG
 from polyencoder.training.callbacks.record import Record
 from polyencoder.training.folder import FOLDER, RECORD
 from polyencoder.training.objective import Outcome
-from polyencoder.training.trackers import TRACKERS, Tracker
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +72,8 @@ class Tracking(Callback):
         for name in dict.fromkeys(self._names):
             known = self._ids.get(name)
             try:
-                made = TRACKERS[name](
-                    self._folder, name=self._run, options=self._options, id=known, step=run.updates.count
+                made = Tracker(
+                    name, self._folder, run=self._run, options=self._options, id=known, step=run.updates.count
                 )
             except PolyencoderError:
                 raise
@@ -107,3 +112,65 @@ class Tracking(Callback):
             except Exception as error:
                 del self._trackers[name]
                 _log.warning("%s: the rest of the run is not reported there (%s)", name, first_line(error))
+
+
+class Tracker:
+    """A run of TensorBoard or of Weights & Biases, in files of the run's folder unless WANDB_MODE is set.
+
+    Args:
+        kind: which of them.
+        folder: of the run's files. run: its name. options: its settings.
+        id: of the tracker's run to continue; None for a new one.
+        step: updates so far; later figures of a killed run are replaced.
+
+    Attributes:
+        id: with which a resumed run continues it.
+    """
+
+    def __init__(
+        self, kind: TrackerName, folder: Path, *, run: str, options: Mapping[str, Any], id: str | None, step: int
+    ) -> None:
+        self._wandb: Any = None
+        self._events: Any = None
+        if kind == "wandb":
+            self.id = id or uuid.uuid4().hex[:8]
+            self._wandb = require("wandb", extra="wandb").init(
+                id=self.id,
+                name=run,
+                project=os.environ.get("WANDB_PROJECT", "polyencoder"),
+                dir=os.fspath(folder),
+                config=dict(options),
+                mode=os.environ.get("WANDB_MODE", "offline"),
+                resume=None if id is None else "allow",
+            )
+            return
+        require("tensorboard", extra="tensorboard")
+        from torch.utils.tensorboard.writer import SummaryWriter
+
+        self.id = id or run
+        self._events = SummaryWriter(os.fspath(folder / "tensorboard"), purge_step=step + 1)
+        if id is None:
+            rows = "".join(f"| {key} | {value} |\n" for key, value in options.items())
+            self._events.add_text("settings", f"| setting | value |\n| --- | --- |\n{rows}")
+
+    def log(self, figures: Mapping[str, float], *, step: int) -> None:
+        """Adds figures, by names such as `train/loss`."""
+        if self._events is None:
+            self._wandb.log(dict(figures), step=step)
+            return
+        for name, value in figures.items():
+            self._events.add_scalar(name, value, step)
+        self._events.flush()  # else a kill takes figures of before the last checkpoint
+
+    def close(self, *, failed: bool = False) -> None:
+        """Ends the run, or this part of it."""
+        if self._events is None:
+            self._wandb.finish(exit_code=int(failed))
+        else:
+            self._events.close()
+
+
+def check_trackers(names: Sequence[TrackerName]) -> None:
+    """Raises ConfigError for a tracker whose package is not installed, before a run begins."""
+    for name in names:
+        require(name, extra=name)

@@ -150,13 +150,6 @@ def test_scores_are_kept_beside_the_model(teacher_file, train, evaluate, easy_ta
     assert not (tmp_path / "unused").exists()  # evaluation needs no teacher
 
 
-def test_weight_0_needs_no_teacher(make_agent, respond, steps):
-    agent = make_agent("biencoder", candidates="batch", teacher_model="no/such/teacher", distillation_weight=0.0)
-    respond(agent, *TURNS)
-    ((scores, pool, losses),) = steps
-    torch.testing.assert_close(losses, F.cross_entropy(scores, pool.labels, reduction="none"))
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -208,42 +201,3 @@ def test_an_exported_folder_teaches_as_its_file_does(teacher_file, make_agent, r
         respond(make_agent("biencoder", candidates="batch", teacher_model=teacher), *TURNS)
     torch.testing.assert_close(steps[0][2], steps[1][2])
     shutil.rmtree(tmp_path / "folder")
-
-
-def test_two_teachers_are_one(trained, make_agent, respond, steps):
-    files = [str(trained(model)[0]) for model in ("crossencoder", "polyencoder")]
-    own = {"distillation_weight": 1.0, "distillation_loss": "margin-mse", "candidates": "batch"}
-    agent = make_agent("biencoder", teacher_model=",".join(files), **own)
-    respond(agent, *TURNS)
-    ((scores, pool, losses),) = steps
-    contexts = [["hello", "my cat is here .", "where is the dog ?"], TURNS[1]["text"], TURNS[2]["text"]]
-    theirs = [Ranker.from_pretrained(file, device="cpu").score(contexts, pool.texts) for file in files]
-    margins = [one - one.gather(1, pool.labels[:, None]) for one in theirs]
-    first, second = (one.square().mean().sqrt() for one in margins)
-    expected = margin_mse(scores, (margins[0] + margins[1] * first / second) / 2, pool.labels)
-    torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-4)
-    assert agent.global_metrics.report()["teacher_pairs"].value() == 2 * scores.numel()
-
-
-def test_two_teachers_of_a_run(trained, train, easy_task, tmp_path, asked):
-    """A second run finds the scores of both, and says so in its options."""
-    files = [str(trained(model)[0]) for model in ("polyencoder", "biencoder")]
-    options = {**easy_task, "candidates": "inline", "num_epochs": 1.1, "teacher_scores": str(tmp_path / "scores")}
-    train("biencoder", tmp_path / "alone", teacher_model=files[1], **options)
-    alone = sum(asked)
-    train("biencoder", tmp_path / "both", teacher_model=",".join(files), **options)
-    assert sum(asked) == 2 * alone > 0
-    assert json.loads((tmp_path / "both.run.json").read_text())["options"]["teacher_model"] == ",".join(files)
-    train("biencoder", tmp_path / "again", teacher_model=",".join(files), **options)
-    assert sum(asked) == 2 * alone
-    weights = [torch.load(tmp_path / name, weights_only=False)["model"] for name in ("alone", "both", "again")]
-    assert all(weights[1][name].equal(weights[2][name]) for name in weights[1])
-    assert not all(weights[0][name].equal(weights[1][name]) for name in weights[1])
-
-
-def test_one_teacher_twice(teacher_file, make_agent, tmp_path):
-    for suffix in ("", ".opt", ".dict", ".tokenizer.json"):
-        shutil.copy(f"{teacher_file}{suffix}", tmp_path / f"copy{suffix}")
-    with pytest.raises(ConfigError, match="are the same model: give it once") as caught:
-        make_agent("biencoder", candidates="batch", teacher_model=f"{teacher_file},{tmp_path / 'copy'}")
-    assert caught.value.argument == "teacher"

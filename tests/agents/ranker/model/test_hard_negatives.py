@@ -140,7 +140,6 @@ def test_a_run_that_is_too_short_for_them_has_a_warning(train, tmp_path, monkeyp
         ({"candidates": "fixed"}, None, "--hard-negatives join --candidates batch or inline, not fixed"),
         ({"hard_negatives_every": 0}, "hard_negatives_every", "hard_negatives_every is 0; it must be at least 1"),
         ({"hard_negative_ranks": "5-5"}, "hard_negative_ranks", "2 are wanted, but the ranks 5-5 are fewer"),
-        ({"hard_negative_margin": -1}, "hard_negative_margin", "hard_negative_margin is -1.0; it must be at least 0"),
         ({"hard_negative_ranks": "best"}, "hard_negative_ranks", "ranks 'best': give the first and the last"),
     ],
 )

@@ -1,12 +1,10 @@
 """Experiment trackers, each read back by its own package: one run, though it was killed and resumed.
 
-wandb, trackio and mlflow are not in requirements.txt: `pip install wandb trackio mlflow` to run their tests.
+wandb is not in requirements.txt: `pip install wandb` to run its tests.
 """
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import struct
 import sys
 
@@ -17,10 +15,11 @@ from polyencoder import Ranker
 from polyencoder.errors import ConfigError, TrainingError
 from polyencoder.training import Example, Trainer, TrainingConfig, TrainSettings, train_ranker
 from polyencoder.training.callbacks import Callback
+from polyencoder.training.callbacks import tracking as module
 from polyencoder.training.callbacks.curve import LearningCurve
-from polyencoder.training.callbacks.tracking import Tracking
-from polyencoder.training.trackers import TRACKERS, check_trackers
+from polyencoder.training.callbacks.tracking import Tracker, Tracking, check_trackers
 
+TRACKERS = ("tensorboard", "wandb")
 FIGURES = {"train/loss": [(n, float(n)) for n in range(1, 7)], "valid/R20@1": [(4, 0.25), (6, 0.5)]}
 
 
@@ -66,28 +65,8 @@ def records(data, *, block=1 << 15, header=7):
             whole = b""
 
 
-def of_trackio(folder):
-    (path,) = (folder / "trackio").rglob("polyencoder.db")
-    with sqlite3.connect(path) as database:
-        rows = [*database.execute("select run_name, step, metrics from metrics order by id")]
-    assert len({name for name, _, _ in rows}) == 1
-    values = [(step, json.loads(metrics)) for _, step, metrics in rows]
-    return {name: [*{step: row[name] for step, row in values if name in row}.items()] for name in FIGURES}
-
-
-def of_mlflow(folder):
-    import mlflow
-
-    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/mlflow.db")
-    (run,) = client.search_runs([client.get_experiment_by_name("polyencoder").experiment_id])
-    assert (run.data.params["seed"], run.info.status) == ("3", "FINISHED")
-    history = {name: client.get_metric_history(run.info.run_id, name.replace("@", "_at_")) for name in FIGURES}
-    return {name: [*{one.step: one.value for one in values}.items()] for name, values in history.items()}
-
-
 @pytest.mark.parametrize("tracker", TRACKERS)
-def test_a_resumed_run_is_one_run_of_the_tracker(tracker, run, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # read when it is imported
+def test_a_resumed_run_is_one_run_of_the_tracker(tracker, run, tmp_path):
     pytest.importorskip(tracker)
 
     def begin():
@@ -137,7 +116,6 @@ class Ended(Callback):
 
 @pytest.mark.parametrize("tracker", TRACKERS)
 def test_a_run_that_diverges_is_closed_as_failed(tracker, tmp_path, monkeypatch, make_ranker):
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     pytest.importorskip(tracker)
     curve, ended = LearningCurve(tmp_path / "curve.png", title="a run"), Ended()
     tracking = Tracking([tracker], curve, folder=tmp_path, name="my run", options={"seed": 3})
@@ -148,17 +126,11 @@ def test_a_run_that_diverges_is_closed_as_failed(tracker, tmp_path, monkeypatch,
     with torch.no_grad():
         next(ranker.model.parameters()).fill_(torch.inf)
     closed = []
-    close = TRACKERS[tracker].close
-    monkeypatch.setattr(TRACKERS[tracker], "close", lambda self, **how: (closed.append(how), close(self, **how)))
+    close = Tracker.close
+    monkeypatch.setattr(Tracker, "close", lambda self, **how: (closed.append(how), close(self, **how)))
     with pytest.raises(TrainingError, match="not finite|loss is"):
         trainer.fit()
     assert (ended.how, closed) == ("failed", [{"failed": True}])
-    if tracker == "mlflow":
-        import mlflow
-
-        client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-        (one,) = client.search_runs([client.get_experiment_by_name("polyencoder").experiment_id])
-        assert one.info.status == "FAILED"
 
 
 class BadEnd(Callback):
@@ -175,7 +147,7 @@ def test_a_callback_that_fails_at_the_end_fails_the_run_which_keeps_its_model(
 ):
     closed: list[bool] = []
 
-    class Tracker:
+    class Recorded:
         def __init__(self, *_, **__) -> None:
             self.id = "1"
 
@@ -185,7 +157,7 @@ def test_a_callback_that_fails_at_the_end_fails_the_run_which_keeps_its_model(
         def close(self, *, failed: bool = False) -> None:
             closed.append(failed)
 
-    monkeypatch.setitem(TRACKERS, "tensorboard", Tracker)
+    monkeypatch.setattr(module, "Tracker", Recorded)
     rows = [{"context": f"your {thing} ?", "response": f"my {thing} ."} for thing in ("dogs", "cat", "math", "school")]
     settings = TrainSettings(
         backbone=str(backbone_folder("bert")),
@@ -242,14 +214,14 @@ def test_figures_of_a_run_that_was_killed_before_its_first_checkpoint_are_replac
 def test_a_tracker_that_fails_ends_a_run_only_at_its_start(begin, run, tmp_path, monkeypatch, caplog):
     tracking = begin()
     tracking.on_start(run)
-    monkeypatch.setattr(TRACKERS["tensorboard"], "log", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(Tracker, "log", lambda *_, **__: 1 / 0)
     for _ in range(2):
         tracking.on_evaluation(run, {"R20@1": 0.5})
     tracking.on_end(run)
     assert [one.getMessage() for one in caplog.records] == [
         "tensorboard: the rest of the run is not reported there (division by zero)"
     ]
-    monkeypatch.setitem(TRACKERS, "tensorboard", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(module, "Tracker", lambda *_, **__: 1 / 0)
     with pytest.raises(TrainingError, match=r"tensorboard: cannot be reported to \(division by zero\)"):
         begin().on_start(run)
 
