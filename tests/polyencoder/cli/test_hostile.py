@@ -86,12 +86,12 @@ def test_torchs_advice_to_run_a_file_is_not_passed_on(command, refused):
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (instead(TRAIN, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 2: has no 'context'"),
-        (instead(EVALUATE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 2: has no 'context'"),
-        (instead(CALIBRATE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 2: has no 'context'"),
-        (instead(MINE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 2: has no 'context'"),
-        (instead(INDEX, "texts.txt", "semicolons.csv"), "semicolons.csv, line 2: has no 'text'"),
-        (instead(UPDATE, "texts.txt", "semicolons.csv"), "semicolons.csv, line 2: has no 'text'"),
+        (instead(TRAIN, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
+        (instead(EVALUATE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
+        (instead(CALIBRATE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
+        (instead(MINE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
+        (instead(INDEX, "texts.txt", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
+        (instead(UPDATE, "texts.txt", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
         (instead(TRAIN, "pairs.jsonl", "cell.csv"), "cell.csv, line 3: the response"),
         (instead(INDEX, "texts.txt", "cell.csv"), "cell.csv, line 3: no text in the field"),
         ([*CALIBRATE, "--index", "nothing"], "nothing: "),
