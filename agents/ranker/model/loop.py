@@ -14,7 +14,7 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.model.checkpoints import restore_counters
 from parlai.agents.ranker.model.open_data import check_evaluation_data, check_metric, planned_updates
-from parlai.agents.ranker.model.optimization import check_optimizer, check_schedule, limit_warmup
+from parlai.agents.ranker.model.optimization import check_optimizer, check_schedule
 from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainLoop
@@ -70,7 +70,7 @@ class TrainLoopState:
     """The state of a training loop beyond the weights and ParlAI's own states. In agents that do not train it is empty.
 
     Args:
-        opt: the agent's options; the warm-up of a short run is shortened in them.
+        opt: the agent's options.
         shared: whether the agent is a clone, which is not trained.
 
     Attributes:
@@ -119,7 +119,6 @@ class TrainLoopState:
             _check_checkpoint(opt)
             check_evaluation_data(opt, source=source)
             self.planned_updates = planned_updates(opt)
-            limit_warmup(opt, updates=self.planned_updates)
         if opt.get("seed") is not None:
             seed_everything(opt["seed"])  # ParlAI would seed after the weights are initialized
 

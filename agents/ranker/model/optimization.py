@@ -141,23 +141,6 @@ def needs_length(opt: Opt) -> bool:
     return opt.get("lr_scheduler") in UNTIL_THE_END or _warms_up(opt)
 
 
-def limit_warmup(opt: Opt, *, updates: int | None) -> None:
-    """Shortens a default warm-up, in the options, to a tenth of the run.
-
-    `updates`: the number of updates of the run; None if unknown.
-    """
-    if updates is None or not _warms_up(opt):
-        return
-    warmup = opt["warmup_updates"]
-    if "warmup_updates" not in given_flags(opt) and warmup > updates // 10:
-        opt["warmup_updates"] = updates // 10
-        logging.info(f"warm-up: {updates // 10} of the run's {updates} updates (--warmup-updates sets another number)")
-    elif warmup >= updates:
-        logging.warning(
-            f"--warmup-updates {warmup}: the run of {updates} updates ends before the learning rate reaches its peak"
-        )
-
-
 def _warms_up(opt: Opt) -> bool:
     return (opt.get("warmup_updates") or -1) > 0 and _changes(opt)
 
@@ -183,12 +166,18 @@ def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Sc
     for group in optimizer.param_groups:
         group["lr"] = full  # a checkpoint's optimizer has the current rate
     name, warmup = NAMES[opt.get("lr_scheduler") or "none"], max(0, opt.get("warmup_updates") or 0)
+    is_given = "warmup_updates" in given_flags(opt)
     if not _changes(opt):
         if name != "constant":
             warn_once(f"--lr-scheduler-decay 1: the learning rate stays {full}, without warm-up or --lr-scheduler")
         return Schedule(optimizer, ScheduleConfig(name="constant", warmup_updates=0), total_updates=None)
-    total = None
-    if name in UNTIL_THE_END:
+    if is_given and updates and warmup >= updates:
+        logging.warning(
+            f"--warmup-updates {warmup}: the run of {updates} updates ends before the learning rate reaches its peak"
+        )
+    is_limited = updates is not None and not is_given and warmup > 0  # by the library, to a share of the run
+    total = updates if is_limited else None
+    if name in UNTIL_THE_END and not is_limited:
         end = updates or opt.get("max_train_steps") or -1
         if end <= 0:
             raise ConfigError(
@@ -199,7 +188,8 @@ def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Sc
     gamma = opt.get("invsqrt_lr_decay_gamma") or -1
     config = ScheduleConfig(
         name=name,
-        warmup_updates=warmup,
+        warmup_updates=None if is_limited else warmup,
+        longest_warmup=warmup,
         decay=opt["lr_scheduler_decay"],
         patience=opt["lr_scheduler_patience"],
         final_learning_rate=final if name in UNTIL_THE_END else 0.0,

@@ -220,7 +220,6 @@ def test_a_schedule_of_a_run_whose_length_nobody_knows(make_agent, train, tmp_pa
 @pytest.mark.parametrize(("epochs", "warmup"), [(19.0, 7), (1.0, 0), (1000.0, 100)])
 def test_a_warm_up_takes_a_tenth_of_the_run_at_most(epochs, warmup, make_agent):
     agent = make_agent("biencoder", num_epochs=epochs, batchsize=8)  # 76 updates, 4, 4,000
-    assert agent.opt["warmup_updates"] == warmup
     assert agent.updates.schedule.warmup_updates == warmup
 
 
