@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     backbone = flags.backbone or minilm_folder()
     late = Ranker.from_backbone(backbone, "late", device="cpu", text={"text_truncate": TOKENS})
     with torch.no_grad():
-        late.model.get_parameter("exits").fill_(1e-3)
+        late.model.get_parameter("term_weights").fill_(1e-3)
     peers = {name: make(backbone) for name, make in PEERS[flags.peer].items()}
     rows = [*_times(late, peers, contexts, texts, counts=counts), *_bytes(late, peers, texts[-max(counts) :])]
     found = {(row["system"], row["candidates"], name): row[name] for row in rows for name in row}

@@ -26,7 +26,7 @@ def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vecto
 
 
 @pytest.mark.parametrize("fields", [{}, {"normalize": True}, {"output_scaling": 0.5}], ids=str)
-@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last", "turns"])
+@pytest.mark.parametrize("vectors", ["codes", "n_first", "n_last", "first_n_last"])
 def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields, vectors):
     ranker = make_ranker("poly", context_vectors=vectors, turn_end=3, **fields)
     found = inspect_ranking(ranker, CONTEXT, sentences)
@@ -38,6 +38,15 @@ def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields
     made = made * ranker.model.config.output_scaling
     torch.testing.assert_close(made, ranker.encode_contexts([CONTEXT]).vectors[0], rtol=1e-4, atol=1e-4)
     assert len(found.tokens) == outputs.size(0)
+
+
+def test_a_vector_of_a_turn_shows_the_tokens_of_that_turn(make_ranker, sentences):
+    ranker = make_ranker("poly", context_vectors="turns", turn_end=3)
+    found = inspect_ranking(ranker, CONTEXT, sentences)
+    first = len(ranker.text.context_ids(CONTEXT[:1]))  # its separator is the end of the shorter context
+    both = len(found.tokens)
+    expected = [[1 / first] * first + [0] * (both - first), [0] * first + [1 / (both - first)] * (both - first)]
+    torch.testing.assert_close(torch.tensor(found.token_weights), torch.tensor(expected))
 
 
 def test_codes_of_several_heads(make_ranker, sentences):

@@ -10,14 +10,14 @@ import torch
 from parlai.agents.ranker.options import given_flags
 from parlai.core.opt import Opt
 from parlai.utils.misc import warn_once
-from torch import nn
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
-from polyencoder.settings.training import PrecisionName, ScheduleConfig, ScheduleName
-from polyencoder.training.optimizer import FUSED, check_embedding_clip
-from polyencoder.training.optimizer import parameter_groups as matrices_and_others
+from polyencoder.modeling.trainable import TrainableModel
+from polyencoder.settings.training import PrecisionName, ScheduleConfig, ScheduleName, new_rate
+from polyencoder.training.optimizer import FUSED, NEW, check_embedding_clip
+from polyencoder.training.optimizer import parameter_groups as groups_by_rate
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
 
@@ -100,12 +100,24 @@ def check_optimizer(opt: Opt) -> None:
             )
 
 
-def parameter_groups(model: nn.Module, opt: Opt) -> list[dict[str, Any]]:
-    """Parameter groups: with weight decay, without, and clipped embeddings."""
+def new_learning_rate(opt: Opt) -> float:
+    """The peak rate of `--new-learning-rate`; without the flag a model from `--init-model` has no new parts."""
+    rate, name = opt["learningrate"], opt["optimizer"]
+    return new_rate(rate, opt.get("new_learning_rate") or (rate if opt.get("init_model") else None), optimizer=name)
+
+
+def parameter_groups(model: TrainableModel, opt: Opt) -> list[dict[str, Any]]:
+    """Parameter groups: with weight decay, without, clipped embeddings, and new parts."""
     decay = opt.get("weight_decay")
     if decay is None:
         decay = ADAMW_DECAY if opt["optimizer"] == "adamw" else 0.0
-    groups = matrices_and_others(model, weight_decay=decay, embedding_clip=opt.get("embedding_clip") or None)
+    groups = groups_by_rate(
+        model,
+        learning_rate=opt["learningrate"],
+        new_learning_rate=new_learning_rate(opt),
+        weight_decay=decay,
+        embedding_clip=opt.get("embedding_clip") or None,
+    )
     check_embedding_clip(groups, opt.get("embedding_clip"))
     if opt["optimizer"] == "adamw":  # ParlAI gives these to its other Adams only
         for group in groups:
@@ -163,8 +175,8 @@ def build_schedule(opt: Opt, optimizer: Optimizer, *, updates: int | None) -> Sc
     """
     check_schedule(opt)
     full, final = opt["learningrate"], opt.get("final_learning_rate") or 0.0
-    for group in optimizer.param_groups:
-        group["lr"] = full  # a checkpoint's optimizer has the current rate
+    for group in optimizer.param_groups:  # a checkpoint's optimizer has the current rates
+        group["lr"] = new_learning_rate(opt) if group.get(NEW) else full
     name, warmup = NAMES[opt.get("lr_scheduler") or "none"], max(0, opt.get("warmup_updates") or 0)
     is_given = "warmup_updates" in given_flags(opt)
     if not _changes(opt):

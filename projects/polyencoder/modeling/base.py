@@ -158,14 +158,19 @@ class RankerModel(TrainableModel, Capabilities, ABC):
 
     @property
     def has_new_terms(self) -> bool:
-        """Whether the score is a weighted sum of terms, with the weights of a new model, which training fits first."""
+        """Whether the score has weights of its terms that are those of a new model, which training fits first."""
         return False
 
     term_weights: Tensor
     """The weights of the score's terms, [k], of a model that `has_new_terms`."""
 
-    def terms(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None) -> Tensor:
-        """The terms of scores, [batch, n, k], of a model that `has_new_terms`; arguments as for `forward`."""
+    def scores_by_weights(
+        self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None
+    ) -> Callable[[Tensor], Tensor]:
+        """Term weights, [k] in float64 -> scores [batch, n], of a model that `has_new_terms`, for fitting the weights.
+
+        The arguments are those of `forward`; texts are encoded once, without gradients.
+        """
         raise NotImplementedError
 
     def token_weights(self, tokens: TokenBatch) -> Tensor | None:

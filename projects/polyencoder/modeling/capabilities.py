@@ -88,6 +88,8 @@ class Capabilities:
         why = f"a {cls.title} compares more than single vectors" if not cls.shortens else None
         if config.poly_attention == "multihead":
             why = "its multi-head attention reads all dimensions"
+        elif not cls.has_one_vector and config.context_vectors == "turns":
+            why = "its vectors of turns are sums of vectors of equal length"
         elif config.foreign_dim is not None:
             why = "those of candidates are another encoder's"
         if why is not None:

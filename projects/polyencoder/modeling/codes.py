@@ -1,4 +1,4 @@
-"""A poly-encoder's m context vectors: the four kinds of Section 4.4 and Appendix C of the paper, and turn means."""
+"""What a poly-encoder's m context vectors are made of: the paper's four kinds (Section 4.4, Appendix C), and turns."""
 
 from __future__ import annotations
 

@@ -29,11 +29,10 @@ from polyencoder.text.tokens import TokenBatch
 if TYPE_CHECKING:
     from polyencoder.modeling.backbone import Backbone
 
-EXITS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
+TERMS = ("vectors", "candidate tokens", "context tokens", "best turn", "latest turn")
 """The terms of the score, in the order of its weights."""
 NEW_WEIGHTS = (1.0, 0.0, 0.0, 0.0, 0.0)  # the bi-encoder's score
 DOT_SCALE = 20.0  # of the cosines beside a bi-encoder's dot products, which have none; a sentence encoder's
-SPEED = 300.0  # how many times the learning rate an update of Adam's moves an exit's weight: 0 to 1 is a long way
 TOKENS = 1 << 14  # maximum tokens per batch in inference
 TOKENS_KEPT = 1 << 16  # of candidates whose vectors are in memory at once in inference
 
@@ -65,49 +64,38 @@ class LateEncoder(LateCapabilities, BiEncoder):
             self.token_map = nn.Linear(backbone.dim, config.token_dim, bias=False)
             nn.init.orthogonal_(self.token_map.weight)  # cosines change little
         self.token_weight = nn.Parameter(torch.zeros(config.token_dim or backbone.dim))
-        self.exits = nn.Parameter(torch.tensor(NEW_WEIGHTS) / SPEED)
+        self.term_weights = nn.Parameter(torch.tensor(NEW_WEIGHTS))
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
         return replace(super().completed(config, text), turn_end=turn_end(text.separator_ids))
 
     @property
-    def exit_weights(self) -> Tensor:
-        """w, [5], `SPEED` times the parameters, whose gradients are w's divided by `SPEED`.
-
-        Of Adam and its kin, whose updates have the size of the learning rate whatever that of the gradient, an update
-        moves w `SPEED` times as far as other weights; of SGD by the learning rate times the gradient, as others.
-        """
-        return self.exits / SPEED + (SPEED - 1 / SPEED) * self.exits.detach()
+    def new_parameters(self) -> list[nn.Parameter]:
+        return [self.term_weights]
 
     def after_batch(self) -> None:
         with torch.no_grad():
-            self.exits.clamp_(min=0)
+            self.term_weights.clamp_(min=0)
 
     @property
     def _scale(self) -> float:
         return self.config.output_scaling**2 if self.config.normalize else DOT_SCALE
 
-    # ---- its exits
+    # ---- its terms
 
     @property
     def has_new_terms(self) -> bool:
-        return torch.equal(self.exits.cpu(), torch.tensor(NEW_WEIGHTS, dtype=self.exits.dtype) / SPEED)
-
-    @property
-    def term_weights(self) -> Tensor:
-        return self.exit_weights.detach()
-
-    @term_weights.setter
-    def term_weights(self, weights: Tensor) -> None:
-        with torch.no_grad():
-            self.exits.copy_(weights / SPEED)
+        return tuple(self.term_weights.tolist()) == NEW_WEIGHTS
 
     @torch.no_grad()
-    def terms(self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None) -> Tensor:
+    def scores_by_weights(
+        self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None
+    ) -> Callable[[Tensor], Tensor]:
         with in_evaluation(self):
             read = self._read_all(self.read_contexts, contexts, max_tokens=None)
-            return self._terms(read, self._read_all(self._read_candidate, candidates, max_tokens=None), index)
+            terms = self._terms(read, self._read_all(self._read_candidate, candidates, max_tokens=None), index).double()
+        return lambda weights: terms @ weights
 
     @property
     def token_dim(self) -> int:
@@ -124,7 +112,7 @@ class LateEncoder(LateCapabilities, BiEncoder):
         """The vectors z_1..z_m of contexts, by which an index is searched."""
         numbers = torch.arange(read.turns.size(1), device=read.turns.device)
         own = numbers <= self._latest_turn(tokens)[1]
-        weights = self.exit_weights.to(read.turns.dtype)
+        weights = self.term_weights.to(read.turns.dtype)
         turns = weights[1:4].sum() * read.turns + weights[4] * read.turns[:, -1:]
         x = _exact(read.vectors).unsqueeze(1)
         vectors = weights[0] * x + self._scale / x.norm(dim=-1, keepdim=True).clamp(min=1e-6) * turns
@@ -212,11 +200,11 @@ class LateEncoder(LateCapabilities, BiEncoder):
         """Scores [batch, n] of candidates: all of them for every context, or those in `index` [batch, n]."""
         terms = self._terms(contexts, candidates, index)
         with torch.autocast(terms.device.type, enabled=False):  # which would round the scores themselves
-            scores = terms @ self.exit_weights.to(terms.dtype)
+            scores = terms @ self.term_weights.to(terms.dtype)
         return scores if index is None else scores.masked_fill(index < 0, -torch.inf)
 
     def _terms(self, contexts: Texts, candidates: Texts, index: Tensor | None = None) -> Tensor:
-        """The terms of scores before they are weighted, in the order of `EXITS`: [batch, n, 5]."""
+        """The terms of scores before they are weighted, in the order of `TERMS`: [batch, n, 5]."""
         if index is not None:
             candidates = candidates.select(index.clamp(min=0))
         forth, back = max_similarities(contexts.tokens, contexts.weights, candidates.tokens, candidates.weights)
@@ -281,11 +269,15 @@ class LateEncoder(LateCapabilities, BiEncoder):
         return {CONTEXT: LateContextStep(self), CANDIDATES: LateCandidatesStep(self)}
 
     def export_weights(self) -> dict[str, Tensor]:
-        return {"exits": self.exit_weights, "scale": torch.tensor([self._scale]), "token_weight": self.token_weight}
+        return {
+            "term_weights": self.term_weights,
+            "scale": torch.tensor([self._scale]),
+            "token_weight": self.token_weight,
+        }
 
     def describe(self) -> dict[str, str]:
         weights = ", ".join(
-            f"{weight:.2f} {name}" for name, weight in zip(EXITS, self.exit_weights.tolist(), strict=True)
+            f"{weight:.2f} {name}" for name, weight in zip(TERMS, self.term_weights.tolist(), strict=True)
         )
         return {**super().describe(), "weights in the score": weights}
 

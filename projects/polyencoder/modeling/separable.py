@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from polyencoder.config import RankerConfig
@@ -15,10 +17,12 @@ from polyencoder.modeling.capabilities import BiCapabilities, PolyCapabilities
 from polyencoder.modeling.codes import build_codes
 from polyencoder.modeling.dense import build_dense
 from polyencoder.modeling.export_steps import ContextStep, Step
+from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import reduce
 from polyencoder.modeling.turns import turn_end
 from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.storage.names import CONTEXT
 from polyencoder.text import TextEncoder
 from polyencoder.text.tokens import TokenBatch
@@ -125,6 +129,27 @@ def perceptron(dim: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
 
+NEW_WEIGHTS = (1.0, 0.0, 0.0)  # the bi-encoder's vector
+
+
+class TurnVectors(NamedTuple):
+    """The vectors that those of a poly-encoder with the context vectors `turns` are sums of.
+
+    pooled: the bi-encoder's, [batch, 1, dim]. turns: of the latest turns, the latest last, [batch, m, dim], with their
+    mask.
+    """
+
+    pooled: Tensor
+    turns: Tensor
+    mask: Tensor | None
+
+    def weighted(self, weights: Tensor) -> ContextEncoding:
+        """The context vectors, for the three weights."""
+        whole, own, latest = weights
+        vectors = whole * self.pooled + own * self.turns + latest * self.turns[:, -1:]
+        return ContextEncoding(vectors.to(torch.promote_types(self.pooled.dtype, weights.dtype)), self.mask)
+
+
 class BiEncoder(BiCapabilities, TwoTowers):
     """score = red(T1(context)) . red(T2(candidate)) (Section 4.2)."""
 
@@ -134,7 +159,17 @@ class BiEncoder(BiCapabilities, TwoTowers):
 
 
 class PolyEncoder(PolyCapabilities, TwoTowers):
-    """Encodes the context as m vectors; each candidate attends over them before the dot product (Section 4.4)."""
+    """Encodes the context as m vectors; each candidate attends over them before the dot product (Section 4.4).
+
+    The paper's vectors are trained codes over the outputs, or some of the outputs. With the context vectors `turns`,
+    which are not the paper's, there is one for each of the latest m turns,
+
+        z_j = w_1 x + w_2 y_j + w_3 y_m
+
+    where x is the bi-encoder's vector of the context, and y_1..y_m are the means of the outputs of each turn, of the
+    length of x. w begins as (1, 0, 0), so that a new model ranks as the bi-encoder that it starts from; its training
+    begins by fitting w to the first batch (`training.term_weights`).
+    """
 
     @classmethod
     def completed(cls, config: RankerConfig, text: TextEncoder) -> RankerConfig:
@@ -159,12 +194,33 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
             heads=config.codes_attention_heads,
             turn_end=config.turn_end,
         )
+        self.term_weights = nn.Parameter(torch.tensor(NEW_WEIGHTS)) if config.context_vectors == "turns" else None
         multihead = config.poly_attention == "multihead"
         self.attention = CandidateAttention(self.dim, config.poly_attention_heads) if multihead else None
 
+    @property
+    def new_parameters(self) -> list[nn.Parameter]:
+        return [*self.codes.parameters(), *([] if self.term_weights is None else [self.term_weights])]
+
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
-        context = self._codes(tokens)
+        turned = None if self.term_weights is None else self._turns(tokens).weighted(self.term_weights)
+        return self._attended(self._codes(tokens) if turned is None else turned)
+
+    def _attended(self, context: ContextEncoding) -> ContextEncoding:
         return context if self.attention is None else self.attention(context)
+
+    @property
+    def has_new_terms(self) -> bool:
+        return self.term_weights is not None and tuple(self.term_weights.tolist()) == NEW_WEIGHTS
+
+    @torch.no_grad()
+    def scores_by_weights(
+        self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None
+    ) -> Callable[[Tensor], Tensor]:
+        with in_evaluation(self):
+            vectors, turns = self.encode_candidates(candidates), self._turns(contexts)
+        vectors = vectors if index is None else vectors[index.clamp(min=0)]
+        return lambda weights: self.score(self._attended(turns.weighted(weights.to(turns.turns.dtype))), vectors)
 
     def token_weights(self, tokens: TokenBatch) -> Tensor:
         return self.codes.weights(self._outputs(tokens), tokens)
@@ -174,6 +230,15 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         if self._scales_outputs:
             return replace(context, vectors=context.vectors[..., : self.config.vector_dim])
         return ContextEncoding(self._scaled(self._mapped(context.vectors)), context.mask)
+
+    def _turns(self, tokens: TokenBatch) -> TurnVectors:
+        outputs = self.context_tower(tokens)
+        means: ContextEncoding = self.codes(outputs, tokens)
+        pooled = self._scaled(self._pooled_context(outputs, tokens.mask)).unsqueeze(1)
+        turns = self._mapped(means.vectors)
+        exact = at_least_fp32(pooled.dtype)
+        lengths = pooled.to(exact).norm(dim=-1, keepdim=True)
+        return TurnVectors(pooled, lengths * nn.functional.normalize(turns.to(exact), dim=-1), means.mask)
 
     def _outputs(self, tokens: TokenBatch) -> Tensor:
         """The outputs that the codes attend over; unscaled if each vector is mapped or normalized first."""

@@ -21,6 +21,11 @@ class TrainableModel(nn.Module):
     """Frozen modules that compute in training as in inference, without dropout."""
 
     @property
+    def new_parameters(self) -> list[nn.Parameter]:
+        """What a ranker adds to its encoder, from random or default numbers: trained at a learning rate of its own."""
+        return []
+
+    @property
     def never_trained(self) -> list[nn.Module]:
         """Modules that stay what they are in any training."""
         return []

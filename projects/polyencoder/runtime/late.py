@@ -52,13 +52,13 @@ class LateScore:
     """score(x, c) = w_1 x.c + s (w_2 M(c, x) + w_3 M(x, c) + w_4 max_j cos(y_j, c) + w_5 cos(y_m, c)).
 
     Args:
-        weights: w as `exits`, s as `scale`, and `token_weight`, [token_dim], whose product with a candidate's token is
-            the softmax logit of that token's weight.
+        weights: w as `term_weights`, s as `scale`, and `token_weight`, [token_dim], whose product with a candidate's
+            token is the softmax logit of that token's weight.
     """
 
     def __init__(self, weights: Mapping[str, Sequence[float]]) -> None:
-        self._exits, (self._scale,), self._token_weight = (
-            np.array(weights[name], dtype=np.float32) for name in ("exits", "scale", "token_weight")
+        self._weights, (self._scale,), self._token_weight = (
+            np.array(weights[name], dtype=np.float32) for name in ("term_weights", "scale", "token_weight")
         )
 
     def __call__(self, context: ContextTokens, candidates: Sequence[TokenVectors]) -> Array:
@@ -74,5 +74,5 @@ class LateScore:
         vectors = np.stack([one.vector for one in candidates])
         turns = vectors @ context.turns.T / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
         cosines = np.stack([forth, back, turns.max(1), turns[:, -1]], axis=1)
-        scores: Array = self._exits[0] * (vectors @ context.vector) + self._scale * (cosines @ self._exits[1:])
+        scores: Array = self._weights[0] * (vectors @ context.vector) + self._scale * (cosines @ self._weights[1:])
         return scores

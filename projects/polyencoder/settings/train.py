@@ -90,7 +90,8 @@ class ModelSettings(Settings):
     (--context-vectors) their number is the default again."""
     context_vectors: Annotated[ContextVectors | None, _POLY, _NEW, Parlai("polyencoder_type")] = None
     """The context vectors (default: codes): trained codes that attend over all outputs, the first or the last m
-    outputs, the last m and the first (Appendix C of the paper), or the mean output of each of the latest m turns."""
+    outputs, the last m and the first (Appendix C of the paper), or, which is not the paper's, a sum of the
+    bi-encoder's vector, the mean output of a turn and that of the latest turn, for each of the latest m turns."""
     poly_attention: Annotated[Attention | None, _POLY, _NEW, Parlai("poly_attention_type")] = None
     """Attention of a candidate over the context vectors (default: basic): dot product, dot product divided by
     sqrt(dimension), or multi-head attention (--poly-attention-heads), with which searches score every candidate."""
@@ -235,6 +236,8 @@ class TrainSettings(Settings):
             usual |= {"label_smoothing": 0.0}
         fitting = preset if own.can.has_vectors else {name: preset[name] for name in preset if name in OF_ANY}
         usual |= {**fitting, "architecture": architecture}
+        if init and "learning_rate" in {**usual, **given}:  # a trained ranker has no new parts
+            usual["new_learning_rate"] = {**usual, **given}["learning_rate"]
         return {**usual, **TrainingConfig.presets({**usual, **given})}
 
     @property

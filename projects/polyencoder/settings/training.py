@@ -67,6 +67,20 @@ TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own
 AtLeastZero = Annotated[int, Field(ge=0)]
 _LABELS_COUNT = Needs("distillation_weight", Below(1))
 
+NEW_PARTS = 100.0
+"""How many times the encoder's learning rate that of new parts is, by default."""
+
+
+def new_rate(learning_rate: float, new_learning_rate: float | None, *, optimizer: str) -> float:
+    """The peak learning rate of a ranker's new parts.
+
+    An update of Adam and its kin moves a number by about the learning rate, whatever its gradient: an encoder's rate
+    is too small for numbers that start at random. One of SGD, or of ADADELTA, moves it by its gradient.
+    """
+    if new_learning_rate is not None:
+        return new_learning_rate
+    return learning_rate * (1.0 if optimizer in ("sgd", "adadelta") else NEW_PARTS)
+
 
 @settings(panel="Training", in_parlai=True)
 class OptimizerConfig(Settings):
@@ -76,6 +90,9 @@ class OptimizerConfig(Settings):
     """The optimizer (convert: adadelta)."""
     learning_rate: Annotated[Positive, Parlai("learningrate", theirs=True)] = 5e-5
     """Peak learning rate, after the warm-up (convert: 1, with --init 0.1)."""
+    new_learning_rate: Positive | None = None
+    """Peak learning rate of a ranker's new parts, such as a poly-encoder's codes, which have no weight decay (default:
+    100 times the learning rate, with sgd and adadelta the same; with --init, which has trained parts, the same)."""
     weight_decay: Annotated[NotNegative, Parlai(theirs=True)] = 0.01
     """Weight decay of matrices; biases and layer norms have none (convert: 1e-05)."""
     betas: Annotated[Pair, Parlai(theirs=True), Needs("optimizer", ("adam", "adamw", "adamax"))] = (0.9, 0.999)
@@ -88,6 +105,11 @@ class OptimizerConfig(Settings):
     """Of sgd."""
     rho: Annotated[float, Hidden, Parlai(None)] = 0.9
     """Of adadelta: how slowly its running averages forget."""
+
+    @property
+    def rate_of_new_parts(self) -> float:
+        """Peak learning rate of a ranker's new parts."""
+        return new_rate(self.learning_rate, self.new_learning_rate, optimizer=self.name)
 
     def __post_init__(self) -> None:
         if not all(0 <= beta < 1 for beta in self.betas):

@@ -182,10 +182,12 @@ class RankingObjective:
 
     def _fit_terms(self, batch: Batch | None, step: GatheredStep) -> None:
         """Fits the weights of a new model's terms to this step's examples, those of all processes."""
-        terms = None
+        scores, weights = None, self.model.term_weights
         if batch is not None:
-            terms = self.model.terms(batch.contexts, self._tokens(step.pool.texts, batch, step), step.pool.index)
-        self.model.term_weights = fitted_weights(terms, step.pool, start=self.model.term_weights)
+            tokens = self._tokens(step.pool.texts, batch, step)
+            scores = self.model.scores_by_weights(batch.contexts, tokens, step.pool.index)
+        with torch.no_grad():
+            weights.copy_(fitted_weights(scores, step.pool, start=weights))
 
     def _with_choice(self, batch: Batch) -> Batch | None:
         """Drops examples that leave nothing to rank, mostly those with the label alone; None if no other is left."""

@@ -1,4 +1,4 @@
-"""Optimizers, with weight decay on weight matrices only.
+"""Optimizers, with weight decay on weight matrices only, and a learning rate of their own for a ranker's new parts.
 
 Embeddings may be a separate group with its own gradient clipping, and weight decay on the rows a batch looked up only
 (L2 regularization, as in ConveRT's graphs).
@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
+from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training.adadelta import Adadelta
 
@@ -25,16 +26,23 @@ _CLASSES: dict[str, Callable[..., Optimizer]] = {
     "adadelta": Adadelta,
 }
 FUSED = ("adam", "adamw", "sgd")  # those that torch has as one pass over all numbers of a parameter
+NEW = "new"  # the key that marks the group of new parts
 _ADAMS = ("adam", "adamw", "adamax")
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
+def build_optimizer(model: TrainableModel, config: OptimizerConfig) -> Optimizer:
     """Builds the optimizer of a model's trainable parameters.
 
     Raises:
         ConfigError: no parameter is trainable, or with `embedding_clip` no embedding.
     """
-    groups = parameter_groups(model, weight_decay=config.weight_decay, embedding_clip=config.embedding_clip or None)
+    groups = parameter_groups(
+        model,
+        learning_rate=config.learning_rate,
+        new_learning_rate=config.rate_of_new_parts,
+        weight_decay=config.weight_decay,
+        embedding_clip=config.embedding_clip or None,
+    )
     if not groups:
         raise ConfigError("nothing to train: all parameters of the model are frozen")
     check_embedding_clip(groups, config.embedding_clip)
@@ -51,10 +59,17 @@ def build_optimizer(model: nn.Module, config: OptimizerConfig) -> Optimizer:
 
 
 def parameter_groups(
-    model: nn.Module, *, weight_decay: float, embedding_clip: float | None = None
+    model: TrainableModel,
+    *,
+    learning_rate: float,
+    new_learning_rate: float,
+    weight_decay: float,
+    embedding_clip: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Parameter groups: with weight decay, without, and clipped embeddings."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    """Parameter groups, each with its peak rate as `lr`: with weight decay, without, clipped embeddings, new parts."""
+    new = [parameter for parameter in model.new_parameters if parameter.requires_grad]
+    of_new = {id(parameter) for parameter in new}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad and id(parameter) not in of_new]
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     apart = [p for p in trained if id(p) in tables] if embedding_clip is not None else []
     others = [p for p in trained if not any(p is table for table in apart)]
@@ -63,6 +78,8 @@ def parameter_groups(
         {"params": [p for p in others if p.dim() <= 1], "weight_decay": 0.0},
         {"params": apart, "weight_decay": 0.0, "clip": embedding_clip, "lookup_decay": weight_decay},
     ]
+    groups = [{"lr": learning_rate, **group} for group in groups]
+    groups.append({"lr": new_learning_rate, "params": new, "weight_decay": 0.0, NEW: True})
     return [group for group in groups if group["params"]]
 
 

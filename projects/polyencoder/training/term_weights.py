@@ -17,15 +17,18 @@ from polyencoder.data.pool import CandidatePool
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.losses import softmax_loss
 
+ScoresByWeights = Callable[[Tensor], Tensor]
+"""Term weights, [k] in float64 -> scores [batch, n], differentiable (`RankerModel.scores_by_weights`)."""
 
-def fitted_weights(terms: Tensor | None, pool: CandidatePool, *, start: Tensor) -> Tensor:
+
+def fitted_weights(scores: ScoresByWeights | None, pool: CandidatePool, *, start: Tensor) -> Tensor:
     """Fits weights with which right candidates score above others: [k], none below 0.
 
     Minimises the sum of the examples' -log softmax of their right candidates, whatever the run's own objective, plus
     |w - start|^2, which decides where the examples do not: weights that rank them all right could grow without limit.
 
     Args:
-        terms: [batch, n, k], of this process's examples; None without any. Collective: the loss is that of all.
+        scores: of this process's examples; None without any. Collective: the loss is that of all.
         pool: their candidates.
         start: [k], the weights so far, equal in all processes; returned if a term is not finite, and if all weights
             would be 0, as of an encoder that is not trained: no gradient would reach it.
@@ -33,7 +36,7 @@ def fitted_weights(terms: Tensor | None, pool: CandidatePool, *, start: Tensor) 
     from scipy.optimize import minimize  # here: the import takes a fifth of a second
 
     origin = start.detach().double().cpu().numpy()
-    loss = None if terms is None else _loss(terms, pool)
+    loss = None if scores is None else _loss(scores, pool)
 
     def value(weights: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
         everyone = gather_objects((0.0, np.zeros_like(weights)) if loss is None else loss(weights))
@@ -45,18 +48,20 @@ def fitted_weights(terms: Tensor | None, pool: CandidatePool, *, start: Tensor) 
     return torch.from_numpy(found.x).to(start) if np.isfinite(found.fun) and found.x.any() else start
 
 
-def _loss(terms: Tensor, pool: CandidatePool) -> Callable[[np.ndarray[Any, Any]], tuple[float, np.ndarray[Any, Any]]]:
+def _loss(
+    scores_of: ScoresByWeights, pool: CandidatePool
+) -> Callable[[np.ndarray[Any, Any]], tuple[float, np.ndarray[Any, Any]]]:
     """The loss of weights, and its gradient."""
     right = pool.numbers > 0
     rows = right.any(1)  # labels of 0 alone rank nothing
-    exact, right = terms.detach().double()[rows], right[rows]
+    right = right[rows]
     padding = None if pool.mask is None else ~pool.mask[rows]
 
     @torch.enable_grad()
     def loss(values: np.ndarray[Any, Any]) -> tuple[float, np.ndarray[Any, Any]]:
-        weights = torch.tensor(values, device=exact.device, requires_grad=True)
-        with torch.autocast(exact.device.type, enabled=False):
-            scores = exact @ weights
+        weights = torch.tensor(values, device=right.device, requires_grad=True)
+        with torch.autocast(right.device.type, enabled=False):
+            scores = scores_of(weights)[rows]
             scores = scores if padding is None else scores.masked_fill(padding, -torch.inf)
             found = softmax_loss(scores, right).sum()
         (slope,) = torch.autograd.grad(found, weights)

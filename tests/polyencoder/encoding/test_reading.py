@@ -1,4 +1,4 @@
-"""What goes through a late encoder's backbones: contexts once for both exits, candidates once while they are kept."""
+"""What goes through a late encoder's backbones: contexts once for both terms, candidates once while they are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 
 from polyencoder.encoding.reading import CandidateReader
 from polyencoder.index.searcher import Searcher
-from polyencoder.modeling import late
 from polyencoder.scoring import ContextEncoding
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.forward import PAIR
@@ -22,7 +21,7 @@ CONTEXTS = [["hello , how are you today ?", "do you have any pets ?"], ["i like 
 def ranker(make_ranker, text):
     ranker = make_ranker("late", turn_end=text.separator_ids[-1], reduction="mean")
     with torch.no_grad():
-        ranker.model.exits.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]) / late.SPEED)
+        ranker.model.term_weights.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]))
     return ranker
 
 

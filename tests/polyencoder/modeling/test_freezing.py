@@ -118,7 +118,7 @@ def test_training_a_frozen_model_moves_only_what_learns(make_model, make_tokens,
 
 class TestFrozenCandidates:
     def test_gradients_reach_the_side_of_contexts_alone(self, make_model, grown):
-        for architecture, trained in (("bi", set()), ("poly", {"codes"}), ("late", {"exits", "token_weight"})):
+        for architecture, trained in (("bi", set()), ("poly", {"codes"}), ("late", {"term_weights", "token_weight"})):
             model = make_model(architecture)
             freeze(model, fine_tuned="all", freeze_candidates=True)
             learning = grown(model)
@@ -139,7 +139,7 @@ class TestFrozenCandidates:
         freeze(model, fine_tuned="all", freeze_candidates=True)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.1)
         with torch.no_grad():
-            model.exits.fill_(model.exits[0].item())  # tokens count, and get gradients
+            model.term_weights.fill_(model.term_weights[0].item())  # tokens count, and get gradients
         scores = model.train()(padded(make_tokens([5, 3, 9])), candidates)
         torch.nn.functional.cross_entropy(scores, torch.arange(3)).backward()
         optimizer.step()

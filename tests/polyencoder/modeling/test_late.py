@@ -26,12 +26,12 @@ WEIGHTS = torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2])
 
 @pytest.fixture
 def make_late(make_model, text):
-    """(**fields) -> a tiny late-interaction encoder, all of whose exits count."""
+    """(**fields) -> a tiny late-interaction encoder, all of whose terms count."""
 
     def make(**fields) -> LateEncoder:
         model = make_model("late", turn_end=text.separator_ids[-1], reduction="mean", **fields)
         with torch.no_grad():
-            model.exits.copy_(WEIGHTS / late.SPEED)
+            model.term_weights.copy_(WEIGHTS)
             model.token_weight.normal_()
         return model
 
@@ -68,7 +68,7 @@ def reference(model: LateEncoder, text: TextEncoder, turns: list[str], response:
     cosines = [cosine(torch.stack(group).mean(0), c) for group in groups]
     parts = torch.stack([forth, back, torch.stack(cosines).max(), cosines[-1]])
     bi = torch.dot(x, c) * model.config.output_scaling**2
-    return model.exit_weights[0] * bi + scale * (model.exit_weights[1:] * parts).sum()
+    return model.term_weights[0] * bi + scale * (model.term_weights[1:] * parts).sum()
 
 
 @pytest.mark.parametrize("fields", [{}, {"normalize": True, "output_scaling": 3.0}, {"token_dim": 5}])
@@ -159,20 +159,9 @@ def test_bfloat16_keeps_scores_in_float32(make_late, text, sentences):
 def test_weights_never_become_negative(make_late):
     model = make_late()
     with torch.no_grad():
-        model.exits.sub_(0.5 / late.SPEED)
+        model.term_weights.sub_(0.5)
     model.after_batch()
-    assert model.exit_weights.tolist() == pytest.approx([0.4, 0, 0, 0, 0], abs=1e-6)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_an_update_of_adam_alone_moves_its_weights_further_than_others(make_late, optimizer):
-    model, gradient = make_late(), torch.tensor([0.1, -0.2, 0.3, -0.4, 0.5])
-    before = model.exit_weights.detach()
-    (model.exit_weights @ gradient).backward()
-    made = torch.optim.SGD([model.exits], lr=0.1) if optimizer == "sgd" else torch.optim.Adam([model.exits], lr=1e-4)
-    made.step()
-    expected = 0.1 * gradient if optimizer == "sgd" else 1e-4 * late.SPEED * gradient.sign()
-    torch.testing.assert_close(before - model.exit_weights.detach(), expected, rtol=1e-3, atol=1e-5)
+    assert model.term_weights.tolist() == pytest.approx([0.4, 0, 0, 0, 0], abs=1e-6)
 
 
 def test_candidates_that_contexts_share_are_read_once(make_late, text, sentences, monkeypatch):
@@ -189,7 +178,7 @@ def test_candidates_that_contexts_share_are_read_once(make_late, text, sentences
 def test_its_index_holds_the_bi_encoders_vectors_and_the_best_are_read_again(make_ranker, text, sentences, tmp_path):
     ranker = make_ranker("late", turn_end=text.separator_ids[-1])
     with torch.no_grad():
-        ranker.model.exits.copy_(WEIGHTS / late.SPEED)
+        ranker.model.term_weights.copy_(WEIGHTS)
     index = ranker.index(sentences, tmp_path / "index")
     vectors = ranker.encode_candidates(sentences)
     first = ranker.model.score(ranker.encode_contexts([CONTEXTS[0]]), vectors)[0].argsort(descending=True).tolist()
@@ -206,7 +195,7 @@ def test_its_index_holds_the_bi_encoders_vectors_and_the_best_are_read_again(mak
 def test_an_index_compares_with_all_of_the_score_but_tokens(make_late, text, sentences, weights):
     model = make_late(normalize=True, output_scaling=3.0)
     with torch.no_grad():
-        model.exits.copy_(torch.tensor(weights) / late.SPEED)
+        model.term_weights.copy_(torch.tensor(weights))
         encoded, vectors = (
             model.encode_context(text.contexts(CONTEXTS)),
             model.encode_candidates(text.candidates(sentences)),

@@ -32,7 +32,11 @@ VARIANTS = [
 @pytest.fixture(scope="module", params=VARIANTS, ids=lambda v: "-".join([v[0], *(str(x) for x in v[1].values())]))
 def model(request, make_model):
     architecture, fields = request.param
-    return make_model(architecture, **fields)
+    made = make_model(architecture, **fields)
+    if fields.get("context_vectors") == "turns":
+        with torch.no_grad():
+            made.term_weights.copy_(torch.tensor([0.5, 0.3, 0.2]))
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -163,20 +167,86 @@ def test_normalized_vectors_score_with_a_scaled_cosine(make_model, make_tokens, 
     torch.testing.assert_close(lengths, torch.full_like(lengths, 4.0), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("turn_separator", ["sep", "newline"])
-def test_each_turn_gives_a_vector(backbone_folder, tmp_path, sentences, turn_separator):
-    """A poly-encoder of one turn's mean ranks as the bi-encoder does; a longer one is searched exactly."""
-    fields = {"context_vectors": "turns", "reduction": "mean", "n_codes": 3}
-    folder = backbone_folder("bert")
-    ranker = Ranker.from_backbone(folder, "poly", device="cpu", turn_separator=turn_separator, **fields)
-    bi = Ranker.from_backbone(folder, "bi", device="cpu", turn_separator=turn_separator, reduction="mean")
-    torch.testing.assert_close(ranker.score(["hello ."], sentences), bi.score(["hello ."], sentences))
-    turns = ["hello .", "how are you ?", "i like to ski .", "what do you do ?"]
-    assert [ranker.encode_contexts([turns[:n]]).n_codes for n in (1, 2, 4)] == [1, 2, 3]
+TURNS = ["hello .", "how are you ?", "i like to ski .", "what do you do ?"]
+
+
+@pytest.fixture
+def turns_ranker(backbone_folder):
+    """(weights, **fields) -> a poly-encoder with a vector for each turn, at most 3."""
+
+    def make(*weights, **fields):
+        options = {"context_vectors": "turns", "reduction": "mean", "n_codes": 3, **fields}
+        ranker = Ranker.from_backbone(backbone_folder("bert"), "poly", device="cpu", **options)
+        if weights:
+            with torch.no_grad():
+                ranker.model.term_weights.copy_(torch.tensor(weights))
+        return ranker
+
+    return make
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"turn_separator": "newline"},
+        {"normalize": True, "output_scaling": 4.0},
+        {"output_scaling": 0.5, "reduction": "first"},
+        {"poly_attention": "multihead"},
+        {"share_encoders": True, "candidate_mlp": True},
+    ],
+)
+def test_a_new_model_of_turns_ranks_as_its_bi_encoder(backbone_folder, turns_ranker, sentences, fields):
+    poly = turns_ranker(**fields)
+    own = {name: value for name, value in fields.items() if name not in ("poly_attention", "candidate_mlp")}
+    bi = Ranker.from_backbone(backbone_folder("bert"), "bi", device="cpu", **{"reduction": "mean", **own})
+    if "candidate_mlp" in fields:
+        bi.model.candidate_mlp = poly.model.candidate_mlp
+    for n in (1, 4):
+        expected = bi.score(TURNS[:n], sentences)
+        torch.testing.assert_close(poly.score(TURNS[:n], sentences), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("fields", [{}, {"normalize": True, "output_scaling": 4.0}, {"turn_separator": "newline"}])
+def test_each_turn_gives_a_vector(turns_ranker, fields):
+    """z_j = w_1 x + w_2 y_j + w_3 y_m, from the outputs of the context's tokens."""
+    ranker = turns_ranker(0.5, 0.3, 0.2, **fields)
+    model, ids = ranker.model, ranker.text.context_ids(TURNS)
+    tokens = ranker.text.contexts([TURNS])
+    outputs = model.context_tower(tokens)[0].detach()
+    x = outputs.mean(0) * model.config.output_scaling
+    if model.config.normalize:
+        x = 4.0 * x / x.norm()
+    ends = [place + 1 for place, token in enumerate(ids) if token in ranker.text.separator_ids][:4]
+    bounds = list(zip([0, *ends[:3]], [*ends[:3], len(ids)], strict=True))[-3:]
+    means = [outputs[first:last].mean(0) for first, last in bounds]
+    y = [x.norm() * mean / mean.norm() for mean in means]
+    expected = torch.stack([0.5 * x + 0.3 * own + 0.2 * y[-1] for own in y])
+    found = model.encode_context(tokens)
+    assert found.codes()[0].shape == (3, model.dim)
+    torch.testing.assert_close(found.codes()[0].detach(), expected, rtol=1e-4, atol=1e-4)
+    assert [ranker.encode_contexts([TURNS[:n]]).n_codes for n in (1, 2, 4)] == [1, 2, 3]
+
+
+def test_a_context_of_one_turn_is_its_pooled_vector(turns_ranker, backbone_folder, sentences):
+    """With one turn, x and y are the same vector, which is multiplied by the sum of the weights."""
+    poly = turns_ranker(0.5, 0.25, 0.25)
+    bi = Ranker.from_backbone(backbone_folder("bert"), "bi", device="cpu", reduction="mean")
+    torch.testing.assert_close(poly.score(TURNS[:1], sentences), bi.score(TURNS[:1], sentences))
+
+
+def test_turns_are_searched_exactly(turns_ranker, sentences, tmp_path):
+    ranker = turns_ranker(0.5, 0.3, 0.2)
     index = ranker.index(sentences, tmp_path / "index")
-    assert [hit.text for hit in ranker.search(turns, index, top_k=5)] == [
-        one.text for one in ranker.rank(turns, sentences, top_k=5)
-    ]
+    for exactness in ("exact", "certified"):
+        hits = ranker.search(TURNS, index, top_k=5, exactness=exactness)
+        assert [hit.text for hit in hits] == [one.text for one in ranker.rank(TURNS, sentences, top_k=5)]
+
+
+def test_vectors_that_are_sums_are_not_shortened(make_model):
+    model = make_model("poly", context_vectors="turns", turn_end=3, normalize=True)
+    with pytest.raises(ConfigError, match="cannot be shortened") as error:
+        model.with_vector_dim(8)
+    assert error.value.argument == "vector_dim"
 
 
 def test_turns_need_a_separator(backbone_folder):

@@ -17,7 +17,7 @@ def unit(*shape: int, generator: torch.Generator) -> torch.Tensor:
 @given(st.integers(1, 4), st.integers(1, 6), st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 1000))
 def test_the_scores_of_torch(turns, length, lengths, seed):
     generator = torch.Generator().manual_seed(seed)
-    exits, token_weight = torch.rand(5, generator=generator), torch.randn(8, generator=generator)
+    weights, token_weight = torch.rand(5, generator=generator), torch.randn(8, generator=generator)
     vector = torch.randn(6, generator=generator)
     own_turns, own = unit(turns, 6, generator=generator), unit(length, 8, generator=generator)
     candidates = [(torch.randn(6, generator=generator), unit(n, 8, generator=generator)) for n in lengths]
@@ -27,8 +27,8 @@ def test_the_scores_of_torch(turns, length, lengths, seed):
         shares = (tokens @ token_weight * 8**0.5).softmax(0)
         cosines = own_turns @ c / c.norm()
         parts = [(shares * similarities.amax(1)).sum(), similarities.amax(0).mean(), cosines.max(), cosines[-1]]
-        expected.append(exits[0] * vector @ c + 20 * (exits[1:] @ torch.stack(parts)))
-    score = LateScore({"exits": exits.tolist(), "scale": [20.0], "token_weight": token_weight.tolist()})
+        expected.append(weights[0] * vector @ c + 20 * (weights[1:] @ torch.stack(parts)))
+    score = LateScore({"term_weights": weights.tolist(), "scale": [20.0], "token_weight": token_weight.tolist()})
     found = score(
         ContextTokens(vector.numpy(), own.numpy(), own_turns.numpy()),
         [TokenVectors(c.numpy(), tokens.numpy()) for c, tokens in candidates],

@@ -66,7 +66,7 @@ def folder(make_ranker, tmp_path_factory):
         place = tmp_path_factory.mktemp(architecture)
         ranker = make_ranker(architecture, **fields)
         if architecture == "late":
-            torch.nn.init.constant_(ranker.model.exits, 1e-3)
+            torch.nn.init.constant_(ranker.model.term_weights, 1e-3)
         ranker.save_pretrained(place / "model")
         export_onnx(ranker, place / "model")
         calibration = Calibration(0.5, -3.0, model_fingerprint(ranker.model, ranker.text))

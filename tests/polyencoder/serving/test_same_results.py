@@ -32,7 +32,7 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
 ):
     ranker = make_ranker(architecture)
     if architecture == "late":
-        torch.nn.init.constant_(ranker.model.exits, 1e-3)
+        torch.nn.init.constant_(ranker.model.term_weights, 1e-3)
     engine = Engine(BatchForward(ranker, max_tokens=batch_tokens), limits=Limits(), metrics=Metrics())
 
     async def ask():

@@ -67,7 +67,8 @@ class Stop(Callback):
 def begun(ranker):
     """The ranker as in the middle of a training: the weights of its score's terms are not a new model's."""
     if ranker.model.has_new_terms:
-        ranker.model.term_weights = torch.full_like(ranker.model.term_weights, 0.3)
+        with torch.no_grad():
+            ranker.model.term_weights.fill_(0.3)
     return ranker
 
 

@@ -6,17 +6,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+import transformers
 
 from polyencoder.errors import ConfigError
 from polyencoder.ranker import Ranker
-from polyencoder.settings.training import HardNegatives
+from polyencoder.settings.training import HardNegatives, OptimizerConfig
 from polyencoder.training.building import build_objective, build_updates, mined_negatives
 from polyencoder.training.callbacks.hard_negatives import MinedNegatives
 from polyencoder.training.distillation import Distillation
 from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import CrossEntropy
 from polyencoder.training.progress import Goal
-from tests.polyencoder.training.runs import CONFIG
+from polyencoder.training.trainer import Trainer
+from tests.polyencoder.training.runs import CONFIG, EXAMPLES
 
 GOAL = Goal(examples=80, updates=None)
 
@@ -85,3 +87,31 @@ def test_a_cross_encoder_has_its_base_mine(make_ranker, tmp_path):
         mined_negatives(make_ranker("cross"), mining)
     make_ranker("bi").save_pretrained(tmp_path / "bi")
     assert mined_negatives(Ranker.from_backbone(tmp_path / "bi", "cross", device="cpu"), mining)
+
+
+SIZES = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 256}
+SIZES_OF_DISTILBERT = {"dim": 256, "n_layers": 1, "n_heads": 2, "hidden_dim": 256}
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [("Bert", SIZES), ("Roberta", SIZES), ("DistilBert", SIZES_OF_DISTILBERT)])
+def test_a_poly_encoders_codes_learn_to_look_at_different_tokens(make_hf_tokenizer, tmp_path, kind, sizes):
+    """At the encoder's rate they stay where they started, whose vectors of an encoder like BERT are nearly the same."""
+    config = getattr(transformers, f"{kind}Config")(vocab_size=64, max_position_embeddings=40, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    make_hf_tokenizer(kind.lower()).save_pretrained(tmp_path)
+
+    def cosine(**rates) -> float:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            ranker = Ranker.from_backbone(tmp_path, "poly", device="cpu", n_codes=16)
+            optimizer = OptimizerConfig(learning_rate=1e-4, **rates)
+            Trainer(ranker, replace(CONFIG, max_updates=30, optimizer=optimizer), train=EXAMPLES).fit()
+            vectors = ranker.encode_contexts([one.turns for one in EXAMPLES]).vectors
+        vectors = torch.nn.functional.normalize(vectors, dim=-1)
+        return float((vectors @ vectors.mT).mean())
+
+    trained = cosine()
+    assert trained < 0.9
+    assert trained < cosine(new_learning_rate=1e-4) - 0.02

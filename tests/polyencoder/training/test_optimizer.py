@@ -7,16 +7,22 @@ import torch
 from torch import nn
 
 from polyencoder.errors import ConfigError
+from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.settings.training import OptimizerConfig
 from polyencoder.training.optimizer import build_optimizer, clip_embeddings, parameter_groups
 
 
-class Words(nn.Module):
-    """A table of 6 words and a layer on top of it."""
+class Words(TrainableModel):
+    """A table of 6 words, a layer on top of it and, if it `has_codes`, new parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_codes: bool = False) -> None:
         super().__init__()
         self.table, self.layer = nn.Embedding(6, 4), nn.Linear(4, 1)
+        self.codes = nn.Parameter(torch.ones(2, 4)) if has_codes else None
+
+    @property
+    def new_parameters(self):
+        return [] if self.codes is None else [self.codes]
 
     def forward(self, ids):
         return self.layer(self.table(ids)).sum()
@@ -27,13 +33,42 @@ def test_groups():
     names = {id(p): name for name, p in model.named_parameters()}
 
     def shown(**options):
-        groups = parameter_groups(model, weight_decay=0.1, **options)
+        groups = parameter_groups(model, learning_rate=1e-3, new_learning_rate=0.1, weight_decay=0.1, **options)
         return [({names[id(p)] for p in group["params"]}, group["weight_decay"]) for group in groups]
 
     assert shown() == [({"table.weight", "layer.weight"}, 0.1), ({"layer.bias"}, 0.0)]
     assert shown(embedding_clip=1.0) == [({"layer.weight"}, 0.1), ({"layer.bias"}, 0.0), ({"table.weight"}, 0.0)]
     model.table.weight.requires_grad_(False)
     assert shown(embedding_clip=1.0) == [({"layer.weight"}, 0.1), ({"layer.bias"}, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "rate"),
+    [
+        ({}, 0.1),
+        ({"name": "adamax"}, 0.1),
+        ({"new_learning_rate": 0.02}, 0.02),
+        ({"name": "sgd"}, 0.001),
+        ({"name": "adadelta"}, 0.001),
+        ({"name": "sgd", "new_learning_rate": 0.02}, 0.02),
+    ],
+)
+def test_new_parts_have_a_rate_of_their_own_and_no_decay(fields, rate):
+    model = Words(has_codes=True)
+    *others, new = build_optimizer(model, OptimizerConfig(learning_rate=0.001, **fields)).param_groups
+    assert [id(parameter) for parameter in new["params"]] == [id(model.codes)]
+    assert (new["lr"], new["weight_decay"]) == (pytest.approx(rate), 0.0)
+    assert {group["lr"] for group in others} == {0.001}
+    assert all(parameter is not model.codes for group in others for parameter in group["params"])
+    model.codes.requires_grad_(False)
+    assert len(build_optimizer(model, OptimizerConfig(**fields)).param_groups) == len(others)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1e-3, float("nan"), float("inf")])
+def test_a_rate_of_new_parts_is_above_0(rate):
+    with pytest.raises(ConfigError, match="new_learning_rate") as error:
+        OptimizerConfig(new_learning_rate=rate)
+    assert error.value.argument == "new_learning_rate"
 
 
 @pytest.mark.parametrize("clip", [100.0, 0.01])

@@ -26,6 +26,11 @@ def shared(n: int):
     return shared_pool(texts, texts)
 
 
+def linear(terms):
+    """The scores by weights of [batch, n, k] terms."""
+    return lambda weights: terms.double() @ weights
+
+
 def is_minimum(weights, terms) -> bool:
     """The loss is convex: where its slope is 0 or, of a weight of 0, upwards, it is the minimum."""
     weights = weights.clone().requires_grad_()
@@ -43,7 +48,7 @@ def is_minimum(weights, terms) -> bool:
 def test_no_other_weights_fit_better(seed, n, scale):
     """Where 0 of all would, as it may for random terms, the weights stay what they were."""
     terms = scale * torch.randn(n, n, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    weights = fitted_weights(terms, shared(n), start=START.double())
+    weights = fitted_weights(linear(terms), shared(n), start=START.double())
     assert bool((weights >= 0).all())
     stayed = torch.equal(weights, START.double())
     assert is_minimum(weights, terms) or (stayed and is_minimum(torch.zeros_like(weights), terms))
@@ -51,31 +56,33 @@ def test_no_other_weights_fit_better(seed, n, scale):
 
 def test_examples_that_any_large_weight_ranks_right_do_not_make_it_grow():
     terms = torch.stack([20 * torch.eye(4), torch.zeros(4, 4), torch.zeros(4, 4)], dim=-1)
-    assert fitted_weights(terms, shared(4), start=START).tolist() == pytest.approx([1, 0, 0], abs=1e-3)
+    assert fitted_weights(linear(terms), shared(4), start=START).tolist() == pytest.approx([1, 0, 0], abs=1e-3)
 
 
 def test_padding_and_examples_without_a_right_candidate_do_not_count():
     terms = 5 * torch.randn(3, 3, 3, generator=torch.Generator().manual_seed(0))
     own, labels = [["a", "b", "c"], ["a", "b"], ["b", "c"]], ["a", "b", "c"]
     pool = inline_pool(own, labels)
-    found = fitted_weights(terms, pool, start=START)
+    found = fitted_weights(linear(terms), pool, start=START)
     other = terms.clone()
     other[1:, 2] = 100.0  # where the second and third have no candidate
-    torch.testing.assert_close(fitted_weights(other, pool, start=START), found)
+    torch.testing.assert_close(fitted_weights(linear(other), pool, start=START), found)
     none = replace(pool, relevance=torch.tensor([[1.0, 0, 0], [0, 0, 0], [0, 1, 0]]))
     other[1] = -terms[1]
-    torch.testing.assert_close(fitted_weights(other, none, start=START), fitted_weights(terms, none, start=START))
+    torch.testing.assert_close(
+        fitted_weights(linear(other), none, start=START), fitted_weights(linear(terms), none, start=START)
+    )
 
 
 def test_terms_that_are_not_finite_change_nothing():
     terms = torch.full((2, 2, 3), float("nan"))
-    assert torch.equal(fitted_weights(terms, shared(2), start=START), START)
+    assert torch.equal(fitted_weights(linear(terms), shared(2), start=START), START)
 
 
 def test_not_all_weights_become_0():
     """As no gradient would reach an encoder that ranks worse than chance, such as one that is not trained."""
     terms = -20 * torch.eye(4).unsqueeze(-1).expand(-1, -1, 3)
-    assert torch.equal(fitted_weights(terms, shared(4), start=START), START)
+    assert torch.equal(fitted_weights(linear(terms), shared(4), start=START), START)
 
 
 @pytest.fixture
@@ -83,26 +90,37 @@ def examples():
     return EXAMPLES[:4]
 
 
-def test_a_new_late_encoders_training_begins_at_the_weights_that_fit_its_first_batch(make_ranker, examples):
-    ranker = make_ranker("late")
+@pytest.mark.parametrize(
+    ("architecture", "fields"),
+    [
+        ("late", {}),
+        ("poly", {"context_vectors": "turns"}),
+        ("poly", {"context_vectors": "turns", "poly_attention": "multihead", "normalize": True}),
+    ],
+)
+def test_a_new_models_training_begins_at_the_weights_that_fit_its_first_batch(
+    make_ranker, examples, architecture, fields
+):
+    ranker = make_ranker(architecture, **fields, **({"turn_end": 3} if fields else {}))
     model, text = ranker.model, ranker.text
     contexts, candidates = (
         text.contexts([one.turns for one in examples]),
         text.candidates([one.label for one in examples]),
     )
+    scores, start = model.scores_by_weights(contexts, candidates), model.term_weights.detach().clone()
     with torch.no_grad():
-        terms = model.terms(contexts, candidates)
-        torch.testing.assert_close(terms[..., 0], model(contexts, candidates))  # those of the bi-encoder
+        torch.testing.assert_close(scores(start.double()).float(), model(contexts, candidates))  # the bi-encoder's
     assert model.has_new_terms
-    expected = fitted_weights(terms, shared(4), start=model.term_weights)
+    expected = fitted_weights(scores, shared(4), start=start)
     losses = Losses()
     trainer = Trainer(ranker, STILL, train=examples, callbacks=[losses])
     trainer.step(Collator(text)(examples))
     assert not model.has_new_terms
-    torch.testing.assert_close(model.term_weights, expected)
-    assert losses.values[0] == pytest.approx(float(F.cross_entropy(terms @ expected, torch.arange(4))), rel=1e-4)
+    torch.testing.assert_close(model.term_weights.detach(), expected)
+    loss = F.cross_entropy(scores(expected.double()), torch.arange(4)).item()
+    assert losses.values[0] == pytest.approx(loss, rel=1e-4)
     trainer.step(Collator(text)(EXAMPLES[4:]))  # no other batch has a say
-    torch.testing.assert_close(model.term_weights, expected)
+    torch.testing.assert_close(model.term_weights.detach(), expected)
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "convert"])
@@ -111,10 +129,11 @@ def test_a_score_without_terms_has_none_to_fit(make_ranker, architecture):
 
 
 def test_weights_that_were_trained_are_left(make_ranker, examples):
-    ranker = make_ranker("late")
-    ranker.model.term_weights = given = torch.tensor([0.9, 0.1, 0.0, 0.2, 0.0])
+    ranker, trained = make_ranker("late"), torch.tensor([0.9, 0.1, 0.0, 0.2, 0.0])
+    with torch.no_grad():
+        ranker.model.term_weights.copy_(trained)
     build_objective(ranker, STILL)(Collator(ranker.text)(examples))
-    torch.testing.assert_close(ranker.model.term_weights, given)
+    torch.testing.assert_close(ranker.model.term_weights.detach(), trained)
 
 
 @pytest.mark.parametrize("gather", [True, False])

@@ -140,7 +140,7 @@ def graphs_folder(name: str | os.PathLike[str], *, precision: Precision = "float
 def _check_score(description: Description, graphs: Mapping[str, Graph], source: Path) -> None:
     """Raises CheckpointError unless there are weights of a score for what the graphs give."""
     tokens = graphs[CANDIDATES].dims.get("tokens") if CANDIDATES in graphs else None
-    expected = {} if tokens is None else {"exits": (5,), "scale": (1,), "token_weight": (tokens,)}
+    expected = {} if tokens is None else {"term_weights": (5,), "scale": (1,), "token_weight": (tokens,)}
     found = {name: np.shape(weights) for name, weights in (description.score or {}).items()}
     if found != expected:
         raise CheckpointError(

@@ -117,14 +117,10 @@ class OnnxLateEncoder(OnnxSeparable, LateEncoder):
     def __init__(self, config: RankerConfig, *, context: Graph, candidates: Graph, exported: Exported) -> None:
         super().__init__(config, context=context, candidates=candidates)
         weights = {name: torch.tensor(weight) for name, weight in (exported.score or {}).items()}
-        self.exits, self.token_weight = (
-            nn.Parameter(weights[name], requires_grad=False) for name in ("exits", "token_weight")
+        self.term_weights, self.token_weight = (
+            nn.Parameter(weights[name], requires_grad=False) for name in ("term_weights", "token_weight")
         )
         self._token_fingerprint = exported.token_fingerprint
-
-    @property
-    def exit_weights(self) -> Tensor:
-        return self.exits
 
     @property
     def token_fingerprint(self) -> str | None:

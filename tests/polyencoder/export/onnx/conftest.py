@@ -13,7 +13,6 @@ from polyencoder import Ranker
 from polyencoder.config import DenseConfig
 from polyencoder.export.onnx import export_onnx, exporters
 from polyencoder.modeling.export_steps import CandidatesStep
-from polyencoder.modeling.late import SPEED
 from polyencoder.text import TextEncoder
 
 KINDS = {
@@ -92,8 +91,8 @@ def exported(make_model, make_backbone_config, tokenizer, tmp_path_factory, trac
             backbone = make_backbone_config(n_layers=BY_CURRENT_EXPORTER.get(kind, 2))
             model = make_model(architecture, backbone=backbone, **fields)
             if architecture == "late":
-                with torch.no_grad():  # all exits and tokens count
-                    model.exits.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]) / SPEED)
+                with torch.no_grad():  # all terms and tokens count
+                    model.term_weights.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]))
                     model.token_weight.copy_(torch.linspace(-1, 1, model.token_dim))
             ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
             folder = base / f"onnx-{kind}"

@@ -67,8 +67,8 @@ def test_graphs_are_compared_with_their_digests(folder):
         (lambda values: values.update(candidates=3), r"damaged \(ConfigError: candidates is .*; it must be a text or"),
         (lambda values: values.update(differences=None), r"damaged \(ConfigError: differences is None"),
         (
-            lambda values: values.update(score={"exits": [0.5, float("nan")]}),
-            r"damaged \(ValueError: score has exits that are not finite",
+            lambda values: values.update(score={"term_weights": [0.5, float("nan")]}),
+            r"damaged \(ValueError: score has term_weights that are not finite",
         ),
         (
             lambda values: values.update(differences={"a.onnx": 0}),

@@ -25,12 +25,12 @@ STEP = {"int8": 1 / 127, "float16": 2**-10}  # one place of rounding of the larg
 
 @pytest.fixture
 def make_late(make_ranker, text):
-    """(**fields) -> a tiny late-interaction encoder, all of whose exits count."""
+    """(**fields) -> a tiny late-interaction encoder, all of whose terms count."""
 
     def make(**fields):
         ranker = make_ranker("late", turn_end=text.separator_ids[-1], reduction="mean", **fields)
         with torch.no_grad():
-            ranker.model.exits.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]) / late.SPEED)
+            ranker.model.term_weights.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]))
             ranker.model.token_weight.normal_()
         return ranker
 
@@ -83,7 +83,7 @@ def test_a_search_reads_no_candidate_and_scores_as_if_it_did(make_index, ranker,
     for text, read in read_one_by_one(ranker, texts).items():
         true, rounded = (model._candidate_texts(*packed([one])) for one in (read, stored[text]))
         moved = (true.tokens - rounded.tokens).norm(dim=-1).max()
-        weights = model.exit_weights.detach()
+        weights = model.term_weights.detach()
         shift = weights[1] * ((true.weights - rounded.weights).abs().sum() + moved) + weights[2] * moved
         bounds[text] = late.DOT_SCALE * shift.item()
     assert max(bounds.values()) < (1.5 if store_tokens == "int8" else 0.2)  # of scores whose differences are above 10
