@@ -258,4 +258,9 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         return {**super().export_steps(), CONTEXT: ContextStep(self, outputs=("vectors", *masked))}
 
     def describe(self) -> dict[str, str]:
-        return {**super().describe(), "architecture": f"{self.title}, {self.config.n_codes} context vectors"}
+        described = {**super().describe(), "architecture": f"{self.title}, {self.config.n_codes} context vectors"}
+        if self.term_weights is None:
+            return described
+        names = ("whole context", "turn", "latest turn")
+        weights = ", ".join(f"{weight:.2f} {name}" for weight, name in zip(self.term_weights, names, strict=True))
+        return {**described, "context vectors": f"of the latest turns: {weights}"}
