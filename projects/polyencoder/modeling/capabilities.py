@@ -25,6 +25,8 @@ class Capabilities:
     reads_pairs: bool = False
     """Whether `forward` compares the tokens of both texts. If the model also has vectors, these retrieve what
     `forward` reranks."""
+    has_new_parts: bool = False
+    """Whether it adds parts to its encoder that are trained at a rate of their own (`RankerModel.new_parameters`)."""
     shortens: bool = False
     """Whether the first dimensions of its vectors can be used alone (`RankerConfig.vector_dim`)."""
     is_all_weights: bool = False
@@ -107,6 +109,7 @@ class PolyCapabilities(Capabilities):
     """Those of a poly-encoder."""
 
     title = "poly-encoder"
+    has_new_parts = True
     shortens = True
     has_one_vector = False
 
@@ -124,6 +127,7 @@ class LateCapabilities(BiCapabilities):
     """Those of a late-interaction encoder."""
 
     title = "late-interaction encoder"
+    has_new_parts = True
     shortens = False
     reads_pairs = True
 

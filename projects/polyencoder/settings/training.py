@@ -69,6 +69,8 @@ _LABELS_COUNT = Needs("distillation_weight", Below(1))
 
 NEW_PARTS = 100.0
 """How many times the encoder's learning rate that of new parts is, by default."""
+LARGEST_NEW_RATE = 0.05
+"""The default limit: Adam's updates of such a rate replace a code within a few updates."""
 
 
 def new_rate(learning_rate: float, new_learning_rate: float | None, *, optimizer: str) -> float:
@@ -79,7 +81,9 @@ def new_rate(learning_rate: float, new_learning_rate: float | None, *, optimizer
     """
     if new_learning_rate is not None:
         return new_learning_rate
-    return learning_rate * (1.0 if optimizer in ("sgd", "adadelta") else NEW_PARTS)
+    if optimizer in ("sgd", "adadelta"):
+        return learning_rate
+    return max(learning_rate, min(NEW_PARTS * learning_rate, LARGEST_NEW_RATE))
 
 
 @settings(panel="Training", in_parlai=True)
@@ -90,9 +94,12 @@ class OptimizerConfig(Settings):
     """The optimizer (convert: adadelta)."""
     learning_rate: Annotated[Positive, Parlai("learningrate", theirs=True)] = 5e-5
     """Peak learning rate, after the warm-up (convert: 1, with --init 0.1)."""
-    new_learning_rate: Positive | None = None
+    new_learning_rate: Annotated[
+        Positive | None, Needs("architecture", Families(lambda own: own.can.has_new_parts))
+    ] = None
     """Peak learning rate of a ranker's new parts, such as a poly-encoder's codes, which have no weight decay (default:
-    100 times the learning rate, with sgd and adadelta the same; with --init, which has trained parts, the same)."""
+    100 times the learning rate, at most 0.05; with sgd and adadelta, and with --init, which has no new parts, the
+    same)."""
     weight_decay: Annotated[NotNegative, Parlai(theirs=True)] = 0.01
     """Weight decay of matrices; biases and layer norms have none (convert: 1e-05)."""
     betas: Annotated[Pair, Parlai(theirs=True), Needs("optimizer", ("adam", "adamw", "adamax"))] = (0.9, 0.999)

@@ -48,6 +48,8 @@ def test_groups():
         ({}, 0.1),
         ({"name": "adamax"}, 0.1),
         ({"new_learning_rate": 0.02}, 0.02),
+        ({"learning_rate": 0.01}, 0.05),
+        ({"learning_rate": 0.2}, 0.2),
         ({"name": "sgd"}, 0.001),
         ({"name": "adadelta"}, 0.001),
         ({"name": "sgd", "new_learning_rate": 0.02}, 0.02),
@@ -55,10 +57,11 @@ def test_groups():
 )
 def test_new_parts_have_a_rate_of_their_own_and_no_decay(fields, rate):
     model = Words(has_codes=True)
-    *others, new = build_optimizer(model, OptimizerConfig(learning_rate=0.001, **fields)).param_groups
+    config = OptimizerConfig(**{"learning_rate": 0.001, **fields})
+    *others, new = build_optimizer(model, config).param_groups
     assert [id(parameter) for parameter in new["params"]] == [id(model.codes)]
     assert (new["lr"], new["weight_decay"]) == (pytest.approx(rate), 0.0)
-    assert {group["lr"] for group in others} == {0.001}
+    assert {group["lr"] for group in others} == {config.learning_rate}
     assert all(parameter is not model.codes for group in others for parameter in group["params"])
     model.codes.requires_grad_(False)
     assert len(build_optimizer(model, OptimizerConfig(**fields)).param_groups) == len(others)

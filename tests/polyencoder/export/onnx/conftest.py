@@ -90,9 +90,10 @@ def exported(make_model, make_backbone_config, tokenizer, tmp_path_factory, trac
             architecture, fields = KINDS[kind]
             backbone = make_backbone_config(n_layers=BY_CURRENT_EXPORTER.get(kind, 2))
             model = make_model(architecture, backbone=backbone, **fields)
-            if architecture == "late":
-                with torch.no_grad():  # all terms and tokens count
-                    model.term_weights.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2]))
+            with torch.no_grad():  # all terms and tokens count
+                if model.has_new_terms:
+                    model.term_weights.copy_(torch.tensor([0.9, 0.5, 0.3, 0.4, 0.2])[: len(model.term_weights)])
+                if architecture == "late":
                     model.token_weight.copy_(torch.linspace(-1, 1, model.token_dim))
             ranker = Ranker(model, TextEncoder(tokenizer, model.config.text), device="cpu")
             folder = base / f"onnx-{kind}"
