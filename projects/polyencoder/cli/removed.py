@@ -19,6 +19,7 @@ FLAGS: dict[str, str] = {
         ("--hard-negative-margin", "--hard-negative-relative-margin", "--margin", "--relative-margin"),
         "--max-positive-similarity leaves out negatives that are likely to be right",
     ),
+    "--partial": "a search has one index; what does not fit one folder is in Milvus, --index milvus:ADDRESS",
     "--sessions": _SESSIONS,
     "--max-sessions": _SESSIONS,
     "--session-seconds": _SESSIONS,

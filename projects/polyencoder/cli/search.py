@@ -22,7 +22,7 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count, Files, Without
+from polyencoder.settings.fields import Count, Files, OneIndex, Without
 
 if TYPE_CHECKING:
     from polyencoder.index.searcher import Searcher
@@ -33,10 +33,8 @@ class SearchSettings(Settings):
     """Settings of `polyencoder search`: the contexts and the search."""
 
     model: RankerSettings
-    index: Annotated[tuple[str, ...], Parameter(alias="-i")]
-    """The index: its folder, or its address (milvus:... or postgres://...); repeat it to search several as one."""
-    partial: bool = False
-    """Search several indexes without one whose server does not answer; results say which is missing."""
+    index: OneIndex
+    """The index: its folder, or its address (milvus:... or postgres://...)."""
     context: tuple[str, ...] = ()
     """A turn of the context; repeat it, oldest turn first."""
     contexts: Annotated[Files, Without("context")] = "-"
@@ -75,7 +73,7 @@ def search(*, settings: SearchSettings) -> None:
         if settings.contexts == "-" and sys.stdin.isatty():
             batch_size = 1  # who types wants an answer to each line
     ranker = load(settings.model)
-    with open_index(settings.index, ranker, partial=settings.partial) as index:
+    with open_index(settings.index, ranker) as index:
         searcher = Searcher(
             ranker,
             index,
@@ -105,8 +103,6 @@ def _print_hits(searcher: Searcher, batch: Sequence[Question], *, as_json: bool)
             say(_as_json(question, hits, improbable))
         else:
             note = _chosen(searcher, hits[0]) if hits else _why_none(searcher, improbable)
-            missing = (hits[0].missing or ()) if hits else searcher.index.missing
-            note += "".join(f"\n  without index {number}, which does not answer" for number in missing)
             say(_as_text(question, hits, note))
 
 
@@ -170,9 +166,8 @@ def _as_text(question: Question, hits: list[Hit], note: str) -> str:
         again = "" if hit.rerank_score is None else f"  {hit.rerank_score:9.4f} (of {hit.score:.4f})"
         score = again or f"  {hit.score:9.4f}"
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
-        part = "" if hit.part is None else f"index {hit.part}  "
         words = "" if hit.word_score is None else f"  {hit.word_score:7.2f} by words"
-        rows.append(f"{place:>4}{score}{likely}{words}  {hit.found}  {part}{hit.id}  {one_line(hit.text)}")
+        rows.append(f"{place:>4}{score}{likely}{words}  {hit.found}  {hit.id}  {one_line(hit.text)}")
     if note:
         rows.append(f"  {note.strip()}")
     return "\n".join(rows)

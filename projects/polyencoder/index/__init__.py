@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from polyencoder.index.build_options import IndexOptions
     from polyencoder.index.candidates import candidates_from
     from polyencoder.index.entries import Candidate
-    from polyencoder.index.federated import FederatedIndex
     from polyencoder.index.filters import Filter
     from polyencoder.index.folder import FolderIndex
     from polyencoder.index.folder.build import build_index
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Candidate",
-    "FederatedIndex",
     "Filter",
     "Fingerprints",
     "FolderIndex",

@@ -20,7 +20,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.entries import Candidate, How, Record, checked_records
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.grouping import chosen
-from polyencoder.index.hits import TOP_K, Hit, HitKey
+from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.hybrid import DEPTH, fused
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.options import SearchOptions, changed
@@ -79,11 +79,6 @@ class Index(ABC):
         """The address for error messages, without a password."""
 
     @property
-    def addresses(self) -> list[str]:
-        """The addresses of the indexes that are searched as this one."""
-        return [self.address]
-
-    @property
     @abstractmethod
     def fingerprints(self) -> Fingerprints:
         """Those of the model that made it."""
@@ -98,11 +93,6 @@ class Index(ABC):
         if ranker.model not in self.made_by:
             self.fingerprints.check_model(ranker, where=self.address)
             self.made_by.add(ranker.model)
-
-    @property
-    def missing(self) -> tuple[int, ...]:
-        """The numbers, from 1, of the `addresses` that did not answer the last time."""
-        return ()
 
     @property
     def approximates(self) -> bool:
@@ -159,7 +149,7 @@ class Index(ABC):
             some = [turns[place] for place in places] if turns else []
             return self._found(encoded.select(torch.tensor(places, dtype=torch.int64)), some, replace(options, top_k=k))
 
-        return chosen(search, options, contexts=encoded.batch_size, vectors_of=self.vectors_of_hits)
+        return chosen(search, options, contexts=encoded.batch_size, vectors_of=self.vectors_of)
 
     def _turns(self, texts: Sequence[Dialogue] | None, options: SearchOptions, *, contexts: int) -> list[list[str]]:
         """What each context says, for a search that reads words; nothing for others."""
@@ -183,15 +173,8 @@ class Index(ABC):
         return [hits[:k] for hits in by_words]
 
     @abstractmethod
-    def _search(
-        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
-    ) -> list[list[Hit]]:
-        """The best by vectors, with checked options.
-
-        Args:
-            floors: [contexts], for certificates: scores that `top_k` candidates of other indexes reach. Below them
-                nothing needs a proof; -inf for none.
-        """
+    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+        """The best by vectors, with checked options."""
 
     def _search_both(
         self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
@@ -224,9 +207,6 @@ class Index(ABC):
             ...     index.remove(["r5"])
             ...     index.add(records)
         """
-
-    word_scoring: ClassVar[str] = "BM25"
-    """The name of the scores by words. Those of one name compare among indexes."""
 
     rolls_back: ClassVar[bool] = False
     """Whether a call that fails within `changing` has no effect, so that those around it can be kept."""
@@ -306,11 +286,6 @@ class Index(ABC):
     @abstractmethod
     def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
         """The vectors of the candidates with these ids, float32 [dim], for those that exist."""
-
-    def vectors_of_hits(self, hits: Iterable[Hit]) -> dict[HitKey, np.ndarray[Any, Any]]:
-        """`vectors_of` for hits, by their keys."""
-        parts = {hit.id: hit.key for hit in hits}
-        return {parts[id_]: vector for id_, vector in self.vectors_of(parts).items()}
 
     def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
         """The stored token vectors of these texts, for the late-interaction encoder that made the index."""

@@ -15,7 +15,6 @@ Without torch: encoded contexts and arrays are an engine's own, tensors or numpy
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -120,7 +119,6 @@ def search_shortlists(
     exactness: Exactness,
     length: int,
     longest: int,
-    floors: Sequence[float] | None = None,
 ) -> list[ShortlistResult]:
     """The k best of each context's shortlist; lists are doubled until the result is good enough.
 
@@ -132,7 +130,6 @@ def search_shortlists(
         exactness: the least exactness of every result.
         length: of the first lists.
         longest: of the last ones.
-        floors: [contexts], scores that k candidates elsewhere reach, so that what is below needs no proof.
     """
     contexts, k = engine.contexts, engine.k
     answers: dict[int, ShortlistResult] = {}
@@ -146,8 +143,7 @@ def search_shortlists(
                 if len(shortlist.rows) < k:
                     continue
                 scores, rows = engine.rescored(contexts.select([i]), shortlist)
-                floor = -math.inf if floors is None else floors[i]
-                proven = max(floor, float(scores[-1])) >= shortlist.bound
+                proven = float(scores[-1]) >= shortlist.bound
                 if proven or exactness == "approximate":
                     answers[i] = ShortlistResult(scores, rows, "certified" if proven else "approximate")
         waiting = [i for i in waiting if i not in answers]

@@ -54,23 +54,23 @@ def of_use(hits: Sequence[Hit], kept: Sequence[Hit], *, first: int, count: int) 
     """
     needed = len(hits) if len(kept) < count else hits.index(kept[count - 1]) + 1
     considered = min(len(hits), max(first, needed))
-    keys = {hit.key for hit in kept}
+    keys = {hit.id for hit in kept}
     return [
         hit._replace(considered=considered)
         for place, hit in enumerate(hits[:considered])
-        if place < first or hit.key in keys
+        if place < first or hit.id in keys
     ]
 
 
 def chosen(
-    search: Search, options: SearchOptions, *, contexts: int, vectors_of: Callable[[Iterable[Hit]], Vectors]
+    search: Search, options: SearchOptions, *, contexts: int, vectors_of: Callable[[Iterable[str]], Vectors]
 ) -> list[list[Hit]]:
     """The hits that `group_by` and `diversity` choose among those of a search with neither.
 
     Args:
         search: as for `grown`.
         contexts: their number.
-        vectors_of: the vectors of hits.
+        vectors_of: the vectors of candidates, by their ids.
     """
     k = options.top_k or TOP_K
     most = pool_size(k) if options.diversity else k

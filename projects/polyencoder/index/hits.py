@@ -13,10 +13,8 @@ from polyencoder.index.filters import Exactness
 Found = Exactness | Literal["words"]
 """How a hit was found: by vectors, with this exactness of their search; or by words alone."""
 
-HitKey = tuple[int | None, str]
-"""The part and the id of a hit."""
-
-Vectors = Mapping[HitKey, np.ndarray[Any, Any]]
+Vectors = Mapping[str, np.ndarray[Any, Any]]
+"""Vectors by the ids of candidates."""
 
 
 TOP_K = 10
@@ -44,16 +42,6 @@ class Hit(NamedTuple):
     fused_score: float | None = None
     """The sum of reciprocal ranks that orders a hybrid search; None without it."""
 
-    part: int | None = None
-    """The number, from 1, of the index that it is from, if several are searched as one."""
-    missing: tuple[int, ...] | None = None
-    """The numbers of the indexes that did not answer: the result is that of the others."""
-
-    @property
-    def key(self) -> HitKey:
-        """What distinguishes it from all other hits: ids are unique in a part."""
-        return self.part, self.id
-
     @property
     def relevance(self) -> float:
         """The score that orders the hits, unless words alone do."""
@@ -78,7 +66,7 @@ def reranked_hits(hits: Sequence[Hit], scores: Mapping[str, float], *, first: in
 
 
 def diverse_hits(
-    hits: Sequence[list[Hit]], vectors_of: Callable[[Iterable[Hit]], Vectors], *, k: int, most: int, diversity: float
+    hits: Sequence[list[Hit]], vectors_of: Callable[[Iterable[str]], Vectors], *, k: int, most: int, diversity: float
 ) -> list[list[Hit]]:
     """Moves k hits of each context to the front, by maximal marginal relevance; the others follow.
 
@@ -88,14 +76,14 @@ def diverse_hits(
     pools = [
         [hit for hit in found[:most] if (hit.rerank_score is None) == (found[0].rerank_score is None)] for found in hits
     ]
-    vectors = vectors_of(hit for pool in pools for hit in pool)
+    vectors = vectors_of(hit.id for pool in pools for hit in pool)
     dim = max((len(vector) for vector in vectors.values()), default=1)
     diverse = []
     for found, pool in zip(hits, pools, strict=True):
         scores = np.array([hit.relevance for hit in pool])
         own = np.zeros((len(pool), dim))
         for row, hit in enumerate(pool):
-            own[row] = vectors.get(hit.key, 0.0)  # 0 if it was removed meanwhile
+            own[row] = vectors.get(hit.id, 0.0)  # 0 if it was removed meanwhile
         places = marginal_relevance(scores, own, k=k, diversity=diversity)
         chosen = [pool[place]._replace(considered=pool[place].considered or len(pool)) for place in places]
         taken = {*places}

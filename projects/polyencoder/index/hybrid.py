@@ -25,10 +25,10 @@ def fused(by_vectors: Sequence[Hit], by_words: Sequence[Hit]) -> list[Hit]:
     for ranking in (by_vectors, by_words):
         for rank, text in enumerate(dict.fromkeys(hit.text for hit in ranking), start=1):
             sums[text] = sums.get(text, 0.0) + 1 / (_K + rank)
-    word_scores = {hit.key: hit.word_score for hit in by_words}
-    known = {hit.key for hit in by_vectors}
-    hits = [hit._replace(word_score=word_scores.get(hit.key)) for hit in by_vectors]
-    hits += [hit for hit in by_words if hit.key not in known]
+    word_scores = {hit.id: hit.word_score for hit in by_words}
+    known = {hit.id for hit in by_vectors}
+    hits = [hit._replace(word_score=word_scores.get(hit.id)) for hit in by_vectors]
+    hits += [hit for hit in by_words if hit.id not in known]
     return sorted(
         (hit._replace(fused_score=sums[hit.text]) for hit in hits), key=lambda hit: (-sums[hit.text], -hit.score)
     )

@@ -21,7 +21,6 @@ from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate, Record, checked_records
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.faiss.tuning import checked_recall
-from polyencoder.index.federated import FederatedIndex
 from polyencoder.index.folder import FolderIndex, described_folder
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.shards import Share
@@ -46,43 +45,27 @@ def _engine(where: object) -> str | None:
 
 
 def open_index(
-    where: Place | Sequence[Place],
+    where: Place,
     ranker: TextRanker | Fingerprints | None = None,
     *,
     attention: str | None = None,
-    partial: bool = False,
 ) -> Index:
     """Opens the index at `where` (a folder, `milvus:...` or `postgres://...`) for the model that made it.
 
     Examples:
         >>> open_index("replies", ranker)
-        >>> open_index(["replies", "postgres://db/chat#replies"], ranker)  # searched as one
 
     Args:
-        where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`; several are a `FederatedIndex`.
+        where: see `FolderIndex.open`, `MilvusIndex.create` and `PostgresIndex.make`.
         ranker: the model; its fingerprints are enough if no texts are added; None, for any model, if searches are by
             vectors.
         attention: a poly-encoder's `poly_attention`; a ranker knows its own. None for that of the model that made the
             index, or "basic" where the index does not say it.
-        partial: search several indexes without one whose server does not answer, which results then say.
 
     Raises:
         CheckpointError: there is no index, it is damaged, or another model made it.
-        ConfigError: `partial` for a single index.
         PolyencoderError: a server cannot be reached.
     """
-    if isinstance(where, Sequence) and not isinstance(where, str):
-        if len(places := list(where)) != 1:
-            for place in places:
-                check_place("the index", place, addresses=_ADDRESSES)
-
-            def open_part(place: Place, made_by: Fingerprints | None) -> Index:
-                return open_index(place, made_by if ranker is None else ranker, attention=attention)
-
-            return _made_by(ranker, FederatedIndex(places, open_part, partial=partial))
-        (where,) = places
-    if partial:
-        raise ConfigError("partial is for a search of several indexes: name another, too", argument="partial")
     check_place("the index", where, addresses=_ADDRESSES)
     if (engine := _engine(where)) is None:
         return _made_by(ranker, FolderIndex.open(where, ranker, attention=attention))

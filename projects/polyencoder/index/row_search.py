@@ -82,12 +82,8 @@ def search_rows(
     options: SearchOptions,
     *,
     attention: str,
-    floors: Sequence[float] | None = None,
 ) -> list[list[Hit]]:
-    """The best `top_k` rows of each context; of equal scores the lowest key comes first.
-
-    `floors` are those of `Index._search`.
-    """
+    """The best `top_k` rows of each context; of equal scores the lowest key comes first."""
     codes = contexts.n_codes
     k, named = options.k(1 << 62), options.list_length or max(4 * options.k(1 << 62), _SHORTEST_LIST)
     available = rows.count(options.filter, most=max(k, codes * named, _MOST_NAMED) + 1)
@@ -102,7 +98,6 @@ def search_rows(
         exactness="exact" if contexts.keys is not None else options.exactness or "approximate",
         length=length,
         longest=min(longest, (available - 1) // codes),
-        floors=floors,
     )
     keys = [[search.keys[row] for row in answer.rows.tolist()] for answer in answers]
     entries = rows.rows({key for own in keys for key in own}, ("id", "text", "metadata"))

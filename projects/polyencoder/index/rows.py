@@ -146,13 +146,11 @@ class RowIndex(Index):
         return {keys[key]: row["vector"] for key, row in found.items()}
 
     @torch.no_grad()
-    def _search(
-        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
-    ) -> list[list[Hit]]:
+    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
         def find(rows: Rows) -> list[list[Hit]]:
             check_contexts(contexts, dim=self.meta.dim)
             attention = self._model.attention(self.meta, contexts)
-            return search_rows(rows, contexts, options, attention=attention, floors=floors)
+            return search_rows(rows, contexts, options, attention=attention)
 
         return self._read(find)
 

@@ -152,7 +152,7 @@ class Searcher:
             hits = [self._probable(place, found, self.calibration, among=among) for place, found in enumerate(hits)]
         hits = [self._grouped(found) for found in hits]
         if diversity:
-            hits = diverse_hits(hits, self.index.vectors_of_hits, k=top_k, most=most, diversity=diversity)
+            hits = diverse_hits(hits, self.index.vectors_of, k=top_k, most=most, diversity=diversity)
         self.contexts += len(hits)
         return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
 

@@ -72,10 +72,6 @@ class FolderIndex:
     def address(self) -> str:
         return str(self.folder)
 
-    @property
-    def addresses(self) -> list[str]:
-        return [self.address]
-
     def __len__(self) -> int:
         """The number of candidates (ids)."""
         return self._database.read(Catalogue.count)

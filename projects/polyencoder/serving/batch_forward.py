@@ -129,5 +129,5 @@ def load(config: ServerConfig) -> tuple[BatchForward, Index | None, Ranker | Non
     if config.rerank is not None:
         reranker = Ranker.from_pretrained(config.rerank, device=config.device, dtype=config.model_dtype)
         check_reranker(reranker, k=config.rerank_k or RERANK_K)
-    index = open_index(config.index, ranker, partial=config.partial) if config.index else None
+    index = open_index(config.index, ranker) if config.index else None
     return BatchForward(ranker, max_tokens=config.batch_tokens), index, reranker

@@ -13,15 +13,10 @@ from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count, Needs, Parlai, Positive
+from polyencoder.settings.fields import Count, Needs, OneIndex, Parlai, Positive
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses reachable only from this machine."""
-
-
-def _places(index: object) -> object:
-    """A single index, or none, as the places of several."""
-    return () if index is None else (index,) if isinstance(index, str) else index
 
 
 @settings(panel="Limits of each worker")
@@ -64,11 +59,8 @@ class ServerConfig(RankerSettings):
         ConfigError: contradictory settings, or an address that other machines can reach without a key.
     """
 
-    index: Annotated[tuple[str, ...], BeforeValidator(_places), Parameter(alias="-i")] = ()
-    """The index to search: a folder, or its address, milvus:... or postgres://... (default: none, it only reranks).
-    Repeat it to search several as one, which cannot be changed."""
-    partial: Annotated[bool, Needs("index")] = False
-    """Search several indexes without one whose server does not answer; results say which is missing."""
+    index: OneIndex | None = None
+    """The index to search: a folder, or its address, milvus:... or postgres://... (default: none, it only reranks)."""
     rerank: Annotated[str | None, Needs("index"), Parlai()] = None
     """A cross-encoder to rerank the first results."""
     rerank_k: Annotated[Count | None, Needs("index"), Parlai()] = None

@@ -86,12 +86,12 @@ def load(config: ServerConfig) -> tuple[GraphForward, FolderIndex | None, None]:
         raise ConfigError(
             "backend is 'torch', which polyencoder-runtime does not have: give onnx or onnx-int8", argument="backend"
         )
-    if len(config.index) > 1 or any("://" in where or where.startswith("milvus:") for where in config.index):
+    if config.index and ("://" in config.index or config.index.startswith("milvus:")):
         raise ConfigError(
             "polyencoder-runtime searches one index folder: give that, or install parlai-polyencoder", argument="index"
         )
     known: dict[str, tuple[Any, ...]] = {"device": (None, "cpu"), "model_dtype": ("float32",)}
-    known |= {"partial": (False,), "rerank": (None,), "rerank_k": (None,)}
+    known |= {"rerank": (None,), "rerank_k": (None,)}
     for name, there in known.items():
         if getattr(config, name) not in there:
             raise _unavailable(name)
@@ -101,7 +101,7 @@ def load(config: ServerConfig) -> tuple[GraphForward, FolderIndex | None, None]:
         precision="int8" if config.backend == "onnx-int8" else "float32",
         threads=config.threads or max(1, cores // config.workers),
     )
-    index = ranker.open_index(config.index[0]) if config.index else None
+    index = ranker.open_index(config.index) if config.index else None
     return GraphForward(ranker, max_tokens=config.batch_tokens), index, None
 
 

@@ -26,7 +26,7 @@ _options: Any = create_model(
     __base__=(KnownFields, Body),
     **fields_of(SearchOptions, without=("tolerance", "dtype")),  # of scans and of codes, for experiments
 )
-_hit: Any = create_model("HitFields", **fields_of(Hit, without=("missing",)))
+_hit: Any = create_model("HitFields", **fields_of(Hit))
 
 
 class SearchParameters(_options):  # the fields of `SearchOptions`, made above
@@ -60,7 +60,6 @@ class SearchResponse(Answer):
     """Candidates in order, best first, and the milliseconds of each step."""
 
     results: list[SearchResult] = Field(description="Best first.")
-    missing: list[int] | None = Field(None, description="Numbers of the indexes that did not answer.")
     milliseconds: dict[str, float] = Field(description="Of each step.")
 
 
@@ -85,9 +84,8 @@ async def search_fields(
         name=name,
     )
     shared = answer_fields(kind, model=service.name, tokens=tokens)
-    missing = hits[0].missing if hits else () if service.index is None else service.index.missing
     results = [hit._asdict() for hit in hits]
-    return hits, {**shared, "results": results, "missing": missing or None, "milliseconds": milliseconds}
+    return hits, {**shared, "results": results, "milliseconds": milliseconds}
 
 
 async def find_hits(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError
-from polyencoder.index import Candidate, FolderIndex, open_index
+from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, UsageError
+from polyencoder.index import Candidate, FolderIndex
 from tests.commands import command_fails, run_command
 
 pytestmark = pytest.mark.slow
@@ -122,25 +122,10 @@ def answers(records: list[dict]) -> list[list[str]]:
     return [[hit["id"] for hit in record["hits"]] for record in records]
 
 
-@pytest.mark.usefixtures("forked_commands")
-def test_several_indexes_are_searched_as_one(ask, run, ranker, folder, tmp_path):
-    """The last is a server that does not exist."""
-    more = tmp_path / "more"
-    ranker.index([Candidate("id0", "i have a horse ."), Candidate("new", "i have a dog .")], more)
-    gone = "postgres://me:secret@127.0.0.1:1/none#part"
-    context = ["--context", "do you have any pets ?", "--top-k", 10]
-    (found,) = ask("--index", more, *context)
-    expected = ranker.search("do you have any pets ?", open_index([folder, more], ranker))
-    assert [(hit["part"], hit["id"]) for hit in found["hits"]] == [(hit.part, hit.id) for hit in expected]
-    assert {hit["id"] for hit in found["hits"] if hit["part"] == 2} == {"id0", "new"}
-    (found,) = ask("--index", more, "--index", gone, "--partial", *context)
-    assert {(tuple(hit["missing"]), hit["found"]) for hit in found["hits"]} == {((3,), "exact")}
-    shown = run("--index", more, "--index", gone, "--partial", *context).stdout
-    assert "  exact  index 2  new  i have a dog ." in shown
-    assert shown.endswith("  without index 3, which does not answer\n")
-    flags = ["search", "--model", tmp_path / "model", "--index", folder, *context]
-    command_fails(PolyencoderError, "postgres://me@127.0.0.1:1/none#part: no connection", *flags, "--index", gone)
-    command_fails(ConfigError, "partial is for a search of several indexes", *flags, "--partial")
+def test_a_search_has_one_index(folder, tmp_path):
+    flags = ["search", "--model", tmp_path / "model", "--index", folder, "--context", "hi"]
+    command_fails(UsageError, "--index", *flags, "--index", tmp_path / "more")
+    command_fails(UsageError, "milvus", *flags, "--partial")
 
 
 @pytest.mark.usefixtures("forked_commands")
@@ -293,7 +278,9 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
 )
 def test_options_that_cannot_be_used(folder, tmp_path, error, message, options):
     given = [str(option).replace("MODEL", str(tmp_path / "model")) for option in options]
-    fails(error, message, "--model", tmp_path / "model", "--index", folder, "--context", "hello", *given)
+    if "--index" not in given:
+        given += ["--index", folder]
+    fails(error, message, "--model", tmp_path / "model", "--context", "hello", *given)
 
 
 @pytest.mark.parametrize(

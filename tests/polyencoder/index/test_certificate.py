@@ -68,28 +68,6 @@ def test_what_is_certified_is_the_best(seed, batch, n, codes, stretch, length, l
         torch.testing.assert_close(answer.scores, scores[:k])
 
 
-@settings(max_examples=30)
-@given(st.integers(0, 10**6), st.integers(4, 60), st.integers(1, 4), st.integers(1, 6), st.integers(1, 4))
-def test_parts_prove_by_the_kth_score_of_all(seed, n, codes, length, parts):
-    """What one search certifies with lists of a length, parts of it certify with lists of that length, too."""
-    contexts, vectors = drawn(seed, batch=1, n=n, codes=codes)
-    k = int(torch.randint(1, n // 4 + 1, ()))
-    whole = Engine(contexts, vectors)
-    whole.search(k=k, exactness="certified", length=length, longest=n)
-    rows = [rows for rows in torch.arange(n).chunk(parts) if len(rows) >= k]
-    expected = score(contexts, vectors[torch.cat(rows)]).topk(k).values[0]
-    engines = [Engine(contexts, vectors[own]) for own in rows]
-    found = [
-        engine.search(k=k, exactness="certified", length=length, longest=n, floors=[expected[-1].item()])[0]
-        for engine in engines
-    ]
-    best = torch.cat([answer.scores for answer in found]).sort(descending=True).values[:k]
-    torch.testing.assert_close(best, expected)
-    if len(torch.cat(rows)) == n:
-        named = [max((asked for _, asked in engine.asked), default=0) for engine in (whole, *engines)]
-        assert all(own <= max(named[0], 2 * k) for own in named[1:])
-
-
 def test_lists_are_doubled_for_who_waits_alone():
     """The second context has its best at the end of one code's list, the first nowhere near it."""
     vectors = torch.cat([torch.eye(2, dtype=torch.float64) * 5, torch.randn(60, 2, dtype=torch.float64).clamp(-1, 1)])

@@ -42,7 +42,7 @@ def test_fingerprints_are_enough_for_searches_by_vectors_and_none_for_any_model(
 def test_an_open_index_is_searched_by_the_model_that_made_it(ranker, make_ranker, tmp_path, monkeypatch):
     made = make_index(RECORDS, tmp_path / "index", ranker)
     other, same = make_ranker("poly", seed=1), make_ranker("poly")
-    for index in (made, open_index(tmp_path / "index"), open_index([tmp_path / "index"], ranker)):
+    for index in (made, open_index(tmp_path / "index"), open_index(tmp_path / "index", ranker)):
         with pytest.raises(CheckpointError, match="made by another model .*; this one has another weights"):
             other.search("hello", index)
         assert len(same.search("hello", index)) == 3

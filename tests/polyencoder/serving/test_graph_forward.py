@@ -120,7 +120,7 @@ def test_a_faiss_index_without_faiss_is_an_error_before_the_server_starts(
     pytest.importorskip("faiss")
     model, place = str(folder("bi")), str(tmp_path / "by-faiss")
     Ranker.from_pretrained(model, device="cpu").index(REPLIES, place, faiss="hnsw,m=8").close()
-    config = ServerConfig(model=model, index=(place,), backend=backend, threads=1, port=0)
+    config = ServerConfig(model=model, index=place, backend=backend, threads=1, port=0)
     monkeypatch.setitem(sys.modules, "faiss", None)
     forward, opened, _ = module.load(config)
     with pytest.raises(ConfigError, match=r"^the package `faiss` is not installed: pip install '.*\[faiss\]'$"):
@@ -142,7 +142,7 @@ def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
     ]
     answers = []
     for backend, module in (("torch", batch_forward), ("onnx", graph_forward)):
-        config = ServerConfig(model=model, index=(place,), backend=backend, threads=1, port=0)
+        config = ServerConfig(model=model, index=place, backend=backend, threads=1, port=0)
         forward, opened, _ = module.load(config)
         with running(Service.of(config, forward, index=opened)) as url:
             asked = [httpx.post(f"{url}/v1/search", json={"query": "hi", **body}, timeout=SECONDS) for body in bodies]
@@ -154,7 +154,7 @@ def test_searches_by_faiss(folder, architecture, tmp_path, monkeypatch):
 
 def test_requests_that_need_torch(folder):
     model = folder("bi")
-    config = ServerConfig(model=str(model), index=(str(model.with_name("replies")),), backend="onnx", port=0)
+    config = ServerConfig(model=str(model), index=str(model.with_name("replies")), backend="onnx", port=0)
     forward, index, _ = graph_forward.load(config)
     with running(Service.of(config, forward, index=index)) as url:
         for name, value in {"hybrid": True, "diversity": 0.5, "group_by": "lang"}.items():

@@ -9,7 +9,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from polyencoder.index import open_index
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service
@@ -71,32 +70,3 @@ def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, c
         assert not any(word in answer.text for word in ("tester", "127.0.0.1", "hidden", "secret", "postgres:"))
     assert f"#{name[1:] or 'polyencoder'}: no connection" in caplog.text  # the log has all but the password
     assert "secret" not in caplog.text
-
-
-def test_of_several_indexes_clients_are_told_numbers(make_ranker, tmp_path):
-    """The second does not answer: a server that may leave it out says so, another one says which."""
-    ranker, gone = make_ranker("bi"), "postgres://tester:secret@127.0.0.1:1/none#hidden"
-    ranker.index(REPLIES[:2], tmp_path / "first", words=True).close()
-    ranker.index(REPLIES[2:], tmp_path / "third", words=True).close()
-    places = (str(tmp_path / "first"), gone, str(tmp_path / "third"))
-    config = ServerConfig(model="tiny", index=places, partial=True, port=0)
-    index = open_index(places, ranker, partial=True)
-    query = {"query": "do you ski ?", "top_k": 9}
-    service = Service.of(config, BatchForward(ranker), index=index)
-    with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
-        answer = client.post("/v1/search", json=query).json()
-        nothing = client.post("/v1/search", json={**query, "filter": {"lang": "de"}, "messages": None}).json()
-        changed = client.put("/v1/candidates", json={"candidates": [{"text": "hello"}]})
-        useless = client.post("/v1/search", json={**query, "effort": 4})
-        index.partial = False
-        refused = client.post("/v1/search", json=query)
-    service.close()
-    assert {(one["id"], one["part"]) for one in answer["results"]} == {
-        *((one.id, 1) for one in REPLIES[:2]),
-        *((one.id, 3) for one in REPLIES[2:]),
-    }
-    assert (answer["missing"], nothing["missing"]) == ([2], [2])
-    assert (changed.status_code, useless.status_code, refused.status_code) == (422, 422, 503)
-    assert str(tmp_path) not in useless.text
-    assert "cannot be changed: change one of them" in changed.json()["message"]
-    assert "127.0.0.1" not in refused.text

@@ -79,17 +79,14 @@ class FaissLists:
         long = not options.list_length and self.list_length(options, k=k) > LONGEST_LIST
         return few or long
 
-    def search(
-        self, engine: ShortlistSearch, options: ShortlistOptions, *, floors: Sequence[float] | None = None
-    ) -> list[ShortlistResult]:
-        """The results of an engine that asks these lists; `floors` are those of `certificate.search_shortlists`."""
+    def search(self, engine: ShortlistSearch, options: ShortlistOptions) -> list[ShortlistResult]:
+        """The results of an engine that asks these lists."""
         length = self.list_length(options, k=engine.k)
         return search_shortlists(
             engine,
             exactness=options.exactness or "approximate",
             length=length,
             longest=max(length, LONGEST_LIST, 2 * engine.k),
-            floors=floors,
         )
 
     def nearest(self, queries: Array, length: int, parameters: Any) -> tuple[Array, Array]:

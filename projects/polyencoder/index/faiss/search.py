@@ -74,7 +74,6 @@ class FaissSearch:
         *,
         allowed: Tensor | None = None,
         attention: str = "basic",
-        floors: Sequence[float] | None = None,
         **changes: Any,
     ) -> Results:
         """The best rows for each context; of equal scores in a list, the lowest row comes first.
@@ -89,7 +88,6 @@ class FaissSearch:
                 not bound scores: everything is scanned. Certificates hold for the others. But the weights of
                 "sqrt" are flatter and its scores lie further below the largest logit, so it needs longer lists for
                 a certificate, and for the same recall.
-            floors: as in `certificate.search_shortlists`.
             changes: fields of the options.
 
         Raises:
@@ -103,7 +101,7 @@ class FaissSearch:
         nothing = contexts.batch_size == 0 or contexts.keys is not None  # that lists tell of multi-head attention
         if nothing or self.lists.scans(options, k=options.k(available), allowed=few):
             return scan_vectors(contexts, self.vectors, options, allowed=allowed, attention=attention)
-        return self.search_lists(contexts, options, allowed=allowed, attention=attention, floors=floors)
+        return self.search_lists(contexts, options, allowed=allowed, attention=attention)
 
     def search_lists(
         self,
@@ -112,12 +110,11 @@ class FaissSearch:
         *,
         allowed: Tensor | None = None,
         attention: str = "basic",
-        floors: Sequence[float] | None = None,
     ) -> Results:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
         k = options.k(available_rows(self.vectors, allowed))
         engine = _Shortlists(self, contexts, options, k=k, allowed=allowed, attention=attention)
-        answers = self.lists.search(engine, options, floors=floors)
+        answers = self.lists.search(engine, options)
         scores, rows, found = zip(*answers, strict=True)
         return Results(torch.stack(scores), torch.stack(rows), list(found))
 

@@ -182,12 +182,10 @@ class FolderIndex(Index):
 
     # Searching
 
-    def _search(
-        self, contexts: ContextEncoding, options: SearchOptions, *, floors: Sequence[float] | None = None
-    ) -> list[list[Hit]]:
+    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
         def find(state: State, catalogue: Catalogue) -> list[list[Hit]]:
             attention = self._model.attention(state.meta, contexts)
-            return state.by_vectors(catalogue, contexts, options, attention=attention, floors=floors)
+            return state.by_vectors(catalogue, contexts, options, attention=attention)
 
         return self._read(find)
 

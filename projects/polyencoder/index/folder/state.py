@@ -100,12 +100,8 @@ class State:
         options: SearchOptions,
         *,
         attention: str,
-        floors: Sequence[float] | None = None,
     ) -> list[list[Hit]]:
-        """The best `top_k` entries of each context: with the FAISS index if there is one, else by scoring everything.
-
-        `floors` are those of `Index._search`.
-        """
+        """The best `top_k` entries of each context, with the FAISS index if there is one, else by scoring all."""
         check_contexts(contexts, dim=self.meta.dim)
         wanted = replace(options, top_k=max(1, options.k(self.meta.entries)))
         mask = self.allowed(catalogue, wanted.filter)
@@ -113,7 +109,7 @@ class State:
         if wanted.exactness == "exact" or self.meta.faiss is None:
             found = scan_vectors(contexts, self.vectors, wanted, allowed=allowed, attention=attention)
         else:
-            found = self.faiss.search(contexts, wanted, allowed=allowed, attention=attention, floors=floors)
+            found = self.faiss.search(contexts, wanted, allowed=allowed, attention=attention)
         results = found.scores.tolist(), found.rows.tolist(), found.found
         return catalogue.hits(*results, most=wanted.top_k, filter=wanted.filter)
 

@@ -41,7 +41,6 @@ class PostgresIndex(RowIndex):
     meta: PostgresMeta
     engine = "PostgreSQL"
     _check_entry = staticmethod(check_entry)
-    word_scoring = "ts_rank"
     rolls_back = True
 
     _database: Server
