@@ -168,6 +168,9 @@ def json_problem(value: Any, *, finite: bool = True) -> tuple[str, str] | None:
             if len(place) >= DEEPEST:
                 return ".".join(map(str, place[:3])), f"is nested more than {DEEPEST} levels deep: keep fewer"
             keys = one if isinstance(one, dict) else ()
+            for key in keys:
+                if not isinstance(key, str):  # JSON would make a text of it, which may be a second one of its name
+                    return ".".join(map(str, place)), f"has the key {shown(key)}, which is no text"
             inside = one.items() if isinstance(one, dict) else enumerate(one)
             some = [(place, key) for key in keys if _may_be_bad(key)]
             some += [((*place, key), part) for key, part in inside if _may_be_bad(part)]

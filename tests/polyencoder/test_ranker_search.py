@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import pytest
 import torch
 
@@ -187,9 +188,26 @@ def test_errors(ranker, make_ranker, sentences, tmp_path):
         ranker.search("hello", index, exactness="some")
     with pytest.raises(CheckpointError, match="no index"):
         ranker.search("hello", tmp_path / "nowhere")
-    index.remove([hit.id for hit in ranker.search("hello", index)])
-    with pytest.raises(InputError, match="the index is empty"):
-        ranker.search("hello", index)
+
+
+def test_an_emptied_index_finds_nothing(ranker, tmp_path):
+    with ranker.index([RECORD], tmp_path / "index", words=True) as index:
+        index.remove(["x"])
+        for options in ({}, {"filter": {"lang": "en"}}, {"group_by": "lang"}, {"hybrid": True}, {"diversity": 0.3}):
+            assert ranker.search("hello", index, **options) == []
+            (found,) = index.search(ranker.encode_contexts([["hello"]]), texts=[["hello"]], **options)
+            assert found == []
+
+
+def test_numbers_are_ids_everywhere(ranker, tmp_path):
+    with ranker.index([{"id": 1, "text": "one"}, Candidate(2, "two")], tmp_path / "index") as index:
+        index.add([{"id": np.int64(3), "text": "three"}])
+        index.update([Candidate(2, "zwei")])
+        index.put([{"id": 1, "text": "eins"}])
+        assert index.texts_of(["1", "2", "3"]) == {"1": "eins", "2": "zwei", "3": "three"}
+        assert index.remove([1, np.int64(2), "3"]) == 3
+        with pytest.raises(InputError, match="id 0"):
+            index.remove([True])
 
 
 RECORD = {"id": "x", "text": "hello there", "metadata": {"n": 1}}
@@ -211,7 +229,7 @@ def test_records_are_texts_dictionaries_and_candidates(ranker, tmp_path, where):
     for call, records, message in [
         ("remove", "12", "ids is one text; give a list of ids"),
         ("remove", 3, r"ids is 3 \(int\); it must be|ids is 3"),
-        ("remove", [3], r"id 0 is 3 \(int\); it must be a text"),
+        ("remove", [3.5], r"id 0 is 3.5 \(float\); it must be a text"),
         ("add", "text", "candidates is one text; give a list of texts or of records"),
         ("add", RECORD, "candidates is {'id': 'x'.*give a list"),
         ("add", Candidate("z", "text"), "candidates is one record; give a list"),

@@ -139,6 +139,8 @@ def _why_none(searcher: Searcher, improbable: float | None) -> str:
     """The reason why a context has no hit."""
     if improbable is not None:
         return f"no candidate is probable enough; the best would be right with {improbable:.1%}"
+    if searcher.top_k == 0:
+        return "the index is empty"
     if searcher.options.filter and searcher.among == 0:
         return "no candidate passes the filter"
     if searcher.options.words_only:

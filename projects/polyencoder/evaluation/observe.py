@@ -12,6 +12,7 @@ from polyencoder.calibration.observations import Observations
 from polyencoder.calibration.probability import DEPTH
 from polyencoder.data.example import Example
 from polyencoder.encoding.protocol import TextRanker
+from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import example_scores
 from polyencoder.scoring import check_scores
 
@@ -41,6 +42,8 @@ def observe_search(searcher: Searcher, examples: Sequence[Example]) -> Observati
     The search finds `DEPTH` hits and one for each right candidate, if the index has that many. With a cross-encoder the
     scores are those of the hits that it read.
     """
+    if searcher.top_k == 0:
+        raise InputError("the index is empty")
     found: list[_Ranked] = []
     for i in range(0, len(examples), _AT_ONCE):
         some, among = examples[i : i + _AT_ONCE], searcher.among

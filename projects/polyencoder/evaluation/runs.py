@@ -47,6 +47,8 @@ def search_run(
         InputError: the index is empty, or a query has no text.
         ConfigError: an option that the index has no use for.
     """
+    if len(index) == 0:
+        raise InputError("the index is empty")
     turns = {id_: checked_context(f"query {id_!r}", query) for id_, query in queries.items()}
     more = 1 if ignore_identical_ids else 0
     options = SearchOptions(top_k=depth + more, exactness=exactness, effort=effort)

@@ -17,7 +17,7 @@ from typing_extensions import Self  # typing's, from Python 3.11 on
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.entries import Candidate, How, Record, checked_records
+from polyencoder.index.entries import Candidate, How, Record, as_id, checked_records
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.grouping import chosen
 from polyencoder.index.hits import TOP_K, Hit
@@ -224,7 +224,7 @@ class Index(ABC):
     def remove(self, ids: Iterable[str], *, missing_ok: bool = False) -> int:
         """Removes candidates, each once. InputError for an unknown id, unless `missing_ok`."""
         given = checked_iterable("ids", ids, of="ids")
-        different = dict.fromkeys(checked_text(f"id {place}", id_) for place, id_ in enumerate(given))
+        different = dict.fromkeys(checked_text(f"id {place}", as_id(id_)) for place, id_ in enumerate(given))
         return self._remove(different, missing_ok=missing_ok)
 
     def update(self, records: Iterable[Record]) -> int:
@@ -261,7 +261,7 @@ class Index(ABC):
 
     def check_group(self, options: SearchOptions) -> None:
         """Raises InputError if no candidate has the field of `group_by`."""
-        if options.group_by is not None and not self.has_field(options.group_by):
+        if options.group_by is not None and not self.has_field(options.group_by) and len(self):
             raise InputError(
                 f"cannot group by {options.group_by!r}: no candidate of the index has this metadata field",
                 argument="group_by",

@@ -11,8 +11,9 @@ from typing import Any
 
 from polyencoder.data.readers import BadExamples, OnBad, expand, format_of, raise_it, records
 from polyencoder.errors import InputError
-from polyencoder.index.entries import Candidate, canonical
+from polyencoder.index.entries import Candidate, as_id, canonical
 
+TABLES = ("csv", "tsv", "parquet")
 MAX_CHARACTERS = 20_000
 """A longer candidate suggests a file without line ends or of another format; a model reads about 400 characters."""
 _CHECKED = 1_000  # candidates of a file
@@ -41,10 +42,8 @@ def candidates_from(
         for where, record in records(path, bad=bad):
             if format == "txt" and not record["text"].strip():
                 continue
-            if format in ("csv", "tsv"):  # a table has no other way to say that a candidate lacks a field
-                record = {name: cell for name, cell in record.items() if cell or name == "text"}
-            if format in ("csv", "tsv", "parquet"):
-                record = plain(record)
+            if format in TABLES:
+                record = row_of_table(record)
             try:
                 if isinstance(record.get("vector"), list):
                     raise InputError(f"{where}: has a vector: give the file as vectors, or leave that column out")
@@ -74,7 +73,7 @@ def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
             "candidates to text"
         )
     text, is_beir = record.pop("text", None), "_id" in record and "id" not in record
-    id_ = record.pop("_id" if is_beir else "id", None)
+    id_ = as_id(record.pop("_id" if is_beir else "id", None))
     if is_beir and isinstance(title := record.get("title"), str) and isinstance(text, str):
         del record["title"]
         text = f"{title} {text}".strip()  # as BEIR's models read it
@@ -87,8 +86,6 @@ def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
             f"{where}: a text of {len(text):,} characters, more than {MAX_CHARACTERS:,}; is this a file of candidates, "
             "one to a line?"
         )
-    if isinstance(id_, int) and not isinstance(id_, bool):
-        id_ = str(id_)
     if id_ is not None and (not isinstance(id_, str) or not id_):
         raise InputError(f"{where}: the id {id_!r:.40} is neither text nor a whole number")
     metadata = record.get("metadata")
@@ -104,10 +101,16 @@ def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
     return Candidate(id_, text, record or None, where)
 
 
-def plain(record: dict[str, Any]) -> dict[str, Any]:
-    """A row of a table, whose metadata, a JSON object or a map, are a dict."""
+def row_of_table(record: dict[str, Any]) -> dict[str, Any]:
+    """A row of a table without its empty cells: there is no other way to say that a candidate lacks a field.
+
+    Its metadata, a JSON object or a map, are a dict.
+    """
+    record = {name: cell for name, cell in record.items() if name == "text" or (cell is not None and cell != "")}
     if (metadata := record.pop("metadata", None)) is None:
         return record
+    if isinstance(metadata, dict):  # a struct of Parquet has all fields in each row
+        metadata = {name: cell for name, cell in metadata.items() if cell is not None}
     if isinstance(metadata, str):
         with suppress(ValueError, RecursionError):  # another text is metadata, too, such as 2024 or NaN
             metadata = parsed if isinstance(parsed := json.loads(metadata), dict) else metadata

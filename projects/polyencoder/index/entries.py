@@ -46,9 +46,14 @@ def checked_records(records: Iterable[Record]) -> Iterator[Candidate]:
     return (_candidate(record, where=f"candidate {place}") for place, record in enumerate(given))
 
 
+def as_id(value: Any) -> Any:
+    """A whole number as the text that an id is; anything else is unchanged."""
+    return str(value) if isinstance(value, (int, np.integer)) and not isinstance(value, bool) else value
+
+
 def _candidate(record: Any, *, where: str) -> Candidate:
     if isinstance(record, Candidate):
-        return record
+        return record._replace(id=as_id(record.id)) if record.id is not None else record
     if isinstance(record, str):
         return Candidate(None, record)
     if not isinstance(record, Mapping):
@@ -57,10 +62,7 @@ def _candidate(record: Any, *, where: str) -> Candidate:
         raise InputError(f"{where} is {record!r:.60}; it has no `text`")
     if others := [key for key in record if key not in ("text", "id", "metadata", "vector")]:
         raise InputError(f"{where} has {others[0]!r:.60} beside `text`, `id` and `metadata`: put it into its metadata")
-    id_: Any = record.get("id")
-    if isinstance(id_, (int, np.integer)) and not isinstance(id_, bool):
-        id_ = str(id_)
-    return Candidate(id_, record["text"], record.get("metadata"), where, record.get("vector"))
+    return Candidate(as_id(record.get("id")), record["text"], record.get("metadata"), where, record.get("vector"))
 
 
 def canonical(metadata: dict[str, Any] | None) -> str | None:

@@ -15,7 +15,7 @@ from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
 from polyencoder.encoding.encode import encode_candidates
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError, first_line
-from polyencoder.index.candidates import candidate_of, plain
+from polyencoder.index.candidates import candidate_of, row_of_table
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.packages import require
@@ -52,7 +52,9 @@ def vectors_from(paths: Paths, *, bad: OnBad = raise_it) -> Iterator[Candidate]:
         for where, record in chain.from_iterable(records(path, bad=bad) for path in files):
             vector = record.pop("vector", None)
             try:
-                candidate = checked_vector(candidate_of(plain(record), where=where)._replace(vector=vector), dim=dim)
+                candidate = checked_vector(
+                    candidate_of(row_of_table(record), where=where)._replace(vector=vector), dim=dim
+                )
             except InputError as error:
                 bad(error)
                 continue

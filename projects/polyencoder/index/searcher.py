@@ -13,7 +13,7 @@ import torch
 
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.encoding.protocol import Context, Dialogue
-from polyencoder.errors import ConfigError, InputError
+from polyencoder.errors import ConfigError
 from polyencoder.index.base import Index
 from polyencoder.index.diversity import pool_size
 from polyencoder.index.filters import check_fields
@@ -61,12 +61,11 @@ class Searcher:
 
         `texts` is the minimum number of different texts to return, if available, beyond `top_k` if necessary.
         """
-        if len(index) == 0:
-            raise InputError("the index is empty")
         options = changed(options, changes)
         index.check(options)
-        index.check_group(options)
-        check_fields(options.filter, has_field=index.has_field)
+        if len(index):
+            index.check_group(options)
+            check_fields(options.filter, has_field=index.has_field)
         if reranker is None and ranker.model.reads_pairs and not options.words_only:
             reranker = ranker  # a late-interaction encoder searches by vectors, then re-ranks by tokens
         if rerank_k is not None and reranker is None:
@@ -128,6 +127,9 @@ class Searcher:
         Their texts serve to drop repeated turns, and to re-rank.
         """
         top_k, texts, diversity = self.top_k, self._texts, self.options.diversity
+        if top_k == 0:  # the index is empty
+            self.improbable = [None] * len(contexts)
+            return [[] for _ in contexts]
         most = pool_size(top_k) if diversity else top_k
         if self.calibration is not None:
             texts = max(texts, FUSED if self.options.hybrid else DEPTH)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.index.certificate import ShortlistOptions
 from polyencoder.index.faiss.lists import FaissLists, check_shortlists
 from polyencoder.index.filters import Exactness, check_fields
@@ -87,16 +87,14 @@ class FolderIndex:
         """Checks the settings of searches.
 
         Raises:
-            InputError: the index is empty, or has no such metadata field or no such kind of values in it, unless a
-                value is None.
+            InputError: the index has no such metadata field or no such kind of values in it, unless a value is None.
             ConfigError: an option needs a FAISS index, which this one has not, or another kind of it; or faiss is not
                 installed.
         """
 
         def ask(catalogue: Catalogue) -> None:
-            if not catalogue.count():
-                raise InputError("the index is empty")
-            check_fields(options.filter, has_field=catalogue.has_field)
+            if catalogue.count():
+                check_fields(options.filter, has_field=catalogue.has_field)
             state = self._opened(catalogue, faiss=options.exactness != "exact")
             check_shortlists(options, state.meta.faiss, folder=self.folder)
 
@@ -117,8 +115,8 @@ class FolderIndex:
 
         def ask(catalogue: Catalogue) -> tuple[list[list[Hit]], int]:
             _, vectors, faiss = self._opened(catalogue, faiss=options.exactness != "exact")
-            if not len(vectors):  # since `check`
-                raise InputError("the index is empty")
+            if not catalogue.count():
+                return [[] for _ in range(len(contexts))], 0
             allowed = catalogue.allowed(options.filter)
             available = len(vectors) if allowed is None else int(allowed.sum())
             most = min(k, available)

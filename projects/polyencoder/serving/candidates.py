@@ -6,20 +6,25 @@ from collections import Counter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 
 from polyencoder.errors import InputError
-from polyencoder.index.entries import Candidate
+from polyencoder.index.entries import Candidate, as_id
 from polyencoder.serving.messages import Body, KnownFields
 from polyencoder.serving.service import Serving
 
 router = APIRouter(tags=["candidates"])
 
 
+_OF_ID = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}
+Id = Annotated[str, BeforeValidator(as_id), Field(min_length=1), WithJsonSchema(_OF_ID)]
+"""An id of a candidate: a text, or a whole number, which becomes one."""
+
+
 class NewCandidate(KnownFields):
     """A candidate, as an index has it."""
 
-    id: str | None = Field(None, min_length=1, description="None: derived from the text and the metadata.")
+    id: Id | None = Field(None, description="None: derived from the text and the metadata.")
     text: str = Field(description="What is ranked.")
     metadata: dict[str, Any] | None = Field(None, description="Fields to filter by, with any JSON values.")
 
@@ -35,7 +40,7 @@ class PutRequest(KnownFields, Body):
 class DeleteRequest(KnownFields, Body):
     """Candidates to remove."""
 
-    ids: Annotated[list[str], Field(fail_fast=True)] = Field(description="Unknown ones are no error.")
+    ids: Annotated[list[Id], Field(fail_fast=True)] = Field(description="Unknown ones are no error.")
 
 
 class Changed(BaseModel):

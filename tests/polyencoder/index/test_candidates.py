@@ -86,6 +86,18 @@ def test_parquet(tmp_path):
     assert without_place(candidates_from(tmp_path / "c.parquet")) == EXPECTED
 
 
+def test_an_empty_cell_of_parquet_is_no_field(tmp_path):
+    """As in CSV; in JSON lines null is written, and stays."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    rows = [{"text": "a", "doc": "d", "n": None, "metadata": {"x": 1, "y": None}}, {"text": "b", "doc": "", "n": 1}]
+    parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "c.parquet")
+    assert [one.metadata for one in candidates_from(tmp_path / "c.parquet")] == [{"doc": "d", "x": 1}, {"n": 1}]
+    (tmp_path / "c.jsonl").write_text('{"text": "a", "doc": null}')
+    assert [one.metadata for one in candidates_from(tmp_path / "c.jsonl")] == [{"doc": None}]
+
+
 def test_csv(tmp_path):
     (tmp_path / "c.csv").write_text('text,id,lang\nhello,a,en\n"hi, you",b,en\n')
     expected = [("a", "hello", {"lang": "en"}), ("b", "hi, you", {"lang": "en"})]

@@ -49,6 +49,8 @@ def test_what_json_lacks_becomes_what_it_has():
         ({"a": 1, "b": float("nan")}, "its metadata b is nan; nan and infinity cannot be kept"),
         ({"a": 1, "b": [{3}]}, r"its 'b' is \[\{3\}\]; JSON has no set: give a text, a number"),
         ({"a": "\ud800"}, "its metadata"),
+        ({"k": {1: "a", "1": "b"}}, r"its metadata k has the key 1 \(int\), which is no text"),
+        ({"k": [{None: 1}]}, "its metadata k.0 has the key None"),
     ],
 )
 def test_metadata_that_cannot_be_kept_is_named(metadata, message):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polyencoder.calibration import Calibration
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.hits import Hit
-from polyencoder.index.hybrid import fused
+from polyencoder.index.hybrid import DEPTH, fused
 from polyencoder.index.options import SearchOptions
 
 QUERY = "where is order 4711 ?"
@@ -36,6 +38,37 @@ def test_reciprocal_ranks_are_added():
     assert [one.found for one in found] == ["certified", "certified", "words", "certified", "certified"]
     assert [one.word_score for one in found] == [4.0, None, 5.0, None, None]
     assert fused([], []) == []
+
+
+@given(st.permutations(range(300)), st.permutations(range(300)), st.integers(1, 250), st.integers(1, 300))
+@settings(max_examples=50)
+def test_longer_lists_add_hits_at_the_end(by_vectors, by_words, few, more):
+    """As of a search for more, which a calibrated ranker does: what comes first does not depend on `top_k`."""
+
+    def search(k: int) -> list[Hit]:
+        depth = max(k, DEPTH)
+        lists = (
+            [hit(str(i), -place, text=f"text {i // 2}") for place, i in enumerate(order)]
+            for order in (by_vectors, by_words)
+        )
+        return fused(*(hits[:depth] for hits in lists))[:k]
+
+    first = search(few)
+    assert search(max(few, more))[:few] == first
+    sums = [one.fused_score for one in first]
+    assert sums == sorted(sums, reverse=True)
+
+
+def test_the_first_hits_do_not_depend_on_top_k_or_a_calibration(ranker, index):
+    first, (*more,) = (ranker.search(QUERY, index, hybrid=True, top_k=k) for k in (30, 150))
+    assert more[:30] == first
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    ranker.calibration = Calibration(2.0, -3.0, fingerprint)
+    try:
+        likely = ranker.search(QUERY, index, hybrid=True, top_k=30)
+    finally:
+        ranker.calibration = None
+    assert [one._replace(probability=None) for one in likely] == first
 
 
 def test_words_find_what_vectors_do_not(ranker, index):

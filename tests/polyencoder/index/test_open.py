@@ -149,3 +149,12 @@ def test_without_a_model_recall_cannot_be_measured(ranker, tmp_path):
 )
 def test_tuning_that_fits(recall, contexts, faiss):
     check_tuning(recall, contexts, faiss=faiss)
+
+
+def test_a_folder_may_have_the_name_of_an_engine(make_ranker, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ranker = make_ranker("bi")
+    for name in ("postgres", "postgresql", "milvus"):
+        make_index(RECORDS, name, ranker).close()
+        with open_index(name, ranker) as index:
+            assert isinstance(index, FolderIndex)

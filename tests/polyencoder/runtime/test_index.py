@@ -185,8 +185,7 @@ def test_bad_arguments(exported, records, tmp_path):
     with pytest.raises(CheckpointError, match=r"no index \(no index.sqlite in it\)"):
         small.search("hi", tmp_path / "nothing")
     index.remove([record["id"] for record in records])
-    with pytest.raises(InputError, match="the index is empty"):
-        small.search("hi", tmp_path / "index")
+    assert small.search("hi", tmp_path / "index") == []
     next((tmp_path / "index").glob("vectors-*.npy")).unlink()
     with pytest.raises(CheckpointError, match="missing: the index is damaged"):
         small.open_index(tmp_path / "index")
@@ -204,5 +203,4 @@ def test_an_index_that_is_emptied_after_the_check(exported, records, tmp_path, m
         index.compact()
 
     monkeypatch.setattr(opened, "check", and_then_empty)
-    with pytest.raises(InputError, match="the index is empty"):
-        small.search("hi", opened)
+    assert small.search("hi", opened) == []

@@ -59,6 +59,9 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
     assert found(client)["ski"] == ("no skis .", None)
     assert delete(client, "new", "ski").json() == {"candidates": len(after) - 2}
     assert client.delete("/v1/candidates/tag").json() == {"candidates": len(after) - 3}
+    assert put(client, {"id": 7, "text": "seven"}) == len(after) - 2
+    assert found(client, top_k=999)["7"] == ("seven", None)
+    assert delete(client, 7).json() == {"candidates": len(after) - 3}
     assert found(client).keys() == after.keys() - {"new", "ski", "tag"}
     ranker, index = client.service.engine.ranker, client.service.index
     hits = ranker.search("hello", FolderIndex.open(index.folder, ranker), top_k=1000)
@@ -72,7 +75,7 @@ def test_what_is_put_is_found_replaced_and_removed(serve):
         ([NEW, NEW], "duplicate id 'new'"),
         ([NEW, {"id": "x", "text": "a", "more": 1}], "'more' is not a field of this request"),
         ([NEW, {"id": "", "text": "a"}], "candidates.1.id"),
-        ([NEW, {"id": 3, "text": "a"}], "candidates.1.id"),
+        ([NEW, {"id": 3.5, "text": "a"}], "candidates.1.id"),
         ([], "candidates is empty"),
         ([NEW, {"id": "\ud800", "text": "a"}], "candidates.1.id: character 1"),
         ([NEW, {"id": "x", "text": "a", "metadata": {"a": {"\ud800": 1}}}], "candidates.1.metadata.a: character 1"),

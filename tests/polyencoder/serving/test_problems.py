@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from polyencoder.index import open_index
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.service import Service

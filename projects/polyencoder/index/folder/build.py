@@ -339,8 +339,9 @@ def _there(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError):
-            if [path.name for path in folder.iterdir()] == [LOCK]:
-                (folder / LOCK).unlink()
+        with suppress(OSError, IndexBusy):
+            with locked(folder, seconds=0):  # so that no other process holds the file that is removed
+                if [path.name for path in folder.iterdir()] == [LOCK]:
+                    (folder / LOCK).unlink()
             folder.rmdir()  # only if it is empty
         raise

@@ -59,6 +59,8 @@ def _equals(path: str, options: list[Any], *, at: str) -> tuple[str, list[Any]]:
 
 def exists(key: str, kinds: Collection[Kind] = ()) -> tuple[str, list[Any]]:
     """The condition that a field exists; with `kinds`, that it or an element of its list is of one of these."""
+    if '"' in key and not kinds:
+        return "EXISTS (SELECT 1 FROM json_each(metadata) WHERE key = ?)", [key]  # which needs no path
     path = path_of(key)
     there = "json_type(metadata, ?) IS NOT NULL"
     if not kinds:

@@ -29,7 +29,7 @@ _AWAY = "no connection to the index's server; is it running?"
 
 def is_postgres(where: object) -> bool:
     """Whether it is the address of an index in PostgreSQL."""
-    return str(where).partition(":")[0] in SCHEMES
+    return str(where).startswith(tuple(f"{scheme}:" for scheme in SCHEMES))
 
 
 def _parsed(where: str) -> tuple[dict[str, Any], str, str]:

@@ -51,6 +51,17 @@ def test_no_filter_selects_all():
     assert condition_of(None) == ("TRUE", [])
 
 
+def test_whether_a_field_with_a_quotation_mark_exists():
+    """Which groups ask; a filter by it would need a path."""
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE TABLE entries AS SELECT ? AS metadata", (json.dumps({'a"b': 1}),))
+    for key in ('a"b', 'a"c'):
+        condition, values = exists(key)
+        assert database.execute(f"SELECT 1 FROM entries WHERE {condition}", values).fetchall() == [(1,)] * (
+            key == 'a"b'
+        )
+
+
 def test_a_name_without_a_path():
     with pytest.raises(InputError, match="a name with a quotation mark"):
         path_of('a"b')
