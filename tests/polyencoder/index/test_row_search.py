@@ -65,8 +65,8 @@ def drawn(rows: int, codes: int, *, seed: int = 0, contexts: int = 3) -> tuple[t
     )
 
 
-def found(table, contexts, attention="basic", floors=None, **options):
-    return search_rows(table, contexts, SearchOptions(**options), attention=attention, floors=floors)
+def found(table, contexts, attention="basic", **options):
+    return search_rows(table, contexts, SearchOptions(**options), attention=attention)
 
 
 def ids(hits):
