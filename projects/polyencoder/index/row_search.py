@@ -29,7 +29,7 @@ Field = Literal["id", "text", "metadata", "vector"]
 
 _SHORTEST_LIST = 64
 _NAMED_AT_ONCE = 1 << 13  # candidates that lists may name, for the contexts that are searched together
-_MOST_NAMED = 1 << 16  # for one context; if longer lists are needed, everything is fetched
+_MAX_NAMED = 1 << 16  # for one context; if longer lists are needed, everything is fetched
 
 
 class Rows(Protocol):
@@ -38,8 +38,8 @@ class Rows(Protocol):
     longest_list: int
     """The most rows that the engine proposes for a query."""
 
-    def count(self, filter: Filter | None = None, *, most: int | None = None) -> int:
-        """The number of rows that pass the filter; counting may end at `most`."""
+    def count(self, filter: Filter | None = None, *, limit: int | None = None) -> int:
+        """The number of rows that pass the filter; counting may end at the limit."""
         ...
 
     def count_texts(self, filter: Filter | None = None) -> int:
@@ -85,13 +85,13 @@ def search_rows(
 ) -> list[list[Hit]]:
     """The best `top_k` rows of each context; of equal scores the lowest key comes first."""
     codes = contexts.n_codes
-    k, named = options.k(1 << 62), options.list_length or max(4 * options.k(1 << 62), _SHORTEST_LIST)
-    available = rows.count(options.filter, most=max(k, codes * named, _MOST_NAMED) + 1)
+    k, length = options.k(1 << 62), options.list_length or max(4 * options.k(1 << 62), _SHORTEST_LIST)
+    available = rows.count(options.filter, limit=max(k, codes * length, _MAX_NAMED) + 1)
     if (k := options.k(available)) == 0 or contexts.batch_size == 0:
         return [[] for _ in range(contexts.batch_size)]
     search = _RowSearch(rows, contexts, options, k=k, available=available, attention=attention)
-    length = min(named, rows.longest_list)
-    longest = max(length, min(rows.longest_list, _MOST_NAMED // codes))
+    length = min(length, rows.longest_list)
+    longest = max(length, min(rows.longest_list, _MAX_NAMED // codes))
     answers = search_shortlists(
         search,
         # under multi-head attention no inner product bounds a score
@@ -100,14 +100,14 @@ def search_rows(
         longest=min(longest, (available - 1) // codes),
     )
     keys = [[search.keys[row] for row in answer.rows.tolist()] for answer in answers]
-    entries = rows.rows({key for own in keys for key in own}, ("id", "text", "metadata"))
+    entries = rows.rows({key for ranking in keys for key in ranking}, ("id", "text", "metadata"))
     return [
         [
             Hit(entry["id"], entry["text"], score, entry["metadata"] or None, answer.found)
-            for key, score in zip(own, answer.scores.tolist(), strict=True)
+            for key, score in zip(ranking, answer.scores.tolist(), strict=True)
             if (entry := entries.get(key)) is not None  # perhaps just removed by another process
         ]
-        for own, answer in zip(keys, answers, strict=True)
+        for ranking, answer in zip(keys, answers, strict=True)
     ]
 
 
@@ -138,21 +138,21 @@ class _RowSearch(Rescoring):
 
     def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.ShortlistSearch`; each vector is fetched once for all of the contexts."""
-        codes = [own.numpy() for own in contexts.to("cpu", torch.float32).codes()]
+        codes = [vectors.numpy() for vectors in contexts.to("cpu", torch.float32).codes()]
         max_norm = self._max_norm if self.exact_lists else np.inf
         finite = max_norm if max_norm < np.inf else 0.0
 
         def nearest(queries: Array) -> Lists:
             options, exact = self._options, self.exact_lists
             lists = self._rows.nearest(queries, length, filter=options.filter, effort=options.effort, exact=exact)
-            known = exact and max_norm < np.inf
-            outside = [min(own.values()) if known and len(own) == length else np.inf for own in lists]
-            return Lists([self._numbers_of(own) for own in lists], np.array(outside, dtype=np.float64))
+            bounded = exact and max_norm < np.inf
+            outside = [min(near.values()) if bounded and len(near) == length else np.inf for near in lists]
+            return Lists([self._numbers_of(near) for near in lists], np.array(outside, dtype=np.float64))
 
-        found = [*shortlists(codes, nearest, tolerance=self._tolerance, max_norm=finite)]
-        named = {self.keys[number] for numbers, _ in found for number in numbers}
-        vectors = self._rows.rows(named, ("vector",))
-        for numbers, bound in found:
+        proposals = [*shortlists(codes, nearest, tolerance=self._tolerance, max_norm=finite)]
+        keys = {self.keys[number] for numbers, _ in proposals for number in numbers}
+        vectors = self._rows.rows(keys, ("vector",))
+        for numbers, bound in proposals:
             ordered = sorted(key for number in numbers if (key := self.keys[number]) in vectors)
             stacked = np.array([vectors[key]["vector"] for key in ordered], dtype=np.float32).reshape(-1, contexts.dim)
             yield Shortlist(torch.from_numpy(self._numbers_of(ordered)), torch.from_numpy(stacked), bound)

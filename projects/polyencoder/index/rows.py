@@ -133,17 +133,17 @@ class RowIndex(Index):
         return self._read(lambda rows: rows.has_field(key, kinds))
 
     def check_searchable(self) -> None:
-        self._read(lambda rows: rows.count(most=1))
+        self._read(lambda rows: rows.count(limit=1))
 
     def texts_of(self, ids: Iterable[str]) -> dict[str, str]:
         keys = [*map(key_of, ids)]  # `_read` may ask twice
-        found = self._read(lambda rows: rows.rows(keys, ("id", "text")))
-        return {row["id"]: row["text"] for row in found.values()}
+        rows = self._read(lambda table: table.rows(keys, ("id", "text")))
+        return {row["id"]: row["text"] for row in rows.values()}
 
     def vectors_of(self, ids: Iterable[str]) -> dict[str, Array]:
         keys = {key_of(id_): id_ for id_ in ids}
-        found = self._read(lambda rows: rows.rows(keys, ("vector",)))
-        return {keys[key]: row["vector"] for key, row in found.items()}
+        rows = self._read(lambda table: table.rows(keys, ("vector",)))
+        return {keys[key]: row["vector"] for key, row in rows.items()}
 
     @torch.no_grad()
     def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
@@ -236,8 +236,8 @@ class RowIndex(Index):
 
     def _there(self, ids: Iterable[str]) -> dict[str, Row]:
         """The existing candidates of these ids, by id, including the changes of the block of `changing`."""
-        found = self._newest_rows(map(key_of, ids), ("id", "text", "metadata"))
-        entries = (Entry(row["id"], row["text"], row["metadata"]) for row in found.values())
+        rows = self._newest_rows(map(key_of, ids), ("id", "text", "metadata")).values()
+        entries = (Entry(row["id"], row["text"], row["metadata"]) for row in rows)
         return {entry.id: Row(entry, is_stored=True) for entry in entries}
 
     @abstractmethod

@@ -44,7 +44,7 @@ def shortlists(
         tolerance: of the groups of codes that share a query, as in `group_means`; None for a query per code.
         max_norm: the length of the longest vector, for the rounding error.
     """
-    queries = [own if tolerance is None or not len(own) else group_means(own, tolerance=tolerance) for own in codes]
+    queries = [part if tolerance is None or not len(part) else group_means(part, tolerance=tolerance) for part in codes]
     asked = np.concatenate(queries)
     lists = nearest(asked) if len(asked) else Lists([], np.empty(0))
     # The maximum rounding difference of two fp32 inner products, the engine's and ours: dim x 2^-24 x |c| |y| for each.
@@ -52,11 +52,11 @@ def shortlists(
     unit = 2 * asked.shape[1] * np.finfo(np.float32).eps * max_norm
     outside = lists.outside + unit * np.linalg.norm(asked, axis=1)
     first = 0
-    for own, query in zip(codes, queries, strict=True):
+    for vectors, query in zip(codes, queries, strict=True):
         part = slice(first, first + len(query))
         first = part.stop
         rows = np.unique(np.concatenate([np.empty(0, dtype=np.int64), *lists.rows[part]]))
-        if len(query) < len(own) and np.isfinite(outside[part]).any():
+        if len(query) < len(vectors) and np.isfinite(outside[part]).any():
             yield rows, np.inf  # a mean bounds no candidate outside for its codes
         else:
             yield rows, float(outside[part].max(initial=-np.inf))

@@ -32,11 +32,11 @@ def terms_of(metadata: Mapping[str, Any]) -> list[str]:
 
 def conditions(filter: Filter | None) -> list[Condition]:
     """What the terms of a row must fulfil to pass, all of it. Errors are those of `checked_filter`."""
-    found = []
+    wanted = []
     for key, options in checked_filter(filter).items():
         any_of = [_term(key, "null") if option is None else _of_value(key, option) for option in options]
-        found.append(Condition(any_of, _term(key) if None in options else None))
-    return found
+        wanted.append(Condition(any_of, _term(key) if None in options else None))
+    return wanted
 
 
 def field_terms(key: str, kinds: Collection[Kind] = ()) -> list[str]:

@@ -29,8 +29,8 @@ class Table:
     def _passing(self, filter):
         return [key for key in self.vectors if passes({"n": int(key) % 3}, filter or {})]
 
-    def count(self, filter=None, *, most=None):
-        return min(len(self._passing(filter)), 1 << 30 if most is None else most)
+    def count(self, filter=None, *, limit=None):
+        return min(len(self._passing(filter)), 1 << 30 if limit is None else limit)
 
     def rows(self, keys, fields):
         there = sorted({*keys} - self.gone)

@@ -152,7 +152,7 @@ class MilvusCollection:
 
     # Reading
 
-    def count(self, filter: Filter | None = None, *, most: int | None = None) -> int:
+    def count(self, filter: Filter | None = None, *, limit: int | None = None) -> int:
         with self._explained():
             (row,) = self._query(filter=_expression(filter), output_fields=["count(*)"])
         return int(row["count(*)"])
@@ -199,13 +199,13 @@ class MilvusCollection:
 
     def rows(self, keys: Iterable[str], fields: Sequence[Field], *, strong: bool = False) -> dict[str, dict[str, Any]]:
         """As in `Rows.rows`. `strong`: including all writes of other clients so far."""
-        found: dict[str, dict[str, Any]] = {}
+        by_key: dict[str, dict[str, Any]] = {}
         options = {"consistency_level": "Strong"} if strong else {}
-        for some in in_batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
+        for batch in in_batches(keys, _ROWS_A_REQUEST if "text" in fields else 8 * _ROWS_A_REQUEST):
             with self._explained():
-                rows = self._query(filter=_any_key(some), output_fields=["key", *fields], **options)
-            found |= {row["key"]: _plain(row) for row in rows}
-        return found
+                rows = self._query(filter=_any_key(batch), output_fields=["key", *fields], **options)
+            by_key |= {row["key"]: _plain(row) for row in rows}
+        return by_key
 
     def pages(self, filter: Filter | None = None) -> Iterator[tuple[list[str], Array]]:
         with self._explained():

@@ -180,13 +180,13 @@ def _by_words(
 ) -> list[Hit]:
     """The best `top_k` rows of one context by words, with the scores of their vectors."""
     words = query_words(turns)
-    if not (found := table.by_words(words, k=options.k(1 << 62), filter=options.filter) if words else []):
+    if not (ranking := table.by_words(words, k=options.k(1 << 62), filter=options.filter) if words else []):
         return []
-    rows = table.rows([key for key, _ in found], ("id", "text", "metadata", "vector"))
-    vectors = torch.from_numpy(np.stack([rows[key]["vector"] for key, _ in found]))
+    rows = table.rows([key for key, _ in ranking], ("id", "text", "metadata", "vector"))
+    vectors = torch.from_numpy(np.stack([rows[key]["vector"] for key, _ in ranking]))
     scores = score(context.to(dtype=at_least_fp32(context.vectors.dtype)), vectors, attention=attention)[0]
     return [
-        Hit(row["id"], row["text"], own, row["metadata"] or None, "words", word_score=by_words)
-        for (key, by_words), own in zip(found, scores.tolist(), strict=True)
+        Hit(row["id"], row["text"], by_vector, row["metadata"] or None, "words", word_score=by_words)
+        for (key, by_words), by_vector in zip(ranking, scores.tolist(), strict=True)
         for row in [rows[key]]
     ]

@@ -27,11 +27,10 @@ class PostgresMeta(Maker):
 
     def check_wanted(self, wanted: PostgresMeta, *, kind: str | None, where: str) -> None:
         """Raises ConfigError unless this index is the one that is `wanted`, by a `kind` as for `parse_kind`, if any."""
-        given = kind or ""
-        named = {name: value for name, value in wanted.parameters.items() if f"{name}=" in given}
+        named = {name: value for name, value in wanted.parameters.items() if f"{name}=" in (kind or "")}
         differing = [name for name, value in named.items() if value != self.parameters.get(name)]
         argument, what = "postgres", ""
-        if given and self.kind != wanted.kind:
+        if kind and self.kind != wanted.kind:
             what = f"and is of the kind {self.kind}, not {wanted.kind}; give"
         elif differing:
             name, has = differing[0], self.parameters.get(differing[0])

@@ -110,10 +110,10 @@ class Table:
 
     # Reading
 
-    def count(self, filter: Filter | None = None, *, most: int | None = None) -> int:
+    def count(self, filter: Filter | None = None, *, limit: int | None = None) -> int:
         where, values = condition(filter)
-        text = f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {where} LIMIT %(most)s) AS counted"
-        return int(self.ask(text, values | {"most": most})[0][0])
+        text = f"SELECT count(*) FROM (SELECT 1 FROM {{table}} WHERE {where} LIMIT %(limit)s) AS counted"
+        return int(self.ask(text, values | {"limit": limit})[0][0])
 
     def count_texts(self, filter: Filter | None = None) -> int:
         where, values = condition(filter)
@@ -125,15 +125,15 @@ class Table:
 
     def rows(self, keys: Iterable[str], fields: Sequence[Field]) -> dict[str, dict[str, Any]]:
         query = f"SELECT {', '.join(fields)}, key FROM {{table}} WHERE key = ANY(%s)"
-        found: dict[str, dict[str, Any]] = {}
-        for some in in_batches(keys, ROWS_AT_ONCE):
-            for *values, key in self.ask(query, (some,)):
-                row = found[key] = dict(zip(fields, values, strict=True))
+        rows: dict[str, dict[str, Any]] = {}
+        for batch in in_batches(keys, ROWS_AT_ONCE):
+            for *values, key in self.ask(query, (batch,)):
+                row = rows[key] = dict(zip(fields, values, strict=True))
                 if "vector" in row:
                     row["vector"] = vector_of(row["vector"])
                 if "metadata" in row:
                     row["metadata"] = row["metadata"] or {}
-        return found
+        return rows
 
     def has_exact_lists(self, available: int) -> bool:
         return self.meta.kind == "flat" or available <= _FEW
@@ -144,9 +144,9 @@ class Table:
         where, values = condition(filter)
         self._plan(length=length, effort=effort, exact=exact)
         values |= {"queries": [json.dumps(query.tolist()) for query in queries], "length": length}
-        rows = self.ask(
+        rows = self.ask(  # OFFSET 0, or each comparison would parse its query
             f"""SELECT asked.place, near.key, near.product
-FROM (SELECT place, query::vector FROM unnest(%(queries)s::text[]) WITH ORDINALITY AS texts(query, place)) AS asked
+FROM (SELECT place, query::vector FROM unnest(%(queries)s::text[]) WITH ORDINALITY AS t(query, place) OFFSET 0) AS asked
 CROSS JOIN LATERAL (
     SELECT key, -(vector <#> asked.query) AS product FROM {{table}} WHERE {where}
     ORDER BY vector <#> asked.query LIMIT %(length)s
