@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.reproduce.cells import cell_of, run_of, unavailable_reason
-from benchmarks.reproduce.plan import plan
 from benchmarks.reproduce.results import Result, kept_results
+from benchmarks.reproduce.runs import ReproductionRun
 from benchmarks.reproduce.scales import Scale, read_scale, scale_names
-from benchmarks.reproduce.tables import UNITS, Column, Row, Table, read_table, table_names
+from benchmarks.reproduce.tables import UNITS, Cell, Column, Row, Table, read_table, table_names
 from benchmarks.reproduce.values import Value, mean_of
 
 PAGE = Path(__file__).parents[2] / "docs/results.md"
@@ -20,6 +21,8 @@ LEFT_OUT = {
     "ConveRT, Table 1": "the sizes of three intent data sets, of which only BANKING77 is public.",
     "ConveRT, Tables 7 and 9": "links to data and models, no measurements.",
 }
+COUNTED = {"examples", "MB", "kB", "M"}
+"""Units of numbers that no seed changes."""
 _ABOUT = "- `--scale {scale.name}`: {scale.title}. Its file estimates hours for {scale.machine}."
 _HEAD = """# Results
 
@@ -38,8 +41,8 @@ generated from `benchmarks/results` and the tables' files: `python -m benchmarks
 {scales}
 
 "Paper" columns show a paper's numbers. "Here" columns show those measured with this project: the mean and, with
-several seeds, the standard deviation. (1) marks a number from one seed, (2) from two, if the table asks for more. An
-empty cell is not measured yet, or not in the paper.
+several seeds, the standard deviation. In brackets is the number of seeds, or of measurements. An empty cell is not
+measured yet, or not in the paper.
 """
 
 
@@ -52,15 +55,8 @@ class Measured:
     """By row name and column title."""
     results: Mapping[str, Sequence[Result]]
     """By run; only runs that have results."""
-    wanted: Mapping[str, int]
-    """The number of seeds that each run should have."""
-    runs: Mapping[tuple[str, str], str]
-    """The run of each cell, by row name and column title."""
-
-    def unfinished(self, row: str, column: str) -> bool:
-        """Whether a number averages fewer seeds than its run should have."""
-        count = self.values[row, column].count
-        return count != self.wanted.get(self.runs[row, column], count)
+    inputs: Mapping[str, Sequence[str]]
+    """Titles of rows, by what their trained rankers start from and read."""
 
 
 Head = tuple[Column, Measured | None]
@@ -90,7 +86,7 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
     """Read the stored results of a table's cells at a scale."""
     found: dict[str, list[Result]] = {}
     values: dict[tuple[str, str], Value] = {}
-    runs: dict[tuple[str, str], str] = {}
+    inputs: dict[str, list[str]] = {}
     rows = [row for row in table.rows if row.at(scale.name)]
     for row in rows:
         for column in () if row.only else table.columns:  # also those where the paper has no number
@@ -104,9 +100,19 @@ def measured(table: Table, scale: Scale, results: Path) -> Measured:
             numbers = [one.metrics[metric] * UNITS[column.unit] for one in kept if metric in one.metrics]
             if numbers:
                 values[row.name, column.title] = replace(mean_of(numbers, digits=column.digits), inferred=inferred)
-                runs[row.name, column.title] = run.name
-    wanted = {one.run.name: one.seeds for one in plan(table, scale, rows, seeds=None)}
-    return Measured(scale, values, {name: kept for name, kept in found.items() if kept}, wanted, runs)
+                if cell.model and not cell.run:
+                    titles = inputs.setdefault(_inputs(scale, cell, run), [])
+                    titles += [] if row.title in titles else [row.title]
+    return Measured(scale, values, {name: kept for name, kept in found.items() if kept}, inputs)
+
+
+def _inputs(scale: Scale, cell: Cell, run: ReproductionRun) -> str:
+    """The encoder that a run starts from, and what it reads."""
+    flags = dict(pairwise(run.steps[0].command))
+    text, label = flags["--text-truncate"], flags["--label-truncate"]
+    separator = flags.get("--turn-separator")
+    between = f", `--turn-separator {separator}`" if separator else ""
+    return f"{scale.starts[cell.start].title}, contexts of {text} tokens, candidates of {label}{between}"
 
 
 def grid(table: Table, rows: Sequence[Row], heads: Sequence[Head], names: Sequence[str]) -> Iterator[str]:
@@ -139,6 +145,9 @@ def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
     for one in with_numbers:
         for instead in one.scale.tables.get(table.name, {}).values():
             yield f"\nHere, {one.scale.name}: {one.scale.tasks[instead].note}."
+        for inputs, titles in one.inputs.items():
+            of = f" ({'; '.join(titles)})" if len(one.inputs) > 1 else ""
+            yield f"\nHere, {one.scale.name}: {inputs}{of}."
         yield f"\n{_how(one)}"
 
 
@@ -156,7 +165,7 @@ def _shown(table: Table, row: Row, column: Column, here: Measured | None) -> str
     if value is None:
         return ""
     shown = str(value)
-    if here.unfinished(row.name, column.title):
+    if column.unit not in COUNTED:
         shown += f" ({value.count})"
     if here.scale.name == "paper" and paper:
         shown += ", the same" if value.near(paper, tolerance=table.tolerance) else ", **not the same**"

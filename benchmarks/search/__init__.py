@@ -1,1 +1,1 @@
-"""`python -m benchmarks.search`: a module for each of the seven cases, and what they are measured on."""
+"""`python -m benchmarks.search`: a module for each of the six cases, and what they are measured on."""

@@ -1,9 +1,8 @@
-"""Search, measured in seven cases (`--cases`), each described in its module:
+"""Search, measured in six cases (`--cases`), each described in its module:
 
 - answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
 - peers: an answer among up to a million candidates and its memory, beside sentence-transformers;
 - indexed: a million vectors, the scan beside FAISS;
-- recall: the same with settings chosen for a requested recall (`--recall`), on held-out contexts;
 - memory: peak memory of indexing and searching a million candidates;
 - encoding: candidates per second beside sentence-transformers;
 - engines: the same vectors in an index folder, in Milvus and in PostgreSQL (`--engines`, `--postgres`).
@@ -26,26 +25,25 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
-from benchmarks.search import answering, encoding, engines, indexed, memory, peers, recall
+from benchmarks.search import answering, encoding, engines, indexed, memory, peers
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.faiss.kinds import parse_faiss
-from polyencoder.index.vector_files import VectorDtype
 from polyencoder.index.vectors import Vectors
 from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]
-CASES = ("encoding", "answering", "peers", "indexed", "recall", "memory", "engines")
+CASES = ("encoding", "answering", "peers", "indexed", "memory", "engines")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
 
 
@@ -70,8 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--kinds", nargs="+", default=["hnsw", "ivf-flat"], type=_kind, help="of FAISS index, as for --faiss"
     )
-    parser.add_argument("--dtype", default="float32", choices=get_args(VectorDtype), help="recall: stored so")
-    parser.add_argument("--recall", type=float, default=indexed.RECALL_WANTED, help="recall: what is asked for")
     parser.add_argument("--engines", nargs="+", default=["folder", "milvus"], choices=engines.ENGINES, help="engines")
     parser.add_argument("--postgres", help="engines: the address of a server with pgvector, postgres://...")
     parser.add_argument("--vectors", type=Path, help="of real candidates, .npy [n, dim]")
@@ -100,7 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "answering": _answering,
         "peers": _peers,
         "indexed": _indexed,
-        "recall": _recall,
         "memory": _memory,
         "engines": _engines,
     }
@@ -186,29 +181,23 @@ def _peers(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[s
 
 
 def _indexed(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _vectors(flags, ranker, folder / "float32", dtype="float32")
+    vectors = _vectors(flags, ranker, folder / "float32")
     contexts = _contexts(flags, ranker, vectors, flags.contexts)
     return indexed.measure(vectors, contexts, folder / "int8", kinds=flags.kinds, scanned=flags.scanned, repeats=3)
 
 
-def _recall(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _vectors(flags, ranker, folder / flags.dtype, dtype=flags.dtype)
-    contexts = _contexts(flags, ranker, vectors, 2 * flags.contexts)
-    return recall.measure(vectors, contexts, kinds=flags.kinds, recall=flags.recall, repeats=3)
-
-
 def _engines(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
-    vectors = _vectors(flags, ranker, folder / "float32", dtype="float32")
+    vectors = _vectors(flags, ranker, folder / "float32")
     contexts = _contexts(flags, ranker, vectors, flags.contexts)
     return engines.measure(vectors, contexts, folder, engines=flags.engines, postgres=flags.postgres, repeats=3)
 
 
-def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path, *, dtype: VectorDtype) -> Vectors:
+def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> Vectors:
     """The rows that are searched, below `folder`."""
     real = _array(flags.vectors)
     if real is None and _has_encoder(flags):
         real = ranker().encode_candidates(read_candidates(flags.datapath, flags.real)).float()
-    return store(folder, drawn(flags.rows, dim=flags.dim) if real is None else grown(real, flags.rows), dtype=dtype)
+    return store(folder, drawn(flags.rows, dim=flags.dim) if real is None else grown(real, flags.rows))
 
 
 def _contexts(flags: argparse.Namespace, ranker: Lazy, vectors: Vectors, count: int) -> ContextEncoding:

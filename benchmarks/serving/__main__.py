@@ -13,9 +13,7 @@ with the load of the machine before them.
 With `--out FILE` each point, a case with a number of clients, is saved when it is done, and existing points are not
 measured again: after an interruption repeat the command. `--only rerank:64` measures this point again.
 
-In the row `with a hostile tenth` misbehaving clients (`benchmarks.serving.hostile`), a tenth of the others' number, are
-added. `lost` counts requests to our server without a complete answer of status 200; `hostile_64_p99` is the p99 of the
-other clients relative to that without hostile ones.
+`lost` counts requests to our server without a complete answer of status 200.
 
 Texts are the responses in ParlAI's data folder, then the same with a number appended; without `--datapath` they are
 synthetic. `--folder` keeps the model and the index for later runs.
@@ -37,7 +35,7 @@ import torch
 
 from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
 from benchmarks.search.texts import MADE, made_candidates, read_candidates
-from benchmarks.serving.points import DOCUMENTS, HOSTILE, IN_PROCESS, MANY, OURS, PATHS, PEER, Plan, measure
+from benchmarks.serving.points import DOCUMENTS, IN_PROCESS, MANY, OURS, PATHS, PEER, Plan, measure
 from polyencoder.errors import PolyencoderError
 from polyencoder.packages import require
 from polyencoder.ranker import Ranker
@@ -148,7 +146,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     return {
         "throughput_64_vs_peer": ratio("per_second", (OURS, MANY), (PEER, MANY)),
         "p99_1_vs_in_process": ratio("p99_ms", (OURS, 1), (IN_PROCESS, 1)),
-        "hostile_64_p99": ratio("p99_ms", (HOSTILE, MANY), (OURS, MANY)),
         "lost": sum(row["lost"] for row in rows if row["system"].startswith(OURS)),
     }
 

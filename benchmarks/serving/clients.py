@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from benchmarks.serving.hostile import head, misbehave
-
 _PATIENCE = 180.0  # seconds for one answer: who waits for longer has lost it
 
 
@@ -28,7 +26,6 @@ class Load:
         bodies: JSON, each sent once.
         clients: who ask at the same time.
         seconds: after which nobody asks anew.
-        hostile: clients besides these who misbehave for as long.
     """
 
     port: int
@@ -36,7 +33,6 @@ class Load:
     bodies: list[bytes]
     clients: int
     seconds: float
-    hostile: int = 0
 
 
 @dataclass
@@ -46,15 +42,12 @@ class Outcome:
     seconds: list[float] = field(default_factory=list)
     wall: float = 0.0
     lost: Counter[str] = field(default_factory=Counter)
-    hostile: Counter[str] = field(default_factory=Counter)
-    """Outcomes of the hostile clients."""
 
     def add(self, other: Outcome) -> None:
         """Add the counts of a later outcome."""
         self.seconds += other.seconds
         self.wall += other.wall
         self.lost += other.lost
-        self.hostile += other.hostile
 
 
 def ask(load: Load) -> Outcome:
@@ -65,15 +58,9 @@ def ask(load: Load) -> Outcome:
 async def _ask(load: Load) -> Outcome:
     outcome = Outcome()
     bodies = iter(load.bodies)
-    hostile = [
-        asyncio.create_task(misbehave(number, load.port, load.path, outcome.hostile)) for number in range(load.hostile)
-    ]
     start = time.perf_counter()
     await asyncio.gather(*(_client(load, bodies, start + load.seconds, outcome) for _ in range(load.clients)))
     outcome.wall = time.perf_counter() - start
-    for task in hostile:
-        task.cancel()
-    await asyncio.gather(*hostile, return_exceptions=True)
     return outcome
 
 
@@ -97,6 +84,12 @@ async def _client(load: Load, bodies: Iterator[bytes], until: float, outcome: Ou
                 outcome.lost[str(status)] += 1
     finally:
         _close(connection)
+
+
+def head(path: str, length: int) -> bytes:
+    """The headers of a request whose JSON body has `length` bytes."""
+    lines = (f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {length}")
+    return "".join(f"{line}\r\n" for line in (*lines, "")).encode()
 
 
 async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:

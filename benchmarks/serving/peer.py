@@ -55,7 +55,7 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
         documents = [one if isinstance(one, str) else one.text for one in request.documents]
 
         def scored() -> tuple[list[int], list[float]]:
-            found = (encode(documents) @ encode([" ".join(request.turns)])[0]).sort(descending=True)
+            found = (encode(documents) @ encode([" ".join(request.turns(system="leave-out"))])[0]).sort(descending=True)
             return found.indices.tolist(), found.values.tolist()
 
         results = [
@@ -66,7 +66,7 @@ def create_app(encoder: Any, texts: list[str], vectors: torch.Tensor) -> FastAPI
     @app.post("/v1/search", response_model_exclude_none=True)
     async def search(request: SearchRequest) -> SearchResponse:
         def found() -> tuple[list[int], list[float]]:
-            best = (vectors @ encode([" ".join(request.turns)])[0]).topk(request.top_k)
+            best = (vectors @ encode([" ".join(request.turns(system="leave-out"))])[0]).topk(request.top_k)
             return best.indices.tolist(), best.values.tolist()
 
         results = [

@@ -26,7 +26,6 @@ TOP_K = 10
 MANY = 64  # clients, by which the summary names its numbers
 PATHS = {"rerank": "/v1/rerank", "search": "/v1/search"}
 OURS, PEER, IN_PROCESS = "polyencoder", "sentence-transformers", "in process"
-HOSTILE = f"{OURS}, with a hostile tenth"
 
 _WAITING = 150  # seconds, our server's limit for an answer: the last of 200 clients has 199 before it
 _WARM = 8  # requests that are not counted
@@ -62,10 +61,8 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Itera
         clients = stack.enter_context(in_its_own_process(asking, threads=1))
         library = stack.enter_context(in_its_own_process(partial(_calling, model, index), threads=plan.threads))
 
-        def asked(system: str, case: str, n: int, hostile: int, bodies: list[bytes], seconds: float) -> Outcome:
-            load = Load(
-                port=ports[system], path=PATHS[case], bodies=bodies, clients=n, seconds=seconds, hostile=hostile
-            )
+        def asked(system: str, case: str, n: int, bodies: list[bytes], seconds: float) -> Outcome:
+            load = Load(port=ports[system], path=PATHS[case], bodies=bodies, clients=n, seconds=seconds)
             outcome: Outcome = clients(load)
             return outcome
 
@@ -74,11 +71,9 @@ def measure(plan: Plan, model: Path, index: Path, texts: Sequence[str]) -> Itera
             return outcome
 
         for case, n in plan.points:
-            sides: dict[str, Side] = {system: partial(asked, system, case, n, 0) for system in ports}
+            sides: dict[str, Side] = {system: partial(asked, system, case, n) for system in ports}
             if n == 1:
                 sides[IN_PROCESS] = partial(called, case)
-            if n == MANY:
-                sides[HOSTILE] = partial(asked, OURS, case, n, -(-n // 10))
             load = machine()["load"]
             outcomes = _in_turns(plan, sides, partial(bodies_of, case, new))
             yield [
@@ -116,7 +111,6 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         **{name: 1e3 * value for name, value in zip(("p50_ms", "p95_ms", "p99_ms"), shares, strict=True)},
         "lost": outcome.lost.total(),
         **({"instead": dict(outcome.lost)} if outcome.lost else {}),
-        **({"hostile": dict(sorted(outcome.hostile.items()))} if outcome.hostile else {}),
     }
 
 

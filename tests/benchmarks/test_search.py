@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.search import engines, indexed, memory, peers, recall, systems
+from benchmarks.search import engines, indexed, memory, peers, systems
 from benchmarks.search.__main__ import main, summary
 from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
@@ -112,39 +112,6 @@ def test_indexed(tmp_path, monkeypatch):
         assert found["ann_1m_speedup"] == fastest["vs_scan"]
     assert (found["ann_1m_recall10"], found["certified_share"]) == (1, 1)
     assert found["index_1m_peak_mb"] is None
-
-
-def test_recall(tmp_path):
-    """What was chosen for a recall is what the index then does, for contexts that it had not seen too."""
-    pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
-    torch.manual_seed(0)
-    vectors = store(tmp_path / "vectors", drawn(2000, dim=8), dtype="int8")
-    contexts = draw_contexts(vectors, 24, codes=3)
-    kinds = ["hnsw", "ivf-pq,nlist=16,nprobe=1,pq_m=2"]
-    rows = recall.measure(vectors, contexts, kinds=kinds, recall=0.9, repeats=1)
-    assert [(row["kind"], row["settings"]) for row in rows] == [
-        (kind, settings) for kind in kinds for settings in ("untold", "recall 0.9")
-    ]
-    assert {(row["rows"], row["codes"], row["dtype"], row["held_out"]) for row in rows} == {(2000, 3, "int8", 12)}
-    for row in rows[1::2]:
-        assert row["contexts"] == 12
-        assert row["measured"] - row["error"] >= 0.9
-        assert row["recall10"] > 0.7
-        assert row["vs_scan"] == row["scan_ms"] / row["ms"]
-    assert rows[2]["recall10"] < rows[3]["recall10"]  # one list of sixteen has not nine tenths of the best
-    assert rows[3]["index_mb"] < rows[1]["index_mb"]
-    assert rows[3]["effort"] > 1
-
-
-def test_recall_with_a_model(datapath, ranker, tmp_path, capsys):
-    pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
-    ranker.save_pretrained(tmp_path / "model")
-    model = ["--model", str(tmp_path / "model"), "--datapath", str(datapath)]
-    sizes = ["--rows", "100", "--contexts", "1", "--kinds", "hnsw,m=8", "--recall", "0.5", "--dtype", "float16"]
-    main(["--cases", "recall", *model, *sizes, "--json"])
-    report = json.loads(capsys.readouterr().out)
-    assert [(row["rows"], row["codes"], row["dtype"]) for row in report["rows"]] == [(100, 4, "float16")] * 2
-    assert report["settings"]["grown"].startswith("Real vectors")
 
 
 @pytest.mark.parametrize(

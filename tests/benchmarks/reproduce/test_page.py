@@ -28,12 +28,12 @@ def line_of(text: str, table: str, row: str) -> str:
 def test_ours_stand_beside_the_papers_with_mean_and_deviation(keep):
     folder = keep("small", "poly-2", "31", [0.701, 0.711, 0.721])
     text = page(folder)
-    assert line_of(text, "poly-2", "31") == "| 31 | 81.0 | 71.1 ± 1.0 |"
+    assert line_of(text, "poly-2", "31") == "| 31 | 81.0 | 71.1 ± 1.0 (3) |"
     assert "small: measured 2026-11-20 to 2026-11-22 on a processor, 1 thread, beside other work" in text
     assert "3 runs, median 1.5 hours." in text
 
 
-def test_fewer_seeds_than_the_row_has_are_counted_and_the_same_run_is_in_all_of_its_tables(keep):
+def test_each_number_has_its_seeds_and_the_same_run_is_in_all_of_its_tables(keep):
     folder = keep("small", "poly-10", "bert-bi", [0.75])
     text = page(folder)
     assert line_of(text, "poly-10", "Bi-encoder").split("|")[2:4] == [" 83.3 ± 0.2 ", " 75.0 (1) "]
@@ -54,6 +54,19 @@ def test_the_papers_own_settings_are_compared(keep):
     text = page(keep("paper", "poly-7", "first-16", [0.79] * 5))
     for row, said in (("first output", "the same"), ("average of the first 16 outputs", "**not the same**")):
         assert line_of(text, "poly-7", row).split("|")[3].strip().split(", ")[1] == said
+
+
+def test_what_rows_read_and_start_from_is_said(keep):
+    keep("base", "convai2-base", "all-bi", [0.86])
+    text = page(keep("base", "convai2-base", "all-late", [0.9]))
+    section = text.partition("## convai2-base")[2].partition("\n## ")[0]
+    assert (
+        "Here, base: all-mpnet-base-v2, contexts of 256 tokens, candidates of 72, `--turn-separator none` (Bi-encoder)."
+        in section
+    )
+    assert "candidates of 72, `--turn-separator sep` (Late-interaction encoder)." in section
+    reddit = text.partition("## poly-10")[2].partition("\n## ")[0]
+    assert "Here, base: all-mpnet-base-v2, contexts of 256 tokens" in reddit
 
 
 def test_a_try_is_refused(keep):
