@@ -255,7 +255,7 @@ class Ranker(Scorer):
         contexts_from: str = "",
         share: Share | None = None,
         model_name: str = "",
-        progress: bool = False,
+        progress: bool | None = False,
         **changes: Any,
     ) -> Index:
         """Encodes candidates into an index that can be searched many times. Not for cross-encoders.
@@ -271,7 +271,7 @@ class Ranker(Scorer):
             contexts_from: where these come from, stored in the index.
             share: this process' part of an index that several machines build, as in `polyencoder.index.build_index`.
             model_name: stored in the index, for display.
-            progress: whether to show a progress bar.
+            progress: show it on standard error; None: in a terminal, or if it takes long.
 
         Raises:
             InputError: no candidates, an invalid one, a duplicate id, a full disk.

@@ -14,6 +14,7 @@ from polyencoder.cli.shared.loading import check_index, check_reads_candidates, 
 from polyencoder.cli.shared.output import say
 from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
+from polyencoder.data.readers import BadExamples
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
@@ -43,6 +44,8 @@ class CalibrateSettings(Settings):
     """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder itself)."""
     keep_turns: Annotated[bool, Needs("index")] = False
     """Also return candidates that repeat a turn of their context (ignoring case and spacing)."""
+    skip_bad_examples: bool = False
+    """Skip and count records that cannot be used, instead of stopping at them."""
     num_negatives: Annotated[Count | None, Without("index")] = None
     """Candidates to sample for an example that has none (default: 19)."""
     negatives: Annotated[Files | None, Without("index")] = None
@@ -73,6 +76,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     if not exists(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
     check_writable(calibration_file(calibrated), argument="the calibration", overwrite=True)
+    bad = BadExamples(skip=settings.skip_bad_examples)
     examples, drawn = read_examples(
         data,
         columns=settings.columns.columns,
@@ -80,6 +84,7 @@ def calibrate(settings: CalibrateSettings) -> None:
         num_negatives=settings.num_negatives,
         negatives=settings.negatives,
         seed=settings.seed,
+        bad=bad,
     )
     check_fit(len(examples), unanswerable=unanswerable, precision=settings.precision)  # before the model reads them
     check_index(index)
@@ -118,6 +123,8 @@ def calibrate(settings: CalibrateSettings) -> None:
     say(_report(fitted, examples, unanswerable=unanswerable))
     if drawn:
         say(f"{drawn:,} of the examples had no candidates: other responses of {settings.negatives or data} were drawn")
+    if skipped := bad.summary():
+        say(f"polyencoder: {skipped}", err=True)
     if searcher is not None and (said := left_out(searcher)):
         say(said)
     say(f"{calibration_file(calibrated)}: written, for {_use(own)}")

@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from polyencoder.cli.shared.output import bar, say, shows_bars
+from polyencoder.cli.shared.output import say
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
+from polyencoder.progress import progress_bar
 from polyencoder.storage.names import CONFIG, WEIGHTS
 
 
@@ -27,39 +28,38 @@ def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | 
     """
     from polyencoder.importing.options import check_options
 
-    shown = shows_bars(progress)
     for name in names:
         if name.endswith(".opt"):
             check_options(name, named=trust)
             say(f"{name}: JSON, and names no code outside ParlAI and this project")
         elif os.path.isdir(name):
-            _check_folder(Path(name), shown=shown)
+            _check_folder(Path(name), progress=progress)
         else:
-            _check_model(name, named=trust, shown=shown)
+            _check_model(name, named=trust, progress=progress)
 
 
-def _check_folder(folder: Path, *, shown: bool) -> None:
+def _check_folder(folder: Path, *, progress: bool | None) -> None:
     from polyencoder.checkpoint import check_folder
     from polyencoder.index.folder.verify import verify
 
     graphs, weights = (folder / DESCRIPTION).is_file(), (folder / WEIGHTS).is_file()
     if not (weights or graphs or (folder / CONFIG).is_file()):
-        verify(folder, progress=shown)
+        verify(folder, progress=progress)
         say(f"{folder}: an index, undamaged")
         return
     if weights or not graphs:
         size = (folder / WEIGHTS).stat().st_size if weights else 0
-        with bar(step="checking", unit="B", shown=shown, total=size) as done:
+        with progress_bar(step="checking", unit="B", show=progress, total=size) as done:
             check_folder(folder, progress=done.update)
         say(f"{folder}: a model, undamaged")
     if graphs:
         size = sum(path.stat().st_size for path in folder.glob("*.onnx"))
-        with bar(step="checking", unit="B", shown=shown, total=size) as done:
+        with progress_bar(step="checking", unit="B", show=progress, total=size) as done:
             found = check_graphs(folder, progress=done.update)
         say(f"{folder}: {', '.join(found)}: undamaged")
 
 
-def _check_model(file: str, *, named: Sequence[str], shown: bool) -> None:
+def _check_model(file: str, *, named: Sequence[str], progress: bool | None) -> None:
     from polyencoder.checkpoint import check_archive, read_states
     from polyencoder.importing.options import check_options, model_option_files
 
@@ -72,6 +72,6 @@ def _check_model(file: str, *, named: Sequence[str], shown: bool) -> None:
     weights = [name for name in (file, f"{file}.checkpoint") if os.path.exists(name)]
     for name in weights:
         read_states(name)
-        with bar(step="checking", unit="B", shown=shown, total=os.path.getsize(name)) as done:
+        with progress_bar(step="checking", unit="B", show=progress, total=os.path.getsize(name)) as done:
             verified = check_archive(name, progress=done.update)
         say(f"{name}: weights, readable without running code" + (", undamaged" if verified else ""))

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from polyencoder.checks import check_place
 from polyencoder.cli.shared.loading import load_encoder
-from polyencoder.cli.shared.output import say
+from polyencoder.cli.shared.output import ProgressBars, say
 from polyencoder.config import VectorKind
 from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import expand
@@ -54,8 +54,7 @@ class EncodeSettings(Settings):
     """Maximum texts per batch."""
     overwrite: bool = False
     """Replace --out."""
-    progress: bool = True
-    """Show a progress bar on standard error."""
+    progress: ProgressBars = None
 
 
 def encode(texts: list[str], /, *, settings: EncodeSettings) -> None:

@@ -58,10 +58,11 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
     negatives, baseline = settings.negatives, settings.baseline
     ks = parse_hits_at(settings.hits_at)
     columns, pool = settings.columns.columns, negatives or data
-    pairs = list(read_all_pairs(data, columns=columns))
+    bad = BadExamples(skip=settings.skip_bad_examples)
+    pairs = list(read_all_pairs(data, columns=columns, bad=bad))
     if not pairs:
         raise InputError(f"{data}: has no example to evaluate on")
-    responses = partial(responses_of, pairs, negatives, columns=columns)
+    responses = partial(responses_of, pairs, negatives, columns=columns, bad=bad)
     sampler = NegativeSampler(responses(), count=settings.num_negatives, seed=settings.seed, source=pool)
     rows = list(zip(pairs, examples_to_rank(pairs, sampler), strict=True))
     check_samples(pairs, sorted(settings.given & {"num_negatives", "seed", *([] if baseline else ["negatives"])}))
@@ -78,8 +79,10 @@ def _evaluate_pairs(settings: EvaluateSettings, data: str) -> None:
             raise InputError(f"{data}: no example has a turn before its last one, which is all that extra reads")
     examples = [example for _, example in rows]
     drawn, left_out = sum(pair.candidates is None for pair, _ in rows), len(pairs) - len(rows)
-    report = evaluated(ranker, examples, hits_at=ks).report()
+    report = evaluated(ranker, examples, hits_at=ks, progress=None).report()
     tfidf = evaluate_tfidf(responses(), examples, hits_at=ks) if baseline else {}
+    if skipped := bad.summary():
+        say(f"polyencoder: {skipped}", err=True)
     if settings.as_json:
         of_it = {"examples": len(examples), "drawn": drawn, **report}
         more = {"without_earlier_turns": left_out, "tfidf": tfidf}

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 
 from polyencoder.checks import without_password
 from polyencoder.cli.shared.loading import load, load_named
-from polyencoder.cli.shared.output import ProgressBars, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, say
 from polyencoder.data.contexts import read_questions
 from polyencoder.data.readers import BadExamples, expand, lines, open_bytes
 from polyencoder.errors import ConfigError, InputError, UsageError
@@ -84,7 +84,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
     from polyencoder.index.precomputed import vectors_from
 
     share, faiss = Share.from_environment(), settings.faiss
-    bad = BadExamples(skip=settings.skip_bad_candidates)
+    bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss)
     files = _files(settings, share)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
@@ -100,7 +100,7 @@ def index_candidates(*, settings: IndexSettings) -> None:
         contexts_from=faiss.contexts or "",
         share=share,
         model_name=settings.model.model or "",
-        progress=shows_bars(settings.progress),
+        progress=settings.progress,
     ) as made:
         if share.rank == 0:
             _report(settings.out, made, bad=bad, built=faiss.faiss is not None)
@@ -191,7 +191,8 @@ def update(*, settings: UpdateSettings) -> None:
     contexts = faiss.read_contexts()
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
     check_beginnings([*updated, *added], skip=settings.skip_bad_candidates)
-    bad, done, had_words = BadExamples(skip=settings.skip_bad_candidates), dict[str, int](), True
+    bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
+    done, had_words = dict[str, int](), True
     had_faiss = False
     with open_index(where, load(settings.model)) as opened:
         of_folders = settings.compact or settings.words or kind or faiss.recall is not None

@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, load
-from polyencoder.cli.shared.output import ProgressBars, bar, check_json_lines, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, check_json_lines, say
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import ANCHORS, MESSAGES, POSITIVE, labels_of, usual_columns
 from polyencoder.data.loader import in_batches
 from polyencoder.data.pairs import pairs_and_records
-from polyencoder.data.readers import expand
+from polyencoder.data.readers import BadExamples, OnBad, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.hub.resolve import exists
+from polyencoder.index.entries import plain
 from polyencoder.index.folder.files import DATABASE
+from polyencoder.progress import progress_bar
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
 from polyencoder.settings.fields import Count, Files, OneIndex, Without
@@ -57,6 +59,8 @@ class MineSettings(Settings):
     """Mine in this index (default: the responses of the pairs)."""
     words: Annotated[bool, Without("index")] = False
     """Mine among the responses by their words (BM25) instead of by vectors. The model may be a cross-encoder."""
+    skip_bad_examples: bool = False
+    """Skip and count records that cannot be used, instead of stopping at them."""
     batch_size: Count = 64
     """Contexts per batch."""
     overwrite: bool = False
@@ -71,7 +75,7 @@ def mine(settings: MineSettings) -> None:
     negatives. Negatives replace the candidates with a label of 0. Of a record with labels, the new list replaces the
     candidates also where it is written under another name.
     """
-    out, bars = settings.out, shows_bars(settings.progress)
+    out = settings.out
     chosen = HardNegatives(
         count=settings.negatives,
         ranks=parse_ranks(settings.ranks),
@@ -81,23 +85,24 @@ def mine(settings: MineSettings) -> None:
     check_writable(out, argument="out", overwrite=settings.overwrite, read=files)
     check_json_lines(out)
     _check_column(settings)
-    right = _responses(files, settings)
+    bad = BadExamples(skip=settings.skip_bad_examples)
+    right = _responses(files, settings, bad)
     check_index(settings.index)
     ranker = load(settings.model)
     responses = list(dict.fromkeys(text for texts in right.values() for text in texts))
     counts = {"pairs": 0, "negatives": 0}
     with (
-        _miner(ranker, responses, chosen, settings, bars=bars) as find,
+        _miner(ranker, responses, chosen, settings) as find,
         reporting_write_errors(out),
         atomic_write(out, overwrite=settings.overwrite) as temporary,
         open(temporary, "w", encoding="utf-8") as file,
-        bar(step="mining", unit=" pairs", shown=bars) as shown,
+        progress_bar(step="mining", unit="pairs", show=settings.progress) as shown,
     ):
-        for batch in in_batches(_pairs(files, settings), settings.batch_size):
+        for batch in in_batches(_pairs(files, settings, bad), settings.batch_size):
             contexts, labels = [pair.turns for pair, _ in batch], [pair.label for pair, _ in batch]
             mined = find(contexts, labels, [right[_key(pair)] for pair, _ in batch])
             for (pair, record), texts in zip(batch, mined, strict=True):
-                file.write(json.dumps(_with_negatives(record, pair, texts, settings), ensure_ascii=False) + "\n")
+                file.write(_json(_with_negatives(record, pair, texts, settings)) + "\n")
                 counts["negatives"] += len(texts)
             counts["pairs"] += len(batch)
             shown.update(len(batch))
@@ -107,6 +112,8 @@ def mine(settings: MineSettings) -> None:
                 f"{settings.ranks}, or a margin leaves all of them out",
                 argument="ranks",
             )
+    if skipped := bad.summary():
+        say(f"polyencoder: {skipped}", err=True)
     say(f"{out}: {counts['pairs']:,} pairs, {counts['negatives'] / counts['pairs']:.2f} hard negatives each")
 
 
@@ -115,9 +122,7 @@ Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str
 
 
 @contextmanager
-def _miner(
-    ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings, *, bars: bool
-) -> Iterator[Find]:
+def _miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings) -> Iterator[Find]:
     """Mines by words or in an index, which is open as long."""
     from polyencoder.index.open import open_index
     from polyencoder.training.hard_negatives import Miner
@@ -129,7 +134,9 @@ def _miner(
         return
     if settings.index is None:
         check_reads_candidates(ranker, instead="mine in that, with --index", argument="model")
-    index = open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=bars)
+    index = (
+        open_index(settings.index, ranker) if settings.index else ranker.index(responses, progress=settings.progress)
+    )
     with index:
         by_vectors = Miner(ranker, index, chosen)
         yield lambda contexts, labels, right: by_vectors(ranker.encode_contexts(contexts), labels, right=right)
@@ -164,21 +171,24 @@ def _check_column(settings: MineSettings) -> None:
         )
 
 
-def _responses(files: list[str], settings: MineSettings) -> dict[str, list[str]]:
+def _responses(files: list[str], settings: MineSettings, bad: OnBad) -> dict[str, list[str]]:
     """All responses of each context, under its key."""
     right: dict[str, list[str]] = {}
-    for pair, _ in _pairs(files, settings):
+    for pair, _ in _pairs(files, settings, bad):
         right.setdefault(_key(pair), []).extend(pair.right)
     if not right:
         raise InputError(f"{', '.join(files)}: no pair in it")
     return right
 
 
-def _pairs(files: list[str], settings: MineSettings) -> Iterator[tuple[Example, dict[str, Any]]]:
-    """The pairs with their records. InputError for labels that seem to be of the column which is written."""
+def _pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterator[tuple[Example, dict[str, Any]]]:
+    """The pairs with their records, which JSON can hold.
+
+    InputError for labels that seem to be of the column which is written.
+    """
     columns, name = settings.columns.columns, settings.candidates
     for file in files:
-        for pair, record in pairs_and_records(file, columns=columns, add_response=True):
+        for pair, record in pairs_and_records(file, columns=columns, add_response=True, bad=bad):
             theirs = record.get(name)
             if name != columns.candidates and theirs and pair.candidates is None and labels_of(record, columns, theirs):
                 raise InputError(
@@ -186,7 +196,16 @@ def _pairs(files: list[str], settings: MineSettings) -> Iterator[tuple[Example, 
                     f"{columns.candidates!r}: rename that column",
                     argument="candidates",
                 )
-            yield pair, record
+            try:
+                _json(record)
+            except TypeError as error:
+                bad(InputError(f"{pair.where}: a column cannot be written. {error}; leave it out"))
+            else:
+                yield pair, record
+
+
+def _json(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, default=plain)
 
 
 def _key(pair: Example) -> str:

@@ -11,10 +11,11 @@ from typing import IO, Annotated
 from cyclopts import Parameter
 
 from polyencoder.checks import checked_count
-from polyencoder.cli.shared.output import ProgressBars, bar, check_json_lines, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, check_json_lines, say
 from polyencoder.data.readers import BadExamples, expand
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.reddit import REASONS, Filters, ThreadIndex
+from polyencoder.progress import progress_bar
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors
 
 _FILTERS = Filters()
@@ -48,9 +49,8 @@ def prepare_reddit(
     check_json_lines(out.with_suffix("") if out.suffix == ".gz" else out)
     if "-" in files:
         raise ConfigError("a dump cannot be standard input: give files")
-    shown = shows_bars(progress)
     with reporting_write_errors(out), ThreadIndex(out.with_name(f".{out.name}.index.sqlite"), filters) as index:
-        with bar(step="reading", unit=" comments", shown=shown) as reading:
+        with progress_bar(step="reading", unit="comments", show=progress) as reading:
             for count in index.read(files, bad=bad):
                 reading.update(count - reading.n)
         written = 0
@@ -59,7 +59,7 @@ def prepare_reddit(
             closing(_opened(temporary, packed=out.suffix == ".gz")) as file,
         ):
             replies = index.replies(history=history)
-            for reply in bar(replies, step="writing", unit=" pairs", shown=shown):
+            for reply in progress_bar(replies, step="writing", unit="pairs", show=progress):
                 record = {"context": list(reply.context), "response": reply.response, "thread": reply.thread}
                 file.write(json.dumps(record, ensure_ascii=False) + "\n")
                 written += 1

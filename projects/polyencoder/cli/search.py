@@ -17,12 +17,14 @@ from polyencoder.data.contexts import Question, read_questions
 from polyencoder.data.loader import in_batches
 from polyencoder.data.readers import expand
 from polyencoder.errors import InputError
+from polyencoder.index.entries import plain
 from polyencoder.index.filters import Filter
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Files, OneIndex, Without
+from polyencoder.text.dialogue import SystemMessages
 
 if TYPE_CHECKING:
     from polyencoder.index.searcher import Searcher
@@ -40,6 +42,8 @@ class SearchSettings(Settings):
     contexts: Annotated[Files, Without("context")] = "-"
     """FILE, GLOB or - for standard input: one context per line; a line that begins with { is JSON with `context`, a
     text or a list of turns. Also .jsonl, CSV and Parquet."""
+    system: SystemMessages = "leave-out"
+    """The system messages of chats: left out, or the persona before the conversation."""
     options: SearchOptions = field(default_factory=SearchOptions)
     filter: tuple[str, ...] = ()
     """KEY=VALUE that the metadata must match; repeat a key to allow several values."""
@@ -69,7 +73,7 @@ def search(*, settings: SearchSettings) -> None:
     if settings.context:
         questions = iter([Question(list(settings.context))])
     else:
-        questions = read_questions(expand(settings.contexts))
+        questions = read_questions(expand(settings.contexts), system=settings.system)
         if settings.contexts == "-" and sys.stdin.isatty():
             batch_size = 1  # who types wants an answer to each line
     ranker = load(settings.model)
@@ -152,7 +156,7 @@ def _as_json(question: Question, hits: list[Hit], improbable: float | None) -> s
     found = [{key: value for key, value in hit._asdict().items() if value is not None} for hit in hits]
     record = {"context": question.turns, "hits": found} | ({} if question.id is None else {"id": question.id})
     record |= {} if improbable is None else {"best_left_out": improbable}
-    return json.dumps(record, ensure_ascii=False)
+    return json.dumps(record, ensure_ascii=False, default=plain)
 
 
 def _chosen(searcher: Searcher, hit: Hit) -> str:

@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from polyencoder.checks import unencodable
-from polyencoder.cli.shared.output import ProgressBars, bar, say, shows_bars
+from polyencoder.cli.shared.output import ProgressBars, say
 from polyencoder.data.readers import expand
 from polyencoder.data.texts import read_texts, sampled
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.documents import read_documents
+from polyencoder.progress import progress_bar
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Count, Needs
 from polyencoder.storage.files import check_writable, check_writable_folder, reporting_write_errors, write_text
@@ -67,12 +68,12 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
         check_writable(settings.out / name, argument="out", overwrite=settings.overwrite)
     if "-" in corpus:
         raise ConfigError("the corpus is read twice, so it cannot be standard input: give files")
-    files, name, bars = expand(corpus), ", ".join(corpus), shows_bars(settings.progress)
+    files, name = expand(corpus), ", ".join(corpus)
 
     def texts(step: str) -> Iterator[str]:
         of_texts = kind == "convert" or settings.column
         read = read_texts(files, columns=settings.column) if of_texts else _units(files)
-        for text in bar(read, step=step, unit=" texts", shown=bars):
+        for text in progress_bar(read, step=step, unit="texts", show=settings.progress):
             if problem := unencodable(text):
                 raise InputError(f"{name}: {problem}")
             yield text
@@ -91,7 +92,9 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
         if settings.size is None:
             convert, count = learn_subwords(words, subwords), subwords.min_count
         else:
-            convert, count = learn_subwords_of_size(words, settings.size, subwords, said=_say if bars else None)
+            convert, count = learn_subwords_of_size(
+                words, settings.size, subwords, said=None if settings.progress is False else _say
+            )
         with reporting_write_errors(path):
             write_text(path, convert.to_str(pretty=True), overwrite=settings.overwrite)
             (settings.out / TOKENIZER_CONFIG).unlink(missing_ok=True)  # of a tokenizer that was there

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from polyencoder.data.layouts import with_earlier
-from polyencoder.data.readers import format_of, lines
+from polyencoder.data.layouts import parse_list, with_earlier
+from polyencoder.data.readers import format_of, lines, log_system_messages
 from polyencoder.data.texts import read_records
 from polyencoder.errors import InputError
-from polyencoder.text.dialogue import checked_context
+from polyencoder.text.dialogue import SystemMessages, checked_context, num_system_messages
 
 COLUMNS = ("context", "messages", "text")
 """Where records have their context."""
@@ -23,18 +23,28 @@ class Question(NamedTuple):
     """The `id` of its record, or `_id`, as in BEIR's files."""
 
 
-def read_questions(paths: Iterable[str]) -> Iterator[Question]:
+def read_questions(paths: Iterable[str], *, system: SystemMessages = "leave-out") -> Iterator[Question]:
     """Yields the contexts of files; `-` is standard input.
 
     Records have `context` (or `messages` or `text`): a text, a list of turns or the messages of a chat. Before a text
     may be `context/0`, the turn before it, `context/1`, ..., as in PolyAI's datasets. In a file of lines each is a
     context of one turn, but one that begins with `{` is such a record; empty lines are left out.
 
+    The log has the number of system messages, which are left out unless `system` is `persona`.
+
     Raises InputError for a file that cannot be read and a record without a context, with its line.
     """
     for path in paths:
+        left_out = 0
         for where, record in read_records(path):
-            yield Question(_turns(record, where=where), record.get("id", record.get("_id")))
+            turns, num_left_out = _turns(record, where=where, system=system)
+            left_out += num_left_out
+            id_ = record.get("id", record.get("_id"))
+            if isinstance(id_, bytes):
+                raise InputError(f"{where}: the id is {id_!r:.40}, bytes, not a text")
+            yield Question(turns, id_)
+        if left_out:
+            log_system_messages(path, left_out)
 
 
 def read_queries(path: str) -> dict[str, list[str]]:
@@ -55,7 +65,7 @@ def read_queries(path: str) -> dict[str, list[str]]:
             raise InputError(f"{where}: has no id: a query is {{'id': ..., 'text': ...}}")
         if id_ in queries:
             raise InputError(f"{where}: the id {id_!r} is that of an earlier query")
-        queries[id_] = _turns(record, where=where)
+        queries[id_], _ = _turns(record, where=where, system="leave-out")
     if not queries:
         raise InputError(f"{path}: has no query")
     return queries
@@ -73,7 +83,8 @@ def _queries(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from read_records(path)
 
 
-def _turns(record: dict[str, Any], *, where: str) -> list[str]:
+def _turns(record: dict[str, Any], *, where: str, system: SystemMessages) -> tuple[list[str], int]:
+    """The turns of a context, and the number of system messages that are left out."""
     there = [one for one in COLUMNS if one in record]
     name = next((one for one in there if record[one]), there[0] if there else None)  # a table has all columns
     if name is None:
@@ -84,4 +95,6 @@ def _turns(record: dict[str, Any], *, where: str) -> list[str]:
         value = with_earlier(record, name)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    return checked_context(f"{where}: {name!r}", value)
+    value = value if name == "text" else parse_list(value, where=where)
+    left_out = num_system_messages(value) if system == "leave-out" else 0
+    return checked_context(f"{where}: {name!r}", value, system=system), left_out

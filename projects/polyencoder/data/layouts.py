@@ -7,17 +7,22 @@
 
 Columns may have other names. Or the context has a column for each turn, as in PolyAI's datasets: `context`, the last
 one, `context/0`, the one before it, `context/1`, ... Or it is a chat, `[{"role": "user", "content": "..."}]`, also
-under the name `messages`; the assistant's last message is then the response, unless the record has one.
+under the name `messages`: each message of the assistant after one of the user is then the response of an example, as in
+fine-tuning of chat models, unless the record has a response or candidates, which are of the last message.
 
-In a table every record has all columns: an empty or null one counts as absent beside one of another layout.
+A list in one cell of a table, in JSON or as Python writes it, is a list: of turns, messages, candidates, responses or
+labels. In a table every record has all columns: an empty or null one counts as absent beside one of another layout.
 """
 
 from __future__ import annotations
 
+import ast
+import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, takewhile
+from itertools import count, pairwise, takewhile
 from typing import Any
 
 from polyencoder.checks import checked_candidate, parse_number, unencodable
@@ -25,24 +30,33 @@ from polyencoder.data.example import Example
 from polyencoder.data.ubuntu import LABEL as UBUNTU_LABEL
 from polyencoder.data.ubuntu import is_ubuntu
 from polyencoder.errors import InputError
-from polyencoder.text.dialogue import are_messages, turns_of_messages
+from polyencoder.text.dialogue import (
+    SPEAKERS,
+    SystemMessages,
+    are_messages,
+    is_of_tools,
+    num_system_messages,
+    turns_of_messages,
+)
 
 MESSAGES = "messages"
 """The column of chat messages, `[{"role": "user", "content": "hi"}]`, in records without a context."""
 ANCHORS = ("anchor", "query")
 POSITIVE = "positive"
+_NUMPY_LIST = re.compile(r"""(['"])\s+['"]""")
 _NEGATIVE = re.compile(r"negative(?:_(\d+))?")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns of a file of pairs."""
+    """The names of the columns of a file of pairs, and what becomes of a chat's system messages."""
 
     context: str = "context"
     response: str = "response"
     candidates: str = "candidates"
     responses: str = "responses"
     labels: str = "labels"
+    system: SystemMessages = "leave-out"
 
 
 def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
@@ -65,7 +79,7 @@ def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_respons
                 argument=f"columns.{part}",
             )
     try:
-        turns, candidates = _turns(record, columns.context), _texts(record.get(columns.candidates), "candidate")
+        turns, candidates = _turns(record, columns), _texts(record.get(columns.candidates), "candidate")
         responses = _responses(record, columns) if right in record else None
         if problem := next(filter(None, map(unencodable, (*turns, *(responses or ())))), None):
             raise TypeError(problem)
@@ -114,9 +128,81 @@ def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[
     return None
 
 
+def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
+    """The list of texts or messages, or of `numbers`, that a text is in JSON or Python; else the value itself.
+
+    InputError for a list as NumPy prints it, without commas, of which Python reads neighbouring texts as one.
+    """
+    if not isinstance(value, str) or not (text := value.strip()).startswith("[") or not text.endswith("]"):
+        return value
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError):
+        if _NUMPY_LIST.search(text):
+            raise InputError(
+                f"{where}: {text:.60} is a list as NumPy prints it, without commas: write the column with json.dumps"
+            ) from None
+        try:
+            items = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return value
+    kinds = (int | float,) if numbers else (str, Mapping)
+    return items if any(all(isinstance(item, kind) for item in items) for kind in kinds) else value
+
+
+def split_chat(record: dict[str, Any], columns: Columns, *, where: str, counts: Counter[str]) -> list[dict[str, Any]]:
+    """The records of a chat: one for each message of the assistant after one of the user. Another record is itself.
+
+    So is a chat with a response, candidates or labels. Counts `chats`, their `replies` and their `system` messages.
+    InputError for messages that cannot be read, or without such a reply.
+    """
+    lists = _without_absent(_with_lists(record, columns, where=where), columns)
+    messages = _messages(lists, columns)
+    counts["system"] += num_system_messages(messages)
+    if not are_messages(messages) or {columns.response, columns.responses, columns.labels, columns.candidates} & {
+        *lists
+    }:
+        return [record]
+    turns_of_messages(messages, name=f"{where}: the messages")
+    spoken = [
+        (place, message)
+        for place, message in enumerate(messages)
+        if message["role"] in SPEAKERS and not is_of_tools(message)
+    ]
+    replies = [place for place, message in spoken if message["role"] == "assistant"]
+    answers = [
+        place
+        for (_, earlier), (place, message) in pairwise(spoken)
+        if (earlier["role"], message["role"]) == ("user", "assistant")
+    ]
+    if not answers:
+        raise InputError(
+            f"{where}: has no {columns.response!r}, and none of its messages is the assistant's after the user's"
+        )
+    counts.update(chats=1, replies=len(replies), answers=len(answers))
+    rest = {name: value for name, value in lists.items() if name not in (columns.context, MESSAGES)}
+    return [
+        {
+            **rest,
+            columns.context: messages[:place],
+            columns.response: turns_of_messages([messages[place]], name=f"{where}: the response")[0],
+        }
+        for place in answers
+    ]
+
+
 def usual_columns(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
     """A record of any layout in the columns of a pair or graded candidates; InputError if it has no response."""
+    record = _with_lists(record, columns, where=where)
     return _of_tuple(_of_messages(_without_absent(record, columns), columns, where=where), columns, where=where)
+
+
+def _with_lists(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
+    lists = (columns.context, columns.candidates, columns.responses, columns.labels, MESSAGES)
+    found = {
+        name: parse_list(record[name], where=where, numbers=name == columns.labels) for name in lists if name in record
+    }
+    return {**record, **found}
 
 
 def _without_absent(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
@@ -180,8 +266,7 @@ def _check_right(label: Any, *, where: str) -> None:
 
 def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
     """Converts a record of `messages` to the columns of a pair; the default response is the assistant's last one."""
-    messages = record.get(MESSAGES) if columns.context == Columns.context else None
-    messages = record.get(columns.context, messages)
+    messages = _messages(record, columns)
     if not are_messages(messages):
         return record
     found = {**record, columns.context: messages}
@@ -199,6 +284,11 @@ def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dic
             raise InputError(f"{where}: the last of its messages, which would be the response, only calls tools")
         found |= {columns.context: messages[:-1], columns.response: said[0]}
     return found
+
+
+def _messages(record: Mapping[str, Any], columns: Columns) -> Any:
+    """What may be the messages of a chat."""
+    return record.get(columns.context, record.get(MESSAGES) if columns.context == Columns.context else None)
 
 
 def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
@@ -221,12 +311,12 @@ def with_earlier(record: Mapping[str, Any], column: str = "context") -> Any:
     return [turn for turn in turns if turn]
 
 
-def _turns(record: dict[str, Any], column: str) -> list[str]:
-    value = with_earlier(record, column)
+def _turns(record: dict[str, Any], columns: Columns) -> list[str]:
+    value = with_earlier(record, columns.context)
     if isinstance(value, str):
         turns = [value]
     elif are_messages(value):
-        turns = turns_of_messages(value, name="the context")
+        turns = turns_of_messages(value, name="the context", system=columns.system)
     elif isinstance(value, list) and all(isinstance(turn, str) for turn in value):
         turns = value
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,21 @@ from typing import Any
 from polyencoder.data.epochs import Counts, estimated_counts
 from polyencoder.data.example import Example
 from polyencoder.data.judged import is_judged, judged_pairs
-from polyencoder.data.layouts import Columns, pair_of
+from polyencoder.data.layouts import Columns, pair_of, split_chat
 from polyencoder.data.negatives import NegativeSampler, normalized
-from polyencoder.data.readers import BadExamples, DataFile, OnBad, expand, raise_it, records
+from polyencoder.data.readers import (
+    BadExamples,
+    DataFile,
+    OnBad,
+    expand,
+    log_once,
+    log_system_messages,
+    raise_it,
+    records,
+)
 from polyencoder.errors import ConfigError, InputError, first_line
 from polyencoder.packages import require
+from polyencoder.text.dialogue import SystemMessages
 
 HUB = "hf:"
 """Prefix of a hub dataset: `hf:NAME:SPLIT` or `hf:NAME@CONFIG:SPLIT`."""
@@ -53,13 +65,29 @@ def pairs_and_records(
         rows = ((f"{name}, row {number}", row) for number, row in enumerate(_hub(name)[2], start=1))
     else:
         rows = records(source, bad=bad)
+    counts = Counter[str]()
     for where, record in rows:
         try:
-            pair = pair_of(record, columns, where=where, add_response=add_response)
+            parts = split_chat(record, columns, where=where, counts=counts)
+            pairs = [pair_of(part, columns, where=where, add_response=add_response) for part in parts]
         except InputError as error:
             bad(error)
         else:
-            yield pair, record
+            yield from zip(pairs, parts, strict=True)
+    _log_chats(str(source.path if isinstance(source, DataFile) else source), counts, system=columns.system)
+
+
+def _log_chats(name: str, counts: Counter[str], *, system: SystemMessages) -> None:
+    """Logs, once for a file however often it is read, what `split_chat` counted and what is left out of contexts."""
+    if counts["chats"]:
+        all_answer = counts["answers"] == counts["replies"]
+        log_once(
+            logging.INFO if all_answer else logging.WARNING,
+            f"{name}: {counts['answers']:,} of the assistant's {counts['replies']:,} messages in {counts['chats']:,} "
+            "chats are examples, those after a message of the user",
+        )
+    if counts["system"] and system == "leave-out":
+        log_system_messages(name, counts["system"])
 
 
 def pairs_of_rows(
@@ -69,19 +97,22 @@ def pairs_of_rows(
 
     `name` is that of the data, in errors. Raises InputError for a row that is neither, and what `bad` raises.
     """
+    counts = Counter[str]()
     for number, row in enumerate(rows, start=1):
-        where = f"{name}, row {number}"
+        where, columns = f"{name}, row {number}", columns or Columns()
         if isinstance(row, Example):
             yield row if row.where else replace(row, where=where)
             continue
         try:
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: is neither a record with named columns nor an Example: {row!r:.60}")
-            pair = pair_of(dict(row), columns or Columns(), where=where)
+            parts = split_chat(dict(row), columns, where=where, counts=counts)
+            pairs = [pair_of(part, columns, where=where) for part in parts]
         except InputError as error:
             bad(error)
         else:
-            yield pair
+            yield from pairs
+    _log_chats(name, counts, system=(columns or Columns()).system)
 
 
 def data_files(names: str) -> list[str]:
@@ -112,10 +143,14 @@ def examples_to_rank(pairs: Iterable[Example], sampler: NegativeSampler) -> list
 
 
 def responses_of(
-    pairs: Iterable[Example], negatives: str | None = None, *, columns: Columns | None = None
+    pairs: Iterable[Example],
+    negatives: str | None = None,
+    *,
+    columns: Columns | None = None,
+    bad: OnBad = raise_it,
 ) -> Iterator[str]:
     """Yields the right responses of the pairs, or of the files `negatives`: those that candidates are sampled from."""
-    drawn_from = read_all_pairs(negatives, columns=columns) if negatives else pairs
+    drawn_from = read_all_pairs(negatives, columns=columns, bad=bad) if negatives else pairs
     return (text for pair in drawn_from for text in pair.right)
 
 
@@ -134,6 +169,7 @@ def read_examples(
     num_negatives: int | None = None,
     negatives: str | None = None,
     seed: int = 0,
+    bad: OnBad = raise_it,
 ) -> tuple[list[Example], int]:
     """Reads the examples of a file for calibration or checks, and the number with sampled candidates.
 
@@ -145,19 +181,20 @@ def read_examples(
             19, or as many as there are.
         negatives: files with the responses that they are drawn from; None for those of the source.
         seed: another seed, other negatives.
+        bad: gets the error of a record that cannot be used.
 
     Raises:
         InputError: as in `read_pairs`; for an empty file, and for one whose only response leaves nothing to draw.
         ConfigError: `num_negatives`, `negatives` or `seed`, where every example has candidates.
     """
-    pairs = list(read_pairs(source, columns=columns, add_response=True))
+    pairs = list(read_pairs(source, columns=columns, add_response=True, bad=bad))
     if not pairs:
         raise InputError(f"{source}: has no examples")
     if not with_candidates:
         return [replace(pair, candidates=pair.right) for pair in pairs], 0
     settings = {"num_negatives": num_negatives, "negatives": negatives, "seed": seed or None}
     check_samples(pairs, (name for name, value in settings.items() if value is not None))
-    responses = list(responses_of(pairs, negatives, columns=columns))
+    responses = list(responses_of(pairs, negatives, columns=columns, bad=bad))
     without = [pair for pair in pairs if pair.candidates is None]
     drawn = len(without)
     if num_negatives is None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from polyencoder.checks import parse_number
-from polyencoder.data.readers import DataFile, lines
+from polyencoder.data.readers import DataFile, lines, log_once
 from polyencoder.errors import InputError
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 
@@ -20,8 +20,6 @@ Run = Mapping[str, Mapping[str, float]]
 """The score of each result, by the ids of the query and the document. Their order is that of the scores."""
 
 _HEADER = ["query-id", "corpus-id", "score"]  # of BEIR's files
-
-_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Path = str | os.PathLike[str]
@@ -70,7 +68,8 @@ def judgements(path: Path | DataFile) -> Iterator[tuple[str, str, str, int]]:
         judged, negative = judged + 1, negative + (value < 0)
         yield where, query, document, max(0, int(value))
     if negative:
-        _log.warning("%s: %d of %d labels are negative, and count as not relevant", path, negative, judged)
+        message = f"{path}: {negative:,} of {judged:,} labels are negative, and count as not relevant"
+        log_once(logging.WARNING, message)
 
 
 def results(path: Path) -> Iterator[tuple[str, str, str, float]]:

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from tqdm import tqdm
 
 from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_device, checked_texts
 from polyencoder.config import VectorKind
@@ -26,6 +25,7 @@ from polyencoder.encoding.reading import CandidateReader
 from polyencoder.errors import InputError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.mode import in_evaluation
+from polyencoder.progress import progress_bar
 from polyencoder.scoring import ContextEncoding, check_scores
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TextEncoder, TokenBatch
@@ -114,7 +114,7 @@ class Scorer:
         kind: VectorKind = ...,
         normalize: bool = ...,
         batch_size: int = ...,
-        progress: bool = ...,
+        progress: bool | None = ...,
         as_tensor: Literal[False] = ...,
     ) -> np.ndarray: ...
 
@@ -126,7 +126,7 @@ class Scorer:
         kind: VectorKind = ...,
         normalize: bool = ...,
         batch_size: int = ...,
-        progress: bool = ...,
+        progress: bool | None = ...,
         as_tensor: Literal[True],
     ) -> Tensor: ...
 
@@ -138,7 +138,7 @@ class Scorer:
         kind: VectorKind = "pooled",
         normalize: bool = False,
         batch_size: int = 256,
-        progress: bool = False,
+        progress: bool | None = False,
         as_tensor: bool = False,
     ) -> np.ndarray | Tensor:
         """Encodes each text as one float32 vector. Not for cross-encoders.
@@ -177,7 +177,7 @@ class Scorer:
         def one_of_context(tokens: TokenBatch) -> Tensor:
             return model.context_vectors(model.encode_context(tokens))
 
-        bar = tqdm(desc="encoding", total=len(texts), unit=" texts", disable=not progress, dynamic_ncols=True)
+        bar = progress_bar(step="encoding", total=len(texts), unit="texts", show=progress)
         with in_evaluation(model), bar:
             if candidates:
                 vectors = encode_candidates(model, self.text, candidates, batch_size=size, progress=bar.update)

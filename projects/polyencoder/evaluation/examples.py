@@ -15,6 +15,7 @@ from polyencoder.encoding.scorer import score_lists
 from polyencoder.errors import InputError
 from polyencoder.evaluation import metrics
 from polyencoder.evaluation.metrics import HITS_AT, Tally, merge_twins
+from polyencoder.progress import progress_bar
 from polyencoder.text import token_batches
 from polyencoder.text.dialogue import checked_contexts
 
@@ -28,18 +29,22 @@ def evaluate(
     hits_at: Sequence[int] = HITS_AT,
     at_least: int = 2,
     graded: bool | None = None,
+    progress: bool | None = False,
 ) -> Tally:
     """Evaluates a ranker on examples, each with its own candidates.
 
     Candidates with the same tokens are one, as in training. `graded` adds nDCG@10; None: if any example has several
-    right candidates.
+    right candidates. `progress`: see `progress_bar`.
 
     Raises:
         InputError: there is no example, or one whose label is not among its candidates, or of fewer than `at_least`.
     """
     check_examples(examples, at_least=at_least)
     keys = token_keys(ranker, examples)
-    return tally_of(examples, example_scores(ranker, examples), keys=keys, hits_at=hits_at, graded=graded)
+    scored = progress_bar(
+        example_scores(ranker, examples), step="evaluating", unit="examples", total=len(examples), show=progress
+    )
+    return tally_of(examples, scored, keys=keys, hits_at=hits_at, graded=graded)
 
 
 def token_keys(ranker: TextRanker, examples: Sequence[Example]) -> Callable[[str], Hashable]:

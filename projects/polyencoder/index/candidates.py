@@ -61,7 +61,7 @@ def check_beginnings(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[
         InputError: as `candidates_from`; with `skip` only for a file that cannot be read.
     """
     for path in filter(os.path.isfile, expand(paths)):
-        for _ in islice(candidates_from([path], bad=BadExamples(skip=skip)), _CHECKED):
+        for _ in islice(candidates_from([path], bad=BadExamples(skip=skip, argument="skip_bad_candidates")), _CHECKED):
             pass
 
 

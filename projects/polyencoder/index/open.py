@@ -11,8 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from tqdm import tqdm
-
 from polyencoder.checks import check_place, without_password
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
@@ -29,6 +27,7 @@ from polyencoder.index.milvus import MILVUS, MilvusIndex
 from polyencoder.index.milvus.collection import IndexKind
 from polyencoder.index.postgres import SCHEMES, PostgresIndex, is_postgres
 from polyencoder.index.precomputed import with_vectors
+from polyencoder.progress import progress_bar
 from polyencoder.storage.temporary import TemporaryFolder
 from polyencoder.text.dialogue import checked_contexts
 
@@ -103,7 +102,7 @@ def make_index(
     contexts_from: str = "",
     share: Share | None = None,
     model_name: str = "",
-    progress: bool = False,
+    progress: bool | None = False,
     **changes: Any,
 ) -> Index:
     """Makes an index of candidates and opens it. See `Ranker.index`; `changes` are fields of the options.
@@ -163,7 +162,7 @@ def _on_server(
     options: IndexOptions,
     *,
     model_name: str,
-    progress: bool,
+    progress: bool | None,
 ) -> Index:
     records, dim = with_vectors(records, ranker)
     if (first := next(records, None)) is None:  # before a server is contacted
@@ -174,7 +173,7 @@ def _on_server(
         index = MilvusIndex.create(  # checks the kind
             where, ranker, kind=cast("IndexKind | None", options.milvus), model_name=model_name, dim=dim
         )
-    with tqdm(records, desc="adding", unit=" candidates", unit_scale=True, disable=not progress) as shown:
+    with progress_bar(records, step="adding", unit="candidates", show=progress) as shown:
         if index is None:
             return PostgresIndex.make(
                 where, shown, ranker, kind=options.postgres, words=options.words, model_name=model_name, dim=dim

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import regex
 
 from polyencoder.checks import unencodable
-from polyencoder.data.layouts import earlier_columns
+from polyencoder.data.layouts import earlier_columns, parse_list
 from polyencoder.data.readers import DataFile, OnBad, format_of, raise_it, records
 from polyencoder.data.ubuntu import CONTEXT, is_ubuntu, ubuntu_turns
 from polyencoder.errors import InputError
@@ -83,7 +83,7 @@ def _document(record: dict[str, Any], where: str) -> CorpusDocument | None:
     """A record's document; None for an Ubuntu row with a wrong or empty response."""
     if "turns" in record:
         return CorpusDocument(_units(record, "turns", where), where, "conversation")
-    if are_messages(record.get("messages")):
+    if are_messages(parse_list(record.get("messages"), where=where)):
         return CorpusDocument(_units(record, "messages", where), where, "conversation")
     if "context" in record and "response" in record:
         context = [one for name in (*earlier_columns(record), "context") for one in _units(record, name, where)]
@@ -124,7 +124,7 @@ def _dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
 
 def _units(record: dict[str, Any], name: str, where: str, *, lines: bool = False) -> list[str]:
     """The non-empty texts of a column, each on one line."""
-    value = record[name]
+    value = record[name] if name in ("response", "text") else parse_list(record[name], where=where)
     if are_messages(value):
         value = turns_of_messages(value, name=f"{where}: {name!r}")
     return _cleaned((value.split("\n") if lines else [value]) if isinstance(value, str) else value, name, where)

@@ -37,6 +37,7 @@ class ChatResponse(SearchResponse):
 @router.post("/v1/chat", response_model_exclude_none=True)
 async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     """Returns the best reply that does not repeat an earlier turn."""
-    hits, fields = await search_fields(service, turns_of(request.messages), request, kind="chat", name="messages")
+    turns = turns_of(request.messages, system=service.config.system)
+    hits, fields = await search_fields(service, turns, request, kind="chat", name="messages")
     reply = hits[0].text if hits else service.config.no_answer or _NO_ANSWER
     return ChatResponse(**fields, reply=reply, answered=bool(hits))

@@ -14,6 +14,7 @@ from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
 from polyencoder.settings.fields import Count, Needs, OneIndex, Parlai, Positive
+from polyencoder.text.dialogue import SystemMessages
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses reachable only from this machine."""
@@ -70,6 +71,8 @@ class ServerConfig(RankerSettings):
     was calibrated for (polyencoder calibrate)."""
     no_answer: Annotated[str | None, Needs("index"), Parlai()] = None
     """The chat's reply if no candidate is likely enough (default: "I have no good answer to that.")."""
+    system: SystemMessages = "leave-out"
+    """The system messages of chats: left out, or the persona before the conversation."""
     host: str = "127.0.0.1"
     """Address to listen on; one that other machines can reach needs a key."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000

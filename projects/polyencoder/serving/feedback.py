@@ -99,7 +99,7 @@ async def give_feedback(
     request: FeedbackRequest, service: Serving, feedback: Annotated[Feedback, Depends(_feedback)]
 ) -> dict[str, str]:
     """Appends a rating to the server's file."""
-    turns = service.engine.turns(turns_of(request.messages), name="messages")
+    turns = service.engine.turns(turns_of(request.messages, system=service.config.system), name="messages")
     response = service.engine.text(request.response, name="response")
     candidates = service.engine.texts(request.candidates, name="candidates") if request.candidates else []
     await anyio.to_thread.run_sync(partial(feedback.write, turns, response, candidates=candidates, good=request.good))

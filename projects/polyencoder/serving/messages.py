@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError, did_you_mean
-from polyencoder.text.dialogue import SPEAKERS, is_of_tools, turns_of_messages
+from polyencoder.text.dialogue import SPEAKERS, SystemMessages, is_of_tools, turns_of_messages
 
 
 def _no_truth(value: Any) -> Any:
@@ -90,7 +90,7 @@ class Message(BaseModel):
     """One message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"] = Field(
-        description="Messages of `system` and `developer` are lines of the persona, those of tools are not read."
+        description="Messages of tools are not read, those of `system` and `developer` only by `--system persona`."
     )
     content: str | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(
         description="A text, or the parts of one, `{type: text, text}`; a message that only calls tools needs none."
@@ -109,13 +109,13 @@ Messages = Annotated[list[Message], Field(max_length=MAX_MESSAGES, fail_fast=Tru
 """A dialogue, oldest message first."""
 
 
-def turns_of(messages: Sequence[Message], *, name: str = "messages") -> list[str]:
-    """The turns of a context: the persona, given by system messages, then the dialogue, oldest first.
+def turns_of(messages: Sequence[Message], *, name: str = "messages", system: SystemMessages) -> list[str]:
+    """The turns of a context, oldest first; what becomes of system messages, `turns_of_messages` says.
 
     Raises InputError, which names the field `name`, if the last message has no text, or all messages are persona.
     """
     said = [message for one in messages if not is_of_tools(message := one.model_dump())]
-    turns = turns_of_messages(said, name=name)
+    turns = turns_of_messages(said, name=name, system=system)
     if not any(message["role"] in SPEAKERS for message in said):
         raise InputError(f"{name} has no message of the user; give at least one", argument=name)
     if not turns[-1].strip():
@@ -135,12 +135,12 @@ class Asked(Body):
             raise ValueError("give either query or messages")
         return self
 
-    @property
-    def turns(self) -> list[str]:
-        """The turns of the context."""
+    def turns(self, *, system: SystemMessages) -> list[str]:
+        """The turns of the context; errors as in `turns_of`."""
         if isinstance(self.query, str):
             return [self.query]
-        return turns_of(self.messages or []) if self.query is None else turns_of(self.query, name="query")
+        name, messages = ("messages", self.messages) if self.query is None else ("query", self.query)
+        return turns_of(messages or [], name=name, system=system)
 
 
 class Usage(BaseModel):

@@ -73,7 +73,8 @@ async def rerank_v2(request: RerankRequest, service: Serving) -> RerankResponse:
 async def _rerank(request: RerankRequest, service: Serving, *, version: str, documents: bool) -> RerankResponse:
     service.engine.check_count(request.documents, name="documents")
     objects = [Document(text=one) if isinstance(one, str) else one for one in request.documents]
-    order, tokens = await rank(service.engine, request.turns, [one.text for one in objects], top_n=request.top_n)
+    turns = request.turns(system=service.config.system)
+    order, tokens = await rank(service.engine, turns, [one.text for one in objects], top_n=request.top_n)
     return RerankResponse(
         **answer_fields("rerank", model=service.name, tokens=tokens),
         results=[

@@ -66,7 +66,9 @@ class SearchResponse(Answer):
 @router.post("/v1/search", response_model_exclude_none=True)
 async def search(request: SearchRequest, service: Serving) -> SearchResponse:
     """Searches the index for the best candidates for a context, best first."""
-    _, own = await search_fields(service, request.turns, request, kind="search", name="query")
+    _, own = await search_fields(
+        service, request.turns(system=service.config.system), request, kind="search", name="query"
+    )
     return SearchResponse(**own)
 
 

@@ -63,7 +63,8 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     least = least_probability(calibration, request.min_probability, of=engine.ranker)
     options = await engine.tokenized(lambda: read_options(request.options))
     texts = engine.texts([one.text for one in options], name="options")
-    scores, tokens = await score(engine, engine.turns(request.turns), texts, name="options")
+    turns = engine.turns(request.turns(system=service.config.system))
+    scores, tokens = await score(engine, turns, texts, name="options")
     found = selection(options, scores, calibration, top_k=request.top_k, least=least)
     return SelectResponse(
         **answer_fields("select", model=service.name, tokens=tokens),

@@ -10,6 +10,7 @@ from polyencoder.config import Backend, WeightDtype
 from polyencoder.data.layouts import Columns
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Without
+from polyencoder.text.dialogue import SystemMessages
 
 
 @settings()
@@ -61,10 +62,12 @@ class PairColumns(Settings):
     """The column with the right response."""
     responses: str = "responses"
     """The column with several right responses, in place of one: a list, or one text joined by |."""
+    system: SystemMessages = "leave-out"
+    """The system messages of chats: left out, or the persona before the conversation."""
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.context, self.response, responses=self.responses)
+        return Columns(self.context, self.response, responses=self.responses, system=self.system)
 
 
 @settings()
@@ -79,4 +82,4 @@ class ColumnSettings(PairColumns):
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.context, self.response, self.candidates, self.responses, self.labels)
+        return Columns(self.context, self.response, self.candidates, self.responses, self.labels, self.system)

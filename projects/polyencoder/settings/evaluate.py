@@ -72,6 +72,8 @@ class EvaluateSettings(Settings):
     data: Annotated[Files | None, Parameter(alias="-d"), Without("qrels"), Without("beir")] = None
     """FILE or GLOB of examples to rank, comma-separated, or hf:NAME:SPLIT. In its place --qrels or --beir."""
     columns: Annotated[ColumnSettings, _OF_PAIRS] = field(default_factory=ColumnSettings)
+    skip_bad_examples: Annotated[bool, _OF_PAIRS] = False
+    """Skip and count records that cannot be used, instead of stopping at them."""
     num_negatives: Annotated[Count, _OF_PAIRS] = 19
     """Candidates to sample for an example that has none."""
     negatives: Annotated[Files | None, _OF_PAIRS] = None

@@ -16,6 +16,7 @@ from polyencoder.settings.base import Settings, flat_values, settings
 from polyencoder.settings.fields import Count, Files, Needs, Numbers, Parlai, Positive, Share, Without, leaves
 from polyencoder.settings.presets import OF_ANY, PRESETS, PresetName
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
+from polyencoder.text.dialogue import SystemMessages
 
 _POLY = Needs("architecture", Families(lambda own: own.can.has_vectors and not own.can.has_one_vector))
 _CROSS = Needs("architecture", Families(lambda own: own.has_backbone and not own.can.has_vectors))
@@ -45,6 +46,8 @@ class DataSettings(Settings):
     labels: str = "labels"
     """The column with a number for each candidate, 0 for a wrong one and more for a better one, in place of a
     response: a list, or numbers joined by |."""
+    system: SystemMessages = "leave-out"
+    """The system messages of chats: left out, or the persona before the conversation."""
     streaming: bool = False
     """Read the training data on demand instead of loading it into memory; needs --valid."""
     shuffle_buffer: Annotated[Count, Needs("streaming")] = 4096

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from polyencoder.checks import checked_list, checked_text, is_blank, shown
 from polyencoder.errors import InputError
 
+SystemMessages = Literal["leave-out", "persona"]
+"""What becomes of a chat's system messages. A prompt says how to answer, not what was said: it is no turn."""
 PERSONA = "your persona: "
 SYSTEM, SPEAKERS = ("system", "developer"), ("user", "assistant")
 TOOLS = ("tool", "function")
 CALLS = ("tool_calls", "function_call")
 
 
-def checked_context(name: str, value: Any) -> list[str]:
+def checked_context(name: str, value: Any, *, system: SystemMessages = "leave-out") -> list[str]:
     """The turns of a context: a text, turns or messages. InputError if all are empty."""
-    if all(map(is_blank, turns := turns_of(name, value))):
+    if all(map(is_blank, turns := turns_of(name, value, system=system))):
         raise InputError(f"{name} is empty: it has no text in any of its turns")
     return turns
 
 
-def turns_of(name: str, value: Any) -> list[str]:
+def turns_of(name: str, value: Any, *, system: SystemMessages = "leave-out") -> list[str]:
     """The turns of a context, which may be empty. InputError unless it is a text, turns or messages."""
     if isinstance(value, str):
         return [checked_text(name, value)]
     if are_messages(items := checked_list(name, value, of="turns or messages, or one text")):
-        return turns_of_messages(items, name=name)
+        return turns_of_messages(items, name=name, system=system)
     return [checked_text(f"{name}, turn {place}", turn) for place, turn in enumerate(items)]
 
 
@@ -41,14 +43,17 @@ def are_messages(value: Any) -> TypeGuard[Sequence[Any]]:
     return isinstance(value, Sequence) and not isinstance(value, str) and any(isinstance(one, Mapping) for one in value)
 
 
-def turns_of_messages(messages: Sequence[Any], *, name: str = "messages") -> list[str]:
-    """Converts chat messages to turns: the persona (system messages), then the dialogue, oldest first.
+def turns_of_messages(
+    messages: Sequence[Any], *, name: str = "messages", system: SystemMessages = "leave-out"
+) -> list[str]:
+    """Converts chat messages to turns, oldest first.
 
     What tools answered is no turn, and neither is an assistant's message that only calls them.
 
     Args:
         messages: each `{"role": ..., "content": ...}`; the content is a text, or OpenAI's list of parts with texts.
         name: what error messages call them.
+        system: `persona`: lines of system messages are a persona, before the dialogue; else they are left out.
 
     Raises:
         InputError: one of them is no such message.
@@ -66,7 +71,12 @@ def turns_of_messages(messages: Sequence[Any], *, name: str = "messages") -> lis
         if is_of_tools(message):
             continue
         (persona if role in SYSTEM else said).append(_content(message.get("content"), where=where))
-    return [*as_persona(persona), *said]
+    return [*as_persona(persona if system == "persona" else None), *said]
+
+
+def num_system_messages(value: Any) -> int:
+    """The number of system messages of a chat; 0 for another value."""
+    return sum(isinstance(one, Mapping) and one.get("role") in SYSTEM for one in value) if are_messages(value) else 0
 
 
 def is_of_tools(message: Mapping[str, Any]) -> bool:

@@ -206,7 +206,7 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
 
 def _columns(settings: TrainSettings) -> Columns:
     data = settings.data
-    return Columns(data.context, data.response, data.column_candidates, data.responses, data.labels)
+    return Columns(data.context, data.response, data.column_candidates, data.responses, data.labels, data.system)
 
 
 def _examples(pairs: Iterable[Example], settings: TrainSettings, bad: BadExamples) -> Iterator[Example]:

@@ -18,6 +18,12 @@ from polyencoder.errors import InputError
         ("q.tsv", 'id\ttext\n1\thi\n2\t"a"\n'),
         ("q.tsv", "\n\ntext\tid\nhi\t1\na\t2\n"),
         ("q.csv", "_id,text,other\n1,hi,x\n2,a,y\n"),
+        ("q.csv", "id,context\n1,hi\n2,['a']\n"),
+        (
+            "q.csv",
+            'id,messages\n1,"[{""role"": ""user"", ""content"": ""hi""}]"\n'
+            "2,\"[{'role': 'user', 'content': 'a'}]\"\n",
+        ),
     ],
 )
 def test_queries_of_any_format(tmp_path, name, content):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import pytest
@@ -72,6 +73,48 @@ def test_cells_of_tables(tmp_path):
     assert read(tmp_path, "context,responses", "hi,a|b", name="b.csv") == [graded("a", None, {"a": 1, "b": 1})]
     rows = ("anchor,positive,negative_1,negative_2", "hi,a,b,c", "hi,a,b,")
     assert [one.candidates for one in read(tmp_path, *rows, name="c.csv")] == [["a", "b", "c"], ["a", "b"]]
+
+
+CHAT = [{"role": "user", "content": "it's me"}, {"role": "assistant", "content": "a"}]
+
+
+@pytest.mark.parametrize("write", [json.dumps, str], ids=["json", "python"])
+@pytest.mark.parametrize(
+    ("record", "example"),
+    [
+        ({"context": ["it's", "hello"], "response": "[1]"}, Example(["it's", "hello"], "[1]")),
+        (
+            {"context": "hi", "response": "a", "candidates": ["a", "b|c"], "labels": ""},
+            Example(["hi"], "a", ["a", "b|c"]),
+        ),
+        ({"context": ["hi"], "response": "", "responses": ["a", "b"]}, graded("a", None, {"a": 1, "b": 1})),
+        ({"context": "hi", "candidates": ["a", "b"], "labels": [0, 2.5]}, graded("b", ["a", "b"], {"b": 2.5})),
+        ({"context": "hi", "response": "a", "candidates": []}, graded("a", None)),
+        ({"messages": CHAT}, Example(["it's me"], "a")),
+        ({"context": CHAT[:1], "response": "[]"}, Example(["it's me"], "[]")),
+    ],
+)
+def test_a_list_in_a_cell_is_a_list(tmp_path, write, record, example):
+    """As `DataFrame.to_csv` writes lists, and a column of `json.dumps`; a response is a text whatever it looks like."""
+    cells = {name: write(value) if isinstance(value, list) else value for name, value in record.items()}
+    with open(tmp_path / "a.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, list(cells))
+        writer.writeheader()
+        writer.writerow(cells)
+    assert list(read_pairs(tmp_path / "a.csv")) == [example]
+    assert read(tmp_path, cells) == [example]
+
+
+@pytest.mark.parametrize("text", ["[hi", "[hi] you", "[1]", "[note] it's", "[[1, 2]]", '["a", 1]'])
+def test_a_text_with_brackets_is_no_list(tmp_path, text):
+    assert read(tmp_path, {"context": text, "response": "a"}) == [Example([text], "a")]
+
+
+@pytest.mark.parametrize("cell", ["['hi' 'you']", "['hi'\n 'it''s']", """["it's" 'you']"""])
+def test_a_list_as_numpy_prints_it_is_an_error(tmp_path, cell):
+    """Python would read two neighbouring texts as one."""
+    with pytest.raises(InputError, match=r"(?s)a.jsonl, line 1: .*json\.dumps"):
+        read(tmp_path, {"context": cell, "response": "a"})
 
 
 @pytest.mark.parametrize("empty", [None, "", " "])

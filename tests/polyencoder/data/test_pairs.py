@@ -9,7 +9,7 @@ import pytest
 from polyencoder.data.epochs import Counts
 from polyencoder.data.example import Example
 from polyencoder.data.layouts import Columns
-from polyencoder.data.pairs import pair_counts, pairs_and_records, read_examples, read_pairs
+from polyencoder.data.pairs import pair_counts, pairs_and_records, pairs_of_rows, read_examples, read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
 
@@ -92,7 +92,11 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
         ({"messages": [USER, ANSWER], "response": "you"}, (["hi", "hello"], "you", None)),
         ({"context": [USER], "response": "a", "candidates": ["a", "b"]}, (["hi"], "a", ["a", "b"])),
         ({"context": "x", "response": "a", "messages": [USER]}, (["x"], "a", None)),
-        ({"messages": [PERSONA, USER, ANSWER]}, (["your persona: i ski", "hi"], "hello", None)),
+        ({"messages": [PERSONA, USER, ANSWER]}, (["hi"], "hello", None)),
+        (
+            {"messages": [USER, ANSWER, USER, ANSWER], "candidates": ["hello", "b"]},
+            (["hi", "hello", "hi"], "hello", ["hello", "b"]),
+        ),
         ({"messages": [USER, CALL, {"role": "tool", "content": "{}"}, ANSWER]}, (["hi"], "hello", None)),
     ],
 )
@@ -104,19 +108,53 @@ def test_messages_are_turns(write, record, pair):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"messages": [ANSWER, USER]}, "line 1: has no 'response', and the last of its messages"),
-        ({"messages": [ANSWER]}, "line 1: the context is empty"),
-        ({"messages": [USER, CALL]}, "line 1: the last of its messages, which would be the response, only calls tools"),
+        ({"messages": [ANSWER, USER]}, "line 1: has no 'response', and none of its messages is the assistant's after"),
+        ({"messages": [ANSWER]}, "line 1: has no 'response', and none of its messages"),
+        ({"messages": [USER, CALL]}, "line 1: has no 'response', and none of its messages"),
+        ({"messages": [USER, CALL], "candidates": ["a"]}, "line 1: the last of its messages, .* only calls tools"),
         ({"messages": [{"role": "bot"}], "response": "x"}, "line 1: the context, message 0 is"),
         (
             {"messages": [USER, {"role": "assistant", "content": None}]},
-            "line 1: the response, message 0, content is None",
+            "line 1: the messages, message 1, content is None",
         ),
     ],
 )
 def test_messages_that_cannot_be_used(write, record, message):
     with pytest.raises(InputError, match=message):
         list(read_pairs(write("a.jsonl", json.dumps(record))))
+
+
+CHATS = [
+    [PERSONA, USER, ANSWER, {"role": "user", "content": "rain ?"}, CALL, {"role": "assistant", "content": "yes"}],
+    [ANSWER, USER, ANSWER, {"role": "assistant", "content": "still there ?"}],
+]
+REPLIES = [(["hi"], "hello"), (["hi", "hello", "rain ?"], "yes"), (["hello", "hi"], "hello")]
+
+
+@pytest.mark.parametrize("column", ["messages", "context"])
+def test_each_message_of_the_assistant_after_one_of_the_user_is_an_example(write, column, caplog):
+    """As in fine-tuning of chat models; the log says how many of how many, and of the system messages."""
+    path = write("a.jsonl", "\n".join(json.dumps({column: chat, "id": 7}) for chat in CHATS))
+    with caplog.at_level("INFO"):
+        assert list(read_pairs(path)) == list(read_pairs(path)) == [Example(*pair) for pair in REPLIES]
+    replies, system = caplog.messages
+    assert str(path) in replies
+    assert "3 of the assistant's 5 messages in 2 chats" in replies
+    assert "1 system messages" in system
+    assert "--system persona" in system
+    assert list(pairs_of_rows([{column: chat} for chat in CHATS], name="rows")) == [Example(*one) for one in REPLIES]
+    caplog.clear()
+    persona = ["your persona: i ski"]
+    expected = [Example([*persona, *turns], label) for turns, label in REPLIES[:2]] + [Example(*REPLIES[2])]
+    assert list(read_pairs(path, columns=Columns(system="persona"))) == expected
+    assert not any("system" in message for message in caplog.messages)
+
+
+def test_a_chat_with_a_bad_message_gives_no_example(write):
+    bad = BadExamples(skip=True)
+    chat = [*CHATS[0], {"role": "bot", "content": "x"}]
+    assert list(read_pairs(write("a.jsonl", json.dumps({"messages": chat})), bad=bad)) == []
+    assert bad.count == 1
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_the_words_of_a_context_occur_once_and_characters_in_pairs():
 
 def test_the_mark_of_a_persona_is_no_word():
     """Or each chat with a system message would search for `your` and `persona`."""
-    assert query_words([*turns_of("it", [{"role": "system", "content": "Be kind."}]), "Is it?"]) == [
+    assert query_words([*turns_of("it", [{"role": "system", "content": "Be kind."}], system="persona"), "Is it?"]) == [
         "be",
         "kind",
         "is",

@@ -27,27 +27,28 @@ def test_a_text_that_cannot_be_encoded_is_named():
         Request.model_validate({"documents": ["a", "\ud800"]})
 
 
-def test_messages_become_turns_after_the_persona():
+def test_messages_become_turns_and_those_of_the_system_if_asked_a_persona():
     parts = [{"type": "text", "text": "hi"}, {"type": "text", "text": "there"}]
     messages = [
         Message(role="user", content=parts),
         Message(role="system", content="i ski ."),
         Message(role="assistant", content="hello ."),
     ]
-    assert turns_of(messages) == ["your persona: i ski .", "hi\nthere", "hello ."]
+    assert turns_of(messages, system="leave-out") == ["hi\nthere", "hello ."]
+    assert turns_of(messages, system="persona") == ["your persona: i ski .", "hi\nthere", "hello ."]
 
 
 def test_calls_of_tools_and_their_answers_are_no_turns():
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function"}]}
     answer = {"role": "tool", "tool_call_id": "1", "content": "{}"}
     said = {"role": "user", "content": "rain ?"}
-    assert Asked.model_validate({"messages": [said, call, answer]}).turns == ["rain ?"]
+    assert Asked.model_validate({"messages": [said, call, answer]}).turns(system="persona") == ["rain ?"]
     documents = [{"type": "document", "document": {"data": "{}"}}]  # as Cohere's clients send
     for one in (answer | {"content": documents}, call | {"content": "\n"}):
-        assert Asked.model_validate({"messages": [said, one]}).turns == ["rain ?"]
+        assert Asked.model_validate({"messages": [said, one]}).turns(system="persona") == ["rain ?"]
     for messages in ([call], [answer], [{"role": "system", "content": "i ski ."}, call]):
         with pytest.raises(InputError, match="messages has no message of the user"):
-            _ = Asked.model_validate({"messages": messages}).turns
+            _ = Asked.model_validate({"messages": messages}).turns(system="persona")
     with pytest.raises(ValidationError, match="content\n *Field required"):
         Asked.model_validate({"messages": [{"role": "user"}]})
 
@@ -62,19 +63,19 @@ def test_calls_of_tools_and_their_answers_are_no_turns():
 )
 def test_messages_that_ask_nothing(messages, message):
     with pytest.raises(InputError, match=message) as error:
-        turns_of([Message(role=role, content=content) for role, content in messages], name="asked")
+        turns_of([Message(role=role, content=content) for role, content in messages], name="asked", system="persona")
     assert error.value.argument == "asked"
 
 
 def test_a_context_is_a_query_or_messages():
     said = [{"role": "user", "content": "hello"}]
     for body in ({"query": "hello"}, {"query": said}, {"messages": said}):
-        assert Asked.model_validate(body).turns == ["hello"]
+        assert Asked.model_validate(body).turns(system="persona") == ["hello"]
     for body in ({}, {"query": "hello", "messages": said}):
         with pytest.raises(ValidationError, match="give either query or messages"):
             Asked.model_validate(body)
     with pytest.raises(InputError, match="query has no message of the user"):
-        _ = Asked.model_validate({"query": []}).turns
+        _ = Asked.model_validate({"query": []}).turns(system="persona")
 
 
 def test_answers_have_ids_of_their_own():

@@ -82,7 +82,7 @@ def test_relevance_is_the_probability_of_a_calibrated_model(serve, calibrated):
 
 
 @pytest.mark.parametrize("field", ["query", "messages"])
-def test_messages_are_turns_and_the_system_s_are_the_persona(serve, field):
+def test_messages_are_turns_and_the_system_s_if_asked_the_persona(serve, field):
     client = serve("poly", records=None)
     messages = [
         {"role": "user", "content": "hello"},
@@ -90,9 +90,12 @@ def test_messages_are_turns_and_the_system_s_are_the_persona(serve, field):
         {"role": "assistant", "content": [{"type": "text", "text": "how are you ?"}]},
         {"role": "user", "content": QUERY},
     ]
-    turns = ["your persona: i ski .", "your persona: i have a dog .", "hello", "how are you ?", QUERY]
+    persona, turns = ["your persona: i ski .", "your persona: i have a dog ."], ["hello", "how are you ?", QUERY]
     found = results(client.post("/v1/rerank", json={field: messages, "documents": DOCUMENTS}))
     assert_same(found, expected(client.service.engine.ranker, turns))
+    client = serve("poly", records=None, system="persona")
+    found = results(client.post("/v1/rerank", json={field: messages, "documents": DOCUMENTS}))
+    assert_same(found, expected(client.service.engine.ranker, [*persona, *turns]))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ CHAT = [
     {"role": "system", "content": "i ski .\nyour persona: i read ."},
     {"role": "assistant", "content": [{"type": "text", "text": "hello"}, {"type": "text", "text": "you"}]},
 ]
-TURNS = ["your persona: i ski .", "your persona: i read .", "hi", "hello\nyou"]
+TURNS = ["hi", "hello\nyou"]
 
 
 @pytest.mark.parametrize("value", ["hi", ["hi", "", "you"], ("hi", " "), CHAT])
@@ -20,6 +20,8 @@ def test_turns(value):
     expected = ["hi"] if value == "hi" else TURNS if value is CHAT else list(value)
     assert checked_context("context", value) == expected
     assert checked_contexts([value]) == [expected]
+    persona = ["your persona: i ski .", "your persona: i read ."] if value is CHAT else []
+    assert checked_context("context", value, system="persona") == [*persona, *expected]
 
 
 @pytest.mark.parametrize(

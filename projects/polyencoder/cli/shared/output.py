@@ -5,21 +5,18 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from polyencoder.errors import ConfigError
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
 ProgressBars = Annotated[
-    bool | None, Parameter(help="Show progress bars on standard error (default: if it is a terminal).")
+    bool | None, Parameter(help="Show progress on standard error: a bar, or lines where that is no terminal.")
 ]
-"""The setting `progress`, whose None is `shows_bars`."""
+"""The setting `progress`; None is that of `progress_bar`."""
 
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line end
 
@@ -49,15 +46,3 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
-
-
-def shows_bars(progress: bool | None) -> bool:
-    """Whether to show progress bars: only in a terminal, as a log file would keep each of their states."""
-    return sys.stderr.isatty() if progress is None else progress
-
-
-def bar(items: Iterable[Any] | None = None, *, step: str, unit: str, shown: bool, total: int | None = None) -> tqdm:
-    """A progress bar over `items`, or one that its `update` advances."""
-    from tqdm import tqdm  # here: a server has none
-
-    return tqdm(items, desc=step, unit=unit, unit_scale=True, total=total, disable=not shown, dynamic_ncols=True)

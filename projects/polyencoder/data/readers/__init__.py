@@ -5,7 +5,7 @@ Every reader takes a path or an open `DataFile`, and `bad`: what to do with a re
 
 from __future__ import annotations
 
-from polyencoder.data.readers.bad import BadExamples, OnBad, raise_it
+from polyencoder.data.readers.bad import BadExamples, OnBad, log_once, log_system_messages, raise_it
 from polyencoder.data.readers.json_array import json_array
 from polyencoder.data.readers.lines import lines
 from polyencoder.data.readers.records import FORMATS, HEAD, format_of, is_record, records
@@ -24,6 +24,8 @@ __all__ = [
     "is_record",
     "json_array",
     "lines",
+    "log_once",
+    "log_system_messages",
     "open_bytes",
     "raise_it",
     "records",

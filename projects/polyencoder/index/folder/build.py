@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from tqdm import tqdm
 
 from polyencoder.checks import check_choice
 from polyencoder.encoding.protocol import TextRanker
@@ -52,6 +51,7 @@ from polyencoder.index.meta import Fingerprints, IndexMeta, separable
 from polyencoder.index.precomputed import with_vectors
 from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.vector_files import VectorDtype
+from polyencoder.progress import progress_bar
 from polyencoder.storage.files import atomic_write, fsync, why_no_folder
 
 _POLL_SECONDS = 0.2
@@ -67,7 +67,7 @@ def build_index(
     *,
     share: Share | None = None,
     model_name: str = "",
-    progress: bool = False,
+    progress: bool | None = False,
     **changes: Any,
 ) -> None:
     """Encodes candidates into an index folder, or finishes one begun with the same candidates and model.
@@ -85,7 +85,7 @@ def build_index(
         share: under torchrun `Share.from_environment()`: every process calls this with the same arguments, encodes its
             share of the shards, and returns when the index is finished. None: this process encodes all.
         model_name: where the model was loaded from, for messages about the index.
-        progress: show bars with rate and time left on stderr.
+        progress: show it on standard error, see `progress_bar`.
         changes: fields of the options.
 
     Raises:
@@ -144,7 +144,9 @@ def build_index(
             if precomputed is not None and shards:
                 raise InputError(f"{folder}: damaged, a file of vectors is missing; remove the folder")
             done = plan.rows - sum(min(shard_size, plan.rows - shard) for shard in shards)
-            with _bar("encoding", plan.rows, done=done, unit=" texts", show=progress and first) as bar:
+            with progress_bar(
+                step="encoding", total=plan.rows, done=done, unit="texts", show=progress if first else False
+            ) as bar:
                 if isinstance(ranker, Fingerprints) or not shards:
                     pass
                 elif workers == 1 or len(shards) < 2:
@@ -178,7 +180,7 @@ def _entered(
     options: IndexOptions,
     *,
     ranker: TextRanker | Fingerprints,
-    progress: bool,
+    progress: bool | None,
 ) -> IndexMeta:
     """The first pass, or a check that an earlier one had the same candidates."""
     digest = hashlib.blake2b(digest_size=16)
@@ -188,7 +190,7 @@ def _entered(
             choose(*parse_faiss(options.faiss), rows=rows, dim=plan.dim, dtype=torch.float32)
 
     def read() -> Iterator[Candidate]:
-        with _bar("reading", None, unit=" candidates", show=progress) as bar:
+        with progress_bar(step="reading", unit="candidates", show=progress) as bar:
             for candidate in candidates:
                 digest.update(_digested(candidate))
                 bar.update()
@@ -322,10 +324,6 @@ def _remove_all(folder: Path, *, kept: Iterable[str] = ()) -> None:
     for path in check_only_ours(folder):
         if path.name not in {LOCK, *kept}:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _bar(what: str, total: int | None, *, unit: str, show: bool, done: int = 0) -> tqdm:
-    return tqdm(desc=what, total=total, initial=done, unit=unit, unit_scale=True, disable=not show, dynamic_ncols=True)
 
 
 @contextmanager

@@ -8,8 +8,6 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
-
 from polyencoder.errors import CheckpointError
 from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.change import checksum
@@ -17,9 +15,10 @@ from polyencoder.index.folder.database import Database
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.folder.state import State
 from polyencoder.index.model import IndexModel
+from polyencoder.progress import progress_bar
 
 
-def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
+def verify(folder: str | os.PathLike[str], *, progress: bool | None = False) -> None:
     """Reads all files of an index folder, and compares them with the checksums in its database.
 
     Searches and changes may run meanwhile. Nothing is repaired: build a damaged index again.
@@ -45,7 +44,7 @@ def verify(folder: str | os.PathLike[str], *, progress: bool = False) -> None:
     with closing(Database(path)) as database:
         files = database.read(whole)
         total = sum(file.bytes for file in files)
-        with tqdm(desc="checking", total=total, unit="B", unit_scale=True, disable=not progress) as bar:
+        with progress_bar(step="checking", total=total, unit="B", show=progress) as bar:
             for file in files:
                 if not _is_whole(path, file, progress=bar.update):  # perhaps just removed by a change
                     database.read(partial(check, file))

@@ -263,5 +263,5 @@ def test_progress_goes_to_stderr(make_index, capsys):
     make_index(progress=True)
     out, err = capsys.readouterr()
     assert not out
-    assert "reading: 24.0 candidates" in err
+    assert "reading: 24 candidates" in err
     assert "encoding: 100%" in err

@@ -1,0 +1,91 @@
+"""Progress on standard error: a bar in a terminal, lines elsewhere, as a log file would keep each state of a bar."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import Self
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+EVERY = 10.0  # seconds between two lines
+
+
+def progress_bar(
+    items: Iterable[Any] | None = None,
+    *,
+    step: str,
+    unit: str,
+    show: bool | None,
+    total: int | None = None,
+    done: int = 0,
+) -> tqdm[Any] | ProgressLines:
+    """A bar or lines over `items`, or one that its `update` advances.
+
+    Args:
+        step: what is done, such as `encoding`.
+        unit: of items, such as `texts`.
+        show: False for neither; None for lines only if it takes longer than `EVERY` seconds.
+        total: the number of items, if it is known.
+        done: how many of them were done before.
+    """
+    if show is not False and not sys.stderr.isatty():
+        return ProgressLines(items, step=step, unit=unit, total=total, done=done, always=show is True)
+    from tqdm import tqdm  # here: a server has none
+
+    unit = unit if unit == "B" else f" {unit}"
+    options = {"desc": step, "unit": unit, "unit_scale": True, "total": total, "initial": done, "dynamic_ncols": True}
+    return tqdm(items, disable=show is False, **options)
+
+
+class ProgressLines:
+    """Writes a line every `EVERY` seconds, and behind those, or `always`, one at the end."""
+
+    def __init__(
+        self, items: Iterable[Any] | None, *, step: str, unit: str, total: int | None, done: int, always: bool
+    ) -> None:
+        self._items, self._step, self._unit = items, step, unit
+        self._total, self._first, self.n = total, done, done
+        self._started = self._last = time.monotonic()
+        self._ends_with_line, self._written = always, -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        with self:
+            for item in self._items or ():
+                yield item
+                self.update(1)
+
+    def update(self, count: int = 1) -> None:
+        """Adds items that are done."""
+        self.n += count
+        if time.monotonic() - self._last >= EVERY:
+            self._ends_with_line = True
+            self._write()
+
+    def close(self) -> None:
+        """Writes the last line."""
+        if self._ends_with_line and self.n != self._written:
+            self._write()
+
+    def _write(self) -> None:
+        self._last, self._written = time.monotonic(), self.n
+        rate = (self.n - self._first) / max(self._last - self._started, 1e-9)
+        parts = [f"{self.n:,} {self._unit}"]
+        if self._total:
+            parts = [f"{self.n / self._total:4.0%}", f"{self.n:,} of {self._total:,} {self._unit}"]
+        parts.append(f"{rate:,.0f}/s" if rate >= 1 else f"{rate:.1g}/s")
+        if self._total and rate and self.n < self._total:
+            left = (self._total - self.n) / rate
+            parts.append(f"{left // 60:.0f}:{left % 60:02.0f} left")
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {self._step}: {', '.join(parts)}\n")
+        sys.stderr.flush()
