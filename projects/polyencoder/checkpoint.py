@@ -25,10 +25,12 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError, Polyenc
 from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import build_model
+from polyencoder.modeling.encoder_files import ADAPTERS
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import atomic_write, reporting_write_errors
+from polyencoder.storage.foreign import what_it_is
 from polyencoder.storage.names import CONFIG, DIGESTS, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import finish_publication, is_published, publishing
 from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
@@ -83,9 +85,18 @@ def holds_ranker(name: str | os.PathLike[str]) -> bool:
 
 
 def holds_encoder(name: str | os.PathLike[str]) -> bool:
-    """Whether a folder or hub id holds a Hugging Face encoder, by its `config.json`."""
+    """Whether a folder or hub id holds an encoder, of transformers, sentence-transformers or adapters of one."""
     config = _config_of(name)
-    return "model_type" in config and "architecture" not in config
+    if "architecture" in config or Path(name).is_file():
+        return False
+    if "model_type" in config:
+        return True
+    files = ["modules.json", ADAPTERS]
+    try:
+        folder = Path(name) if exists(name) else downloaded(name, files)
+    except (OSError, ValueError, CheckpointError):
+        return False
+    return any((folder / file).is_file() for file in files)
 
 
 def _config_of(name: str | os.PathLike[str]) -> dict[str, Any]:
@@ -131,9 +142,12 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
 def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
     """The configuration of a model folder, its tokenizer's path, and the verified digests."""
     finish_publication(source)
-    for name in (CONFIG, TOKENIZER, WEIGHTS):
-        if not (source / name).is_file():
-            raise CheckpointError(f"{source}: no {name} in it; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}")
+    if missing := [name for name in (CONFIG, WEIGHTS, TOKENIZER) if not (source / name).is_file()]:
+        is_other = len(missing) > 1 or (source / "onnx.json").is_file()
+        what = f"; it looks like {kind}" if is_other and (kind := what_it_is(source)) else ""
+        raise CheckpointError(
+            f"{source}: no {missing[0]} in it{what}; a model folder has {CONFIG}, {WEIGHTS} and {TOKENIZER}"
+        )
     digests = read_digests(source / WEIGHTS)
     config = read_config((source / CONFIG).read_bytes(), origin=str(source / CONFIG))
     for name in (CONFIG, TOKENIZER):
@@ -175,7 +189,7 @@ def read_digests(path: Path) -> dict[str, str]:
         raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from None
     try:
         digests = {} if written is None else json.loads(written)
-    except ValueError:
+    except (ValueError, RecursionError):
         digests = None
     if not isinstance(digests, dict):
         raise CheckpointError(f"{path}: its metadata `{DIGESTS}` is damaged; save or export the model again")
@@ -232,10 +246,18 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
     except Exception as error:  # a damaged or foreign file makes the reader of pickles raise anything
         found = re.search(r"(?:GLOBAL|class) ([\w.]+\.\w+)", str(error))
         reason = f"it holds a {found[1]}: save its tensors alone, if you trust it" if found else why_not_loaded(error)
+        _check_kind(name)
         raise CheckpointError(f"{name}: damaged, or not a file of weights that can be read safely ({reason})") from None
     if not isinstance(states, dict) or not isinstance(states.get("model"), dict):
+        _check_kind(name)
         raise CheckpointError(f"{name}: not a model file of biencoder, polyencoder or crossencoder (no `model` in it)")
     return states
+
+
+def _check_kind(name: str) -> None:
+    """Raises CheckpointError, naming it, for a file of another known kind."""
+    if what := what_it_is(name):
+        raise CheckpointError(f"{name}: looks like {what}; give a model's folder, or a model file of ParlAI")
 
 
 def write_states(path: str | os.PathLike[str], states: Mapping[str, Any]) -> None:

@@ -37,6 +37,7 @@ Attention = Literal["basic", "sqrt", "multihead"]
 Activation = Literal["gelu", "relu"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu", "sigmoid"]
 Truncation = Literal["turns", "tokens", "recent_first"]
+TruncationSide = Literal["left", "right"]
 PairStart = bool | Literal["end", "same_segment"]
 """What a candidate begins with behind a context: nothing (false and "same_segment"), its start token (true), or another
 end token ("end"). With "end" and "same_segment" it is in the segment of the context."""
@@ -46,7 +47,7 @@ PROMPTS = ("context_prompt", "candidate_prompt")
 """The fields of a `TextConfig` that are prompts."""
 
 OF_CONTEXTS = {
-    *("text_truncate", "history_size", "separator", "context_prompt"),
+    *("text_truncate", "truncation_side", "history_size", "separator", "context_prompt"),
     *("number_turns", "person_tokens", "person_tokens_after_newline"),
 }
 """The fields of a `TextConfig` that change no candidate."""
@@ -78,6 +79,9 @@ class TextConfig:
     separator: str = "[SEP]"
     """The token, or a text of several tokens, between two turns; empty for nothing."""
     truncation: Truncation = "turns"
+    truncation_side: TruncationSide = "left"
+    """Which side of the last turn is lost if it alone is too long, with the truncation `turns`: its beginning, as in
+    the paper, or its end, as in sentence-transformers."""
     surround: bool = True
     """Whether contexts and candidates have start and end tokens; those of ParlAI's transformer/ranker and of static
     encoders do not."""

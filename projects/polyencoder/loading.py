@@ -46,7 +46,8 @@ def load_parts(
         own = own_architecture(name)
         if own == "bi":
             _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
-        return Path(name), from_encoder(name, own, text={}, separator=None, config={"share_encoders": own == "bi"})
+        shares = {"share_encoders": own == "bi"}
+        return Path(name), from_encoder(name, own, text={}, separator=None, config=shares, trained=False)
     path = Path(name) if exists(name) else downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
     if path.is_file():
         return path, (import_parlai if is_parlai_model(path) else load_model_file)(path)

@@ -12,6 +12,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import save_ranker
 from polyencoder.loading import cast_encoders, load_parts
 from polyencoder.ranker import Ranker
+from tests.encoders import ENCODERS
 
 
 @pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "late", "convert"])
@@ -85,3 +86,20 @@ def test_a_dtype_that_cannot_be_leaves_the_weights(make_ranker, architecture, dt
     with pytest.raises(ConfigError, match=problem):
         cast_encoders(ranker, dtype, backend=backend)
     assert {parameter.dtype for parameter in ranker.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", [*ENCODERS, "reranker", "bi", "poly", "cross", "late", "convert"])
+def test_two_loads_are_equal(kind, backbone_folder, make_reranker, make_ranker, tmp_path):
+    """Bit by bit: what the files lack is never drawn."""
+    if kind in ENCODERS:
+        folder = backbone_folder(kind)
+    elif kind == "reranker":
+        folder = make_reranker("bert")
+    else:
+        folder = tmp_path / "model"
+        save_ranker(make_ranker(kind), folder)
+    first, second = (Ranker.load(folder, device="cpu") for _ in range(2))
+    assert model_fingerprint(first.model, first.text) == model_fingerprint(second.model, second.text)
+    weights, again = first.model.state_dict(), second.model.state_dict()
+    assert weights.keys() == again.keys()
+    assert all(torch.equal(weights[name], again[name]) for name in weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.digests import fingerprint, weight_parts
 from polyencoder.text import TextEncoder, TokenBatch, token_batches
+
+_log = logging.getLogger(__name__)
 
 PART = 1 << 12  # texts tokenized at a time: a tokenizer's output for a text is a hundred times the size of its ids
 BATCH_TOKENS = 1 << 14  # maximum tokens per batch, with padding: one long text does not widen a thousand short ones
@@ -45,9 +48,19 @@ def encode_candidates(
 
 
 def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: bool) -> list[array[int]]:
-    """The tokens of many candidates, in little memory."""
+    """The tokens of many candidates, in little memory; a warning says once how many are cut."""
     parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
-    return [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
+    rows = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
+    if not text.warned_of_cut:
+        longest = text.config.label_truncate
+        full = [candidate for candidate, row in zip(candidates, rows, strict=True) if len(row) >= longest]
+        if cut := text.num_cut(full):
+            text.warned_of_cut = True
+            _log.warning(
+                f"{cut:,} of {len(rows):,} candidates have more than {longest} tokens (label_truncate): what is behind "
+                "is not read"
+            )
+    return rows
 
 
 def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[list[str], dict[str, int]]:

@@ -55,8 +55,9 @@ def hub_id_problem(name: str | os.PathLike[str]) -> str | None:
 
 
 def was_downloaded(name: str | os.PathLike[str]) -> bool:
-    """Whether a hub model is in the download cache, by its `config.json`."""
-    return isinstance(try_to_load_from_cache(os.fspath(name), "config.json"), str)
+    """Whether a hub model is in the download cache, by a file that each kind of encoder has."""
+    files = ("config.json", "modules.json", "adapter_config.json")
+    return any(isinstance(try_to_load_from_cache(os.fspath(name), file), str) for file in files)
 
 
 def hub_unreachable_reason() -> str | None:

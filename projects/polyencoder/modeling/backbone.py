@@ -241,7 +241,10 @@ class Backbone(nn.Module):
         words: Any = self.model.get_input_embeddings()
         if vocabulary_size <= words.num_embeddings:
             return False
-        self.model.resize_token_embeddings(vocabulary_size)
+        size, mean = words.num_embeddings, words.weight.detach().mean(0)
+        self.model.resize_token_embeddings(vocabulary_size, mean_resizing=False)
+        with torch.no_grad():  # transformers draws around the mean: two loads would differ
+            self.model.get_input_embeddings().weight[size:] = mean
         return True
 
     def embeddings(self) -> nn.Module:

@@ -9,14 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from polyencoder.config import Architecture, ConvertConfig, RankerConfig, TextConfig, TurnSeparator
-from polyencoder.errors import ConfigError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.convert.config import convert_ranker, convert_text
 from polyencoder.modeling.encoder_config import backbone_config, max_length
+from polyencoder.modeling.encoder_files import longest_input
 from polyencoder.modeling.families import family
 from polyencoder.modeling.pretrained_heads import start_from_heads
-from polyencoder.modeling.reranker_head import own_pair_start, own_pair_truncate
-from polyencoder.modeling.sentence_encoder import own_fields, own_prompts, start_from_dense
+from polyencoder.modeling.reranker_head import own_pair_start
+from polyencoder.modeling.sentence_encoder import left_out, own_fields, own_lengths, own_prompts, start_from_dense
 from polyencoder.modeling.transfer import check_layout, inherited_fields, no_base, transfer_weights
 from polyencoder.text import TextEncoder, own_separator, read_subwords, separate_turns, turn_separator
 
@@ -66,7 +67,7 @@ def lay_out(
     """
     reranker = encoder if config.get("dense") and not family(architecture).can.has_vectors else None
     if reranker is not None:
-        config.setdefault("pair_truncate", own_pair_truncate(reranker, backbone))
+        config.setdefault("pair_truncate", longest_input(reranker, backbone))
     longest = config.get("pair_truncate")
     if longest is None:
         text.lay_out(_fitted(text.config, backbone, architecture, given=given))
@@ -114,16 +115,35 @@ def from_encoder(
     text: dict[str, Any],
     separator: TurnSeparator | None,
     config: dict[str, Any],
+    trained: bool = True,
 ) -> Parts:
-    """Builds a ranker around a pre-trained encoder; see `Ranker.from_backbone`."""
+    """Builds a ranker around a pre-trained encoder; see `Ranker.from_backbone`.
+
+    One that is not `trained` further ranks as it is: all that it needs must be in its files, and as a bi-encoder it
+    reads as much of a text as it can.
+    """
     from polyencoder.modeling.loading import load_pretrained, load_tokenizer
 
     _check_vectors(architecture, config)
     backbone = load_pretrained(name)
+    if not trained and architecture == "bi":
+        text = own_lengths(name, backbone_config(backbone.model)) | text
+        if layers := left_out(name):
+            raise ConfigError(
+                f"{name}: rankers do not have its {layers}, behind its transformer: train one from it, with "
+                f"`polyencoder train --backbone {name}`",
+                argument="backbone",
+            )
     if config.pop("residual", None):
         raise no_base(f"{name} is an encoder")
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
+    if not trained and (more := tokenizer.get_vocab_size() - backbone.model.get_input_embeddings().num_embeddings) > 0:
+        last = max(tokenizer.get_vocab().items(), key=lambda item: item[1])[0]
+        raise CheckpointError(
+            f"{name}: its tokenizer has {more} tokens more than its embeddings, such as {last!r}: save it after "
+            " `resize_token_embeddings` and training, or take the tokens out"
+        )
     backbone.resize(tokenizer.get_vocab_size())
     words = TextEncoder(tokenizer, TextConfig(**(special | own_prompts(name, given=text) | text)))
     config = own_fields(name, architecture, given=config) | config

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from polyencoder.config import DenseConfig
-from polyencoder.errors import ConfigError, first_line
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
@@ -32,20 +27,3 @@ def build_dense(dim: int, layers: Sequence[DenseConfig]) -> nn.Sequential | None
         modules += [] if layer.norm_eps is None else [nn.LayerNorm(layer.size, eps=layer.norm_eps)]
         dim = layer.size
     return nn.Sequential(*modules) if modules else None
-
-
-def set_dense_weights(dense: nn.Sequential, files: Sequence[str | os.PathLike[str]]) -> None:
-    """Reads the weights of each linear layer from a file that sentence-transformers wrote.
-
-    Raises:
-        ConfigError: a file cannot be read, or its weights are not the layer's.
-    """
-    linears: list[Any] = [module for module in dense if isinstance(module, nn.Linear)]
-    for linear, file in zip(linears, files, strict=True):
-        try:
-            weights: dict[str, Tensor] = load_file(os.fspath(file))
-            linear.load_state_dict({name.removeprefix("linear."): value for name, value in weights.items()})
-        except Exception as error:  # safetensors and torch raise many types
-            raise ConfigError(f"{os.fspath(file)}: no weights of this Dense module ({first_line(error)})") from None
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in linear.parameters()):
-            raise ConfigError(f"{os.fspath(file)}: weights are infinite or not a number")

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from polyencoder.errors import ConfigError, first_line
+from polyencoder.errors import ConfigError, PolyencoderError, first_line
+from polyencoder.hub.resolve import exists, hub_id_problem, hub_unreachable_reason, was_downloaded
+from polyencoder.modeling.encoder_config import max_length
+from polyencoder.storage.foreign import what_it_is
+from polyencoder.storage.publish import finish_publication
 
 
 def file_of(name: str | os.PathLike[str], file: str) -> str | None:
@@ -31,8 +38,59 @@ def json_of(name: str | os.PathLike[str], file: str, kind: type) -> Any:
     try:
         with open(path, encoding="utf-8") as opened:
             value = json.load(opened)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{name}: {file} cannot be read ({first_line(error)})") from None
     if not isinstance(value, kind):
         raise ConfigError(f"{name}: {file} holds a {type(value).__name__}, not a {kind.__name__}")
     return value
+
+
+ADAPTERS = "adapter_config.json"
+"""What PEFT writes beside the weights of adapters: of which encoder they are, and how they change it."""
+
+LONGEST = 512
+"""Tokens of an input where neither the tokenizer nor the encoder has a maximum."""
+
+
+def longest_input(name: str | os.PathLike[str], backbone: Mapping[str, Any], *, folder: str = "") -> int:
+    """The most tokens that an encoder reads, or a reranker of a pair: its tokenizer's maximum, or its encoder's.
+
+    `folder` is that of the tokenizer, inside the encoder's.
+    """
+    tokenizer = json_of(name, f"{folder}/tokenizer_config.json".lstrip("/"), dict) or {}
+    limits = (max_length({**backbone}), tokenizer.get("model_max_length"))
+    return int(min((limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=LONGEST))
+
+
+@contextmanager
+def explaining_load(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
+    """Raises transformers' errors as a one-line ConfigError; yields the arguments for offline use."""
+    offline = None
+    if exists(name):
+        finish_publication(name)
+    else:
+        if reason := hub_id_problem(name):
+            raise ConfigError(
+                f"backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder", argument="backbone"
+            )
+        offline = hub_unreachable_reason()
+    problem = f"backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
+    if offline and not was_downloaded(name):
+        raise ConfigError(f"{problem} (not downloaded before, and {offline})", argument="backbone")
+    from transformers.utils import logging as hf_logging
+
+    bars = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()  # "Loading weights", over in a moment
+    try:
+        yield {"local_files_only": offline is not None}
+    except PolyencoderError:
+        raise
+    except Exception as error:  # transformers passes on the errors of its file readers, even plain Exception
+        what = None
+        if not any((Path(name) / file).is_file() for file in ("config.json", "modules.json", ADAPTERS)):
+            what = what_it_is(name)
+        reason = f"it looks like {what}" if what else first_line(error)
+        raise ConfigError(f"{problem} ({reason})", argument="backbone") from error
+    finally:
+        if bars:
+            hf_logging.enable_progress_bar()

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.utils import logging as hf_logging
 
-from polyencoder.errors import ConfigError, first_line, one_line
-from polyencoder.hub.resolve import exists, hub_id_problem, hub_unreachable_reason, was_downloaded
+from polyencoder.errors import CheckpointError, ConfigError, one_line
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.encoder_config import dropout_keys
+from polyencoder.modeling.encoder_files import ADAPTERS, explaining_load, json_of
 from polyencoder.modeling.finite import check_finite
-from polyencoder.modeling.static import load_static, static_tokenizer
-from polyencoder.packages import errors_alone
-from polyencoder.storage.publish import finish_publication
+from polyencoder.modeling.sentence_encoder import SentenceEncoder, sentence_encoder
+from polyencoder.modeling.static import static_model, static_tokenizer
+from polyencoder.packages import errors_alone, require
 from polyencoder.text.vocabulary import special_tokens
 
-_log = logging.getLogger(__name__)
 _MOST_LAYERS = 1_000
+_WRAPPERS = r"^(_orig_mod\.|module\.|0\.auto_model\.|0\.model\.|auto_model\.)+"
+"""Prefixes of weights' names by torch.compile, DistributedDataParallel and sentence-transformers."""
 
 
 def build_backbone(config: dict[str, Any]) -> Backbone:
@@ -56,20 +54,13 @@ def load_pretrained(
     """Loads a pre-trained encoder by hub id or folder, in float32, with its own dropout unless given.
 
     Code that comes with a model is never run. Raises ConfigError if the model does not exist or is not a plain encoder,
-    CheckpointError if its weights are not finite.
+    CheckpointError if weights are missing or not finite.
     """
-    with _explaining(name) as where:
-        static = load_static(name)
-        # without trust_remote_code=False, transformers asks on the terminal and runs the code after a "y"
-        config = static.config if static else AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
-        for key, rate in dropout_keys(dropout, attention_dropout).items():
-            if hasattr(config, key):
-                setattr(config, key, rate)
-        model, found = (static, {}) if static else _loaded(name, config=config, **where)
-    # the pooler is never used, and what the files have beyond an encoder are heads
-    if missing := sorted(key for key in found.get("missing_keys", ()) if "pooler" not in key):
-        what = f"{len(missing)} of its weights are not in its files and random, such as {missing[0]}"
-        _log.warning("backbone %s: %s", name, what)
+    with explaining_load(name) as where:
+        encoder = sentence_encoder(name)
+        if encoder is not None and encoder.static is not None:
+            return Backbone(static_model(encoder.static))
+        model = _load(name, dropout_keys(dropout, attention_dropout), **_at(encoder), **where)
     is_decoder = getattr(model.config, "is_encoder_decoder", False) or getattr(model.config, "is_decoder", False)
     # not all decoders' configurations say so
     if is_decoder or any(getattr(module, "is_causal", False) for module in model.modules()):
@@ -81,49 +72,95 @@ def load_pretrained(
     return Backbone(model)
 
 
-def _loaded(name: str | os.PathLike[str], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Loads an encoder's model, with the names of its `missing_keys`, which transformers does not report itself."""
-    with errors_alone("transformers"):
-        found: tuple[Any, dict[str, Any]] = AutoModel.from_pretrained(
-            name, dtype=torch.float32, trust_remote_code=False, output_loading_info=True, **options
+def _load(name: str | os.PathLike[str], rates: dict[str, float], **where: Any) -> Any:
+    """Loads an encoder's model; CheckpointError, naming the first one, if its files lack weights."""
+    file = f"{where.get('subfolder', '')}/{ADAPTERS}".lstrip("/")
+    if (adapters := json_of(name, file, dict)) is not None:
+        return _load_adapted(name, adapters, rates, **where)
+    # without trust_remote_code=False, transformers asks on the terminal and runs the code after a "y"
+    config = AutoConfig.from_pretrained(name, trust_remote_code=False, **where)
+    for key, rate in rates.items():
+        if hasattr(config, key):
+            setattr(config, key, rate)
+    model, missing = None, ["all"]
+    for mapping in (None, {_WRAPPERS: ""}):
+        if missing:
+            with errors_alone("transformers"):  # it does not report `missing_keys` itself
+                model, report = AutoModel.from_pretrained(
+                    name,
+                    config=config,
+                    dtype=torch.float32,
+                    trust_remote_code=False,
+                    output_loading_info=True,
+                    key_mapping=mapping,
+                    **where,
+                )
+            # the pooler is never used, and what the files have beyond an encoder are heads
+            missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise CheckpointError(
+            f"backbone {name}: {len(missing)} weights of its {config.model_type} are not in its files, such as "
+            f"{missing[0]}; save the whole encoder with `save_pretrained`"
         )
-    return found
+    return model
+
+
+def _load_adapted(name: str | os.PathLike[str], adapters: dict[str, Any], rates: dict[str, float], **where: Any) -> Any:
+    """Loads the encoder that PEFT's adapters are of, and adds them to its weights."""
+    base = adapters.get("base_model_name_or_path")
+    peft = require("peft", extra="lora")
+    if not isinstance(base, str) or adapters.get("peft_type") != "LORA":
+        raise ConfigError(
+            f"backbone {name}: holds adapters of the kind {adapters.get('peft_type')!r:.60}, of {base!r:.200}; LORA "
+            "alone can be read",
+            argument="backbone",
+        )
+    try:
+        with explaining_load(base) as at:
+            model = _load(base, rates, **at)
+    except ConfigError as error:
+        raise ConfigError(
+            f"backbone {name}: holds LoRA adapters of the encoder {base}, which must be there too: {error}",
+            argument="backbone",
+        ) from None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*missing adapter keys")
+        return peft.PeftModel.from_pretrained(model, os.fspath(name), **where).merge_and_unload()
+
+
+def _at(encoder: SentenceEncoder | None) -> dict[str, str]:
+    return {"subfolder": encoder.subfolder} if encoder and encoder.subfolder else {}
 
 
 def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, Any]]:
     """Loads an encoder's fast tokenizer, and its special tokens as fields of a `TextConfig`."""
-    with _explaining(name) as where:
-        if (static := static_tokenizer(name)) is not None:
-            return static
-        tokenizer = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **where)
-    if not getattr(tokenizer, "is_fast", False):
+    with explaining_load(name) as where:
+        encoder = sentence_encoder(name)
+        if encoder is not None and encoder.static is not None:
+            return static_tokenizer(encoder.static)
+        loaded = AutoTokenizer.from_pretrained(name, use_fast=True, trust_remote_code=False, **_at(encoder), **where)
+    if not getattr(loaded, "is_fast", False):
         raise ConfigError(f"backbone {name}: its tokenizer has no fast (tokenizer.json) version", argument="backbone")
-    return tokenizer.backend_tokenizer, special_tokens(tokenizer)
+    tokenizer: Tokenizer = loaded.backend_tokenizer
+    if encoder is not None and encoder.lower_case:
+        steps = [normalizers.Lowercase(), *([tokenizer.normalizer] if tokenizer.normalizer else [])]
+        tokenizer.normalizer = normalizers.Sequence(steps)
+    special: dict[str, Any] = special_tokens(loaded)
+    if encoder is not None:
+        special |= _surround(name, tokenizer, special)
+    return tokenizer, special
 
 
-@contextmanager
-def _explaining(name: str | os.PathLike[str]) -> Iterator[dict[str, bool]]:
-    """Raises transformers' errors as a one-line ConfigError; yields the arguments for offline use."""
-    offline = None
-    if exists(name):
-        finish_publication(name)
-    else:
-        if reason := hub_id_problem(name):
-            raise ConfigError(
-                f"backbone {os.fspath(name):.300}: {reason}; give the folder of an encoder", argument="backbone"
-            )
-        offline = hub_unreachable_reason()
-    problem = f"backbone {name}: neither a folder of a Hugging Face encoder nor a hub id that can be reached"
-    if offline and not was_downloaded(name):
-        raise ConfigError(f"{problem} (not downloaded before, and {offline})", argument="backbone")
-    bars = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()  # "Loading weights", over in a moment
-    try:
-        yield {"local_files_only": offline is not None}
-    except ConfigError:
-        raise
-    except Exception as error:  # transformers passes on the errors of its file readers, even plain Exception
-        raise ConfigError(f"{problem} ({first_line(error)})", argument="backbone") from error
-    finally:
-        if bars:
-            hf_logging.enable_progress_bar()
+def _surround(name: str | os.PathLike[str], tokenizer: Tokenizer, special: dict[str, Any]) -> dict[str, bool]:
+    """Whether a sentence encoder's texts have start and end tokens, as a field of a `TextConfig`."""
+    ids, surrounded = (tokenizer.encode("a", add_special_tokens=add).ids for add in (False, True))
+    if surrounded == ids:
+        return {"surround": False}
+    start, end = (tokenizer.token_to_id(special[token]) for token in ("start_token", "end_token"))
+    if surrounded != [start, *ids, end]:
+        raise ConfigError(
+            f"backbone {name}: its tokenizer makes {' '.join(tokenizer.encode('a').tokens)} of the text a; rankers "
+            "surround texts with a start and an end token, or with none",
+            argument="backbone",
+        )
+    return {}

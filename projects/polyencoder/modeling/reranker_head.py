@@ -18,16 +18,12 @@ from torch import Tensor, nn
 from polyencoder.config import DenseConfig, PairStart, Reduction
 from polyencoder.errors import ConfigError, first_line, one_line
 from polyencoder.modeling.dense import ACTIVATIONS
-from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.encoder_files import file_of, json_of
 from polyencoder.modeling.finite import check_finite
 from polyencoder.text import TextEncoder
 
 WEIGHTS = "model.safetensors"
 _SEGMENTS = "token_type_ids"  # an input of models, which some tokenizers do not give
-
-LONGEST = 512
-"""Tokens of a pair where neither the tokenizer nor the encoder has a maximum."""
 
 _TWO_LAYERS = ("classifier.dense", "tanh", "classifier.out_proj")
 # `model_type` -> the hidden layer, its activation, the layer that scores
@@ -117,13 +113,6 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
             weights.setdefault(f"{layer}.bias", torch.zeros(len(weights[f"{layer}.weight"])))
     reduction: Reduction = "mean" if config.get("classifier_pooling") == "mean" else "first"
     return RerankerHead(reduction, dense, weights)
-
-
-def own_pair_truncate(name: str | os.PathLike[str], backbone: Mapping[str, Any]) -> int:
-    """The most tokens of a reranker's pairs: its tokenizer's maximum, or its encoder's."""
-    tokenizer = json_of(name, "tokenizer_config.json", dict) or {}
-    limits = (max_length({**backbone}), tokenizer.get("model_max_length"))
-    return int(min((limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=LONGEST))
 
 
 def own_pair_start(name: str | os.PathLike[str], text: TextEncoder) -> PairStart:

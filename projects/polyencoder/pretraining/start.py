@@ -20,7 +20,7 @@ from polyencoder.importing.parlai_dictionary import is_merge_vocabulary, read_me
 from polyencoder.modeling.encoder_config import max_length, scratch_config
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.modeling.pretrained_heads import HEADS, read_heads
-from polyencoder.modeling.sentence_encoder import own_prompts, sentence_vectors
+from polyencoder.modeling.sentence_encoder import own_prompts, sentence_encoder
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
@@ -198,10 +198,10 @@ def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str,
         ConfigError: the sentence encoder has prompts, or modules behind its pooling.
     """
     given = {} if reduction is None else {"reduction": reduction}
-    own = sentence_vectors(backbone) if backbone else None
+    own = sentence_encoder(backbone) if backbone else None
     if backbone:
-        check_without(own and (own.unknown or own.dense), own_prompts(backbone).values(), origin=backbone)
-    fields = own.fields("bi", given=("output_scaling", "prompt_tokens", *given)) if own else {}
+        check_without(own and own.dense, own_prompts(backbone).values(), origin=backbone)
+    fields = {name: value for name, value in own.fields.items() if name in ("reduction", "normalize")} if own else {}
     return {**fields, **given}
 
 

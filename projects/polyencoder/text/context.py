@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from polyencoder.config import PairStart
+from polyencoder.config import PairStart, TruncationSide
 
 PERSON_TOKENS = ("__p1__", "__p2__")
 """ParlAI's speaker tokens: the partner, the model."""
@@ -98,9 +98,10 @@ def join_turns(
     separator: Sequence[int],
     max_tokens: int,
     persona: Collection[int] = (),
+    side: TruncationSide = "left",
 ) -> list[int]:
     """Joins the `kept_turns` of a context: `start turn separator turn ... end`, at most `max_tokens` long."""
-    kept = kept_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona)
+    kept = kept_turns(turns, separator=len(separator), max_tokens=max_tokens - 2, persona=persona, side=side)
     return [start, *separated(kept.values(), separator=separator), end]
 
 
@@ -115,13 +116,18 @@ def separated(turns: Iterable[Sequence[int]], *, separator: Sequence[int]) -> li
 
 
 def kept_turns(
-    turns: Sequence[Sequence[int]], *, separator: int, max_tokens: int, persona: Collection[int] = ()
+    turns: Sequence[Sequence[int]],
+    *,
+    separator: int,
+    max_tokens: int,
+    persona: Collection[int] = (),
+    side: TruncationSide = "left",
 ) -> dict[int, Sequence[int]]:
     """The indices of the turns, in order, that fit into `max_tokens` with `separator` tokens between them.
 
     The persona lines, those at the places `persona`, and the latest turns are kept. A turn that does not fit beside
-    the persona is left out whole, with all earlier ones. The last turn is always kept; it is cut to its latest tokens
-    only if it alone is too long, or if it takes more than half of the tokens and the persona needs them. Persona lines
+    the persona is left out whole, with all earlier ones. The last turn is always kept; it is cut on this side only if
+    it alone is too long, or if it takes more than half of the tokens and the persona needs them. Persona lines
     that do not fit beside the last turn are dropped.
     """
     if not turns:
@@ -135,7 +141,8 @@ def kept_turns(
         if (cost := len(turns[place]) + separator) <= room:
             kept[place] = turns[place]
             room -= cost
-    kept[last] = turns[last][-(reserved + room) :] if turns[last] else []
+    size = min(len(turns[last]), reserved + room)
+    kept[last] = turns[last][len(turns[last]) - size :] if side == "left" else turns[last][:size]
     room -= len(kept[last]) - reserved
     for place in reversed(earlier):
         if (cost := len(turns[place]) + separator) > room:

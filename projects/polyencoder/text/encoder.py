@@ -54,6 +54,9 @@ class TextEncoder:
     rows: Mapping[str, int] | None = None
     """For `candidate_rows`: the row of each candidate, by its text, with or without spaces around it."""
 
+    warned_of_cut = False
+    """Whether a warning has said that candidates are cut."""
+
     def __init__(self, tokenizer: AnyTokenizer, config: TextConfig) -> None:
         self.tokenizer: AnyTokenizer = tokenizer if isinstance(tokenizer, SubwordTokenizer) else _plain(tokenizer)
         self.config = config
@@ -114,8 +117,9 @@ class TextEncoder:
             lines = [line for turn in turns for line in turn.split("\n") if line.strip()]
             lines = latest_utterances(lines, size=self.config.history_size)
             join = self._prompted_ids if self.config.context_prompt else self.lines_ids
-            ids = join(lines, max_tokens=self.config.text_truncate)
-            return ids if self.config.surround else ids[1:-1] or self.empty_ids
+            if self.config.surround:
+                return join(lines, max_tokens=self.config.text_truncate)
+            return join(lines, max_tokens=self.config.text_truncate + 2)[1:-1] or self.empty_ids
         turns = turns[-self.config.history_size :] if self.config.history_size > 0 else turns
         ids = join_tokens(
             self.ids(turns),
@@ -135,6 +139,7 @@ class TextEncoder:
             separator=self.separator_ids,
             max_tokens=max_tokens,
             persona=persona_places(lines),
+            side=self.config.truncation_side,
         )
 
     def _prompted_ids(self, lines: Sequence[str], *, max_tokens: int) -> list[int]:
@@ -149,12 +154,15 @@ class TextEncoder:
             separator=len(self.separator_ids),
             max_tokens=max_tokens - 2 - len(prompt),
             persona=persona_places(lines),
+            side=self.config.truncation_side,
         )
         place, (first, *others) = next(iter(kept), None), list(kept.values()) or [[]]
         whole = place is None or len(first) == len(turns[place])
         joined = self.ids([self.config.context_prompt + ("" if place is None else lines[place])])[0]
         ids = separated([joined, *others], separator=self.separator_ids)
-        if not whole or len(ids) > max_tokens - 2:
+        if not others and self.config.truncation_side == "right":
+            ids = joined[: max_tokens - 2]
+        elif not whole or len(ids) > max_tokens - 2:
             ids = separated([[*prompt, *first], *others], separator=self.separator_ids)
         return [self.start_id, *ids, self.end_id]
 
@@ -173,8 +181,16 @@ class TextEncoder:
             whole = [[self.start_id, *ids, self.end_id] for ids in found] if self.config.surround else found
             return [self._seen(ids[:limit]) for ids in whole]
         if not self.config.surround:
-            return [ids[: limit - 2] for ids in found]
+            return [ids[:limit] for ids in found]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in found]
+
+    def num_cut(self, candidates: Sequence[str]) -> int:
+        """The number of candidates that have more tokens than `label_truncate`, so that their end is not read."""
+        if self.config.candidate_rows or not candidates:
+            return 0
+        surrounding = 2 if self.config.surround else 0
+        texts = [self.config.candidate_prompt + text for text in candidates]
+        return sum(len(ids) + surrounding > self.config.label_truncate for ids in self.ids(texts, remember=False))
 
     def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
         """A padded batch of contexts, each a list of turns or one text."""

@@ -161,6 +161,7 @@ def test_the_fingerprint_leaves_out_what_changes_no_candidate(make_model, text):
 
 CONTEXT_FIELDS = {
     "text_truncate": 99,
+    "truncation_side": "right",
     "history_size": 3,
     "separator": "[CLS]",
     "context_prompt": "hi",
@@ -181,3 +182,21 @@ def test_the_fingerprint_has_those_fields_of_the_text_that_change_a_candidate(ma
     if same:
         some = ["hi", "do you have any pets ?", ""]
         assert other.candidate_ids(some) == text.candidate_ids(some)
+
+
+def test_a_warning_says_once_how_many_candidates_are_cut(make_ranker, caplog, tmp_path):
+    ranker = make_ranker("bi")
+    limit = ranker.text.config.label_truncate
+    words = ["dogs"] * limit
+    while len(ranker.text.ids([" ".join(words)])[0]) > limit - 2:
+        words.pop()
+    whole = " ".join(words)
+    candidates = ["cat", whole, f"{whole} cat cat cat", f"{whole} and two pets", "dogs"]
+    assert ranker.text.num_cut(candidates) == 2
+    ranker.rank("hi", [whole, "cat"])
+    assert caplog.text == ""
+    ranker.index(candidates, tmp_path / "index").close()
+    (warning,) = caplog.records
+    assert ("2 of 5 candidates" in warning.getMessage(), "label_truncate" in warning.getMessage()) == (True, True)
+    ranker.rank("hi", candidates)
+    assert len(caplog.records) == 1

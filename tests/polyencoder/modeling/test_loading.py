@@ -6,9 +6,11 @@ import logging
 import shutil
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
-from polyencoder.errors import ConfigError
+from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.modeling.loading import build_backbone, load_pretrained, load_tokenizer
 from polyencoder.ranker import Ranker
 from tests.encoders import ENCODERS
@@ -65,13 +67,40 @@ def test_damaged_weights(copied, content):
     assert "\n" not in str(caught.value)
 
 
-def test_weights_that_are_missing_are_named(copied, caplog):
+@pytest.mark.parametrize("load", [load_pretrained, Ranker.load])
+def test_weights_that_are_missing_are_named(copied, load):
+    """They would be random: no index of such an encoder could be searched."""
     path = copied("bert") / "model.safetensors"
     missing = "encoder.layer.1.output.dense.weight"
     save_file({name: tensor for name, tensor in load_file(path).items() if name != missing}, path)
-    load_pretrained(path.parent)
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert said == f"backbone {path.parent}: 1 of its weights are not in its files and random, such as {missing}"
+    with pytest.raises(CheckpointError, match=f"^backbone {path.parent}: 1 .*{missing}"):
+        load(path.parent)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module.", "module._orig_mod.", "0.auto_model."])
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_prefixes_of_wrapped_models_are_taken_off(copied, kind, prefix):
+    """As DistributedDataParallel, torch.compile and sentence-transformers name weights."""
+    path = copied(kind) / "model.safetensors"
+    expected = load_pretrained(path.parent).state_dict()
+    save_file({f"{prefix}{name}": tensor for name, tensor in load_file(path).items()}, path)
+    found = load_pretrained(path.parent).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings(copied):
+    """Training gives them embeddings, the same at each load; without training they have none."""
+    folder = copied("bert")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([f"<{i}>" for i in range(64)] + ["<order>"])
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(CheckpointError, match=f"{folder}.*<order>"):
+        Ranker.load(folder)
+    first, second = (Ranker.from_backbone(folder, "bi", text={"text_truncate": 40}).model for _ in range(2))
+    assert first.config.backbone["vocab_size"] == len(tokenizer)
+    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+    assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_heads_and_poolers_are_no_matter_for_a_report(make_reranker, caplog, capfd):

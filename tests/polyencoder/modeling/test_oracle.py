@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from polyencoder import ConfigError, Ranker
+from polyencoder import Ranker
 from polyencoder.text.vocabulary import train_tokenizer
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -47,7 +47,7 @@ FAMILIES = {  # the configuration, and the kind of tokenizer
 PROMPTS = {"query": "query: ", "document": "the passage is: "}
 CONTEXTS = ["hello", "do you ski ? every winter .", "i love snow"]
 CANDIDATES = ["no .", "every winter i ski , and you ?"]
-TEXTS = [*CONTEXTS, *CANDIDATES, "query: the passage is: "]
+TEXTS = [*CONTEXTS, *CANDIDATES, "query: the passage is: ", "Hello World order 66 hello world in winter and to you"]
 
 
 def tokenizer_of(kind: str, *, pad: int) -> PreTrainedTokenizerFast:
@@ -77,9 +77,9 @@ def tokenizer_of(kind: str, *, pad: int) -> PreTrainedTokenizerFast:
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
-    """(family, mode, dense=..., include_prompt=...) -> an encoder of sentence-transformers, and the folder it wrote."""
+    """(family) -> an encoder of sentence-transformers, and the folder it wrote."""
 
-    def make(family: str, mode: str, *, dense: bool = False, include_prompt: bool = True):
+    def make(family: str):
         from sentence_transformers import models as modules
 
         configure, kind = FAMILIES[family]
@@ -89,13 +89,8 @@ def saved(tmp_path_factory):
             torch.manual_seed(0)
             transformers.AutoModel.from_config(config).save_pretrained(folder / "encoder")
             tokenizer_of(kind, pad=config.pad_token_id or 0).save_pretrained(folder / "encoder")
-            parts = [modules.Transformer(str(folder / "encoder")), modules.Pooling(16, mode)]
-            parts[1].include_prompt = include_prompt
-            if dense:
-                parts += [modules.Dense(16, 24), modules.Dense(24, 6, bias=False, activation_function=nn.GELU())]
-            model = sentence_transformers.SentenceTransformer(
-                modules=[*parts, modules.Normalize()], prompts=PROMPTS, device="cpu"
-            )
+            parts = [modules.Transformer(str(folder / "encoder")), modules.Pooling(16), modules.Normalize()]
+            model = sentence_transformers.SentenceTransformer(modules=parts, prompts=PROMPTS, device="cpu")
         model.save(str(folder / "saved"))
         return model.eval(), folder / "saved"
 
@@ -115,7 +110,7 @@ def assert_same_vectors(ranker: Ranker, oracle) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family(saved, family):
     """Its vectors with prompts; how it runs, as the table of the documentation says; one step changes every layer."""
-    oracle, folder = saved(family, "mean")
+    oracle, folder = saved(family)
     ranker = Ranker.from_backbone(folder, share_encoders=True, device="cpu")
     assert_same_vectors(ranker, oracle)
     runs = "packed" if ranker.model.context_tower.packs else "padded"
@@ -128,35 +123,6 @@ def test_a_family(saved, family):
     optimizer.step()
     same = [name for name, weight in ranker.model.named_parameters() if torch.equal(weight, before[name])]
     assert not [name for name in same if "layer" in name and not name.endswith("bias")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("mode", "options"),
-    [
-        ("cls", {}),
-        ("max", {}),
-        ("weightedmean", {}),
-        ("lasttoken", {}),
-        ("mean", {"dense": True}),
-        ("mean", {"include_prompt": False}),
-        ("weightedmean", {"include_prompt": False}),
-        ("cls", {"include_prompt": False}),
-    ],
-)
-def test_pooling_and_modules(saved, tmp_path, mode, options):
-    oracle, folder = saved("roberta", mode, **options)
-    ranker = Ranker.from_backbone(folder, device="cpu")
-    assert_same_vectors(ranker, oracle)
-    ranker.save_pretrained(tmp_path)
-    assert_same_vectors(Ranker.from_pretrained(tmp_path, device="cpu"), oracle)
-
-
-@pytest.mark.slow
-def test_a_pooling_of_two_is_refused(saved):
-    _, folder = saved("bert", ("cls", "mean"))
-    with pytest.raises(ConfigError, match="its pooling, cls and mean, is not supported"):
-        Ranker.from_backbone(folder, device="cpu")
 
 
 @pytest.mark.slow

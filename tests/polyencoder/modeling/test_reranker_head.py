@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.modeling.reranker_head import classifier_of, own_pair_truncate, reranker_head
+from polyencoder.modeling.encoder_files import longest_input
+from polyencoder.modeling.reranker_head import classifier_of, reranker_head
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from tests.encoders import SENTENCES
@@ -178,7 +179,7 @@ def test_a_question_as_long_as_the_pair(make_reranker):
 @pytest.mark.parametrize("longest", [..., None, "512"])
 def test_lengths_where_nothing_limits_them(copy, edit_json, longest):
     edit_json(copy / "tokenizer_config.json", model_max_length=longest)
-    assert own_pair_truncate(copy, {"model_type": "deberta-v2"}) == 512
+    assert longest_input(copy, {"model_type": "deberta-v2"}) == 512
 
 
 def test_training_begins_with_its_scores(make_reranker):
@@ -205,10 +206,13 @@ def test_other_architectures_take_its_encoder_alone(make_reranker, caplog):
 
 def test_a_sentence_encoder_is_none_whatever_its_configuration_says(make_reranker, tmp_path):
     folder = shutil.copytree(make_reranker("bert"), tmp_path / "encoder")
-    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    modules = [
+        {"path": path, "type": f"sentence_transformers.models.{kind}"}
+        for path, kind in (("", "Transformer"), ("1_Pooling", "Pooling"))
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean"}))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "embedding_dimension": 16}))
     assert Ranker.load(folder, device="cpu").model.config.architecture == "bi"
     assert Ranker.from_backbone(folder, "cross", device="cpu").model.config.dense == ()
 

@@ -138,7 +138,7 @@ def check_saved_weights(folder: Path, expected: str) -> None:
         with path.open("rb") as file:
             header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LONGEST_HEADER)))
         saved = json.loads(header.get("__metadata__", {}).get(DIGESTS, "{}")).get(WEIGHTS, expected)
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from None
     if saved != expected:
         raise CheckpointError(f"{path}: not the weights of these graphs; {SAVED_AGAIN}")

@@ -178,10 +178,13 @@ def test_fixed_candidates_without_a_file_or_a_model(make_agent):
 def sentence_encoder(backbone_folder, tmp_path) -> Path:
     """A tiny BERT with the files of a sentence encoder."""
     folder = shutil.copytree(backbone_folder("bert"), tmp_path / "encoder")
-    modules = [{"path": "1_Pooling" if name == "Pooling" else "", "type": name} for name in ("Transformer", "Pooling")]
+    modules = [
+        {"path": path, "type": f"sentence_transformers.models.{name}"}
+        for path, name in (("", "Transformer"), ("1_Pooling", "Pooling"))
+    ]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 16, "pooling_mode": "mean"}))
     return folder
 
 

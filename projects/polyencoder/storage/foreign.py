@@ -1,0 +1,88 @@
+"""Says what a file or folder is that holds no model: errors name what is there, not only what is missing."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+_MAGIC = (
+    (b"GGUF", "a model of llama.cpp (GGUF): take the encoder that it was converted from"),
+    (b"PAR1", "a Parquet file, which holds data: give it where data or candidates are read"),
+    (b"ARROW1", "an Arrow file, which holds data"),
+    (b"SQLite format 3", "an SQLite database: an index is given by its folder, where an index is asked for"),
+    (b"\x1f\x8b", "a gzip archive: unpack it, and give the folder or file in it"),
+    (b"\xfd7zXZ", "an xz archive: unpack it, and give the folder or file in it"),
+    (b"(\xb5/\xfd", "a zstd archive: unpack it, and give the folder or file in it"),
+    (b"\x89HDF", "weights of Keras (HDF5), which are not read"),
+    (b"\x93NUMPY", "an array of numpy, not a model"),
+)
+_DATA = (".json", ".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".yaml", ".yml", ".md")
+# patterns in a folder -> what it is, the first that fits
+_FOLDERS = (
+    ("index.sqlite", "an index of candidates: give it where an index is asked for, beside a model"),
+    ("unfinished.sqlite", "an index whose build was interrupted: `polyencoder index` finishes it"),
+    ("onnx.json", "ONNX graphs of a ranker: load it with the backend onnx"),
+    ("adapter_config.json", "adapters of PEFT, which belong to another model"),
+    ("*.gguf", "a model of llama.cpp (GGUF): take the encoder that it was converted from"),
+    ("training/checkpoint.pt", "the folder of a run that has no model yet: the same `polyencoder train` resumes it"),
+    ("checkpoint-*/config.json", "the folder of a trainer: give one of the checkpoints in it, such as {first}"),
+    ("*/config.json", "no model, but a folder in it may be one: {first}"),
+    ("model.safetensors*", "weights without their config.json: copy it from the same model"),
+    ("pytorch_model.bin*", "weights without their config.json: copy it from the same model"),
+    ("**/*.onnx", "ONNX graphs of another program, without torch's weights"),
+    ("openvino_model.xml", "a model of OpenVINO, without torch's weights"),
+    ("saved_model.pb", "a model of TensorFlow, without torch's weights"),
+    ("*.h5", "a model of Keras, without torch's weights"),
+    ("flax_model.msgpack", "a model of Flax, without torch's weights"),
+    ("dataset_info.json", "a data set of Hugging Face, not a model"),
+    ("*.arrow", "a data set, not a model"),
+    ("*.parquet", "a data set, not a model"),
+    ("*.jsonl", "a data set, not a model"),
+    ("*.csv", "a data set, not a model"),
+    ("tokenizer.json", "a tokenizer alone, without a model"),
+    ("vocab.txt", "a vocabulary alone, without a model"),
+    ("config.json", "a configuration alone, without weights"),
+)
+
+
+def what_it_is(path: str | os.PathLike[str]) -> str | None:
+    """What a file or folder is, and what to do with it; None if it looks like nothing known."""
+    place = Path(path)
+    try:
+        return _folder(place) if place.is_dir() else _file(place) if place.is_file() else None
+    except OSError:
+        return None
+
+
+def _folder(folder: Path) -> str | None:
+    for pattern, what in _FOLDERS:
+        if first := next(iter(sorted(folder.glob(pattern))), None):
+            return what.format(first=first.parent.name)
+    names = [entry.name for entry in folder.iterdir() if not entry.name.startswith(".")]
+    return f"a folder of other files, such as {min(names)}" if names else "an empty folder"
+
+
+def _file(file: Path) -> str | None:
+    with file.open("rb") as opened:
+        head = opened.read(64)
+    if found := next((what for magic, what in _MAGIC if head.startswith(magic)), None):
+        return found
+    if file.suffix == ".safetensors" or (head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 1 << 30):
+        return "weights alone: give the folder that they are in, with its config.json"
+    if file.suffix == ".onnx":
+        return "one ONNX graph: give the folder that it is in, with the backend onnx"
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            is_torch = any(name.endswith(("data.pkl", "constants.pkl")) for name in archive.namelist())
+        return None if is_torch else "a zip archive: unpack it, and give the folder in it"
+    if head[257:262] == b"ustar" or file.suffix == ".tar":
+        return "a tar archive: unpack it, and give the folder or file in it"
+    return "a file of text or data, not a model" if file.suffix in _DATA or _is_json(head) else None
+
+
+def _is_json(head: bytes) -> bool:
+    try:
+        return head.lstrip()[:1] in (b"{", b"[") and bool(head.decode())
+    except UnicodeDecodeError:
+        return False
