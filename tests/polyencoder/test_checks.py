@@ -282,3 +282,10 @@ def test_a_table_is_no_list_of_texts():
     with pytest.raises(InputError, match="candidates is .* must be a list of texts"):
         checked_texts("candidates", table)
     assert checked_texts("candidates", table["text"]) == ["a", "b"]
+
+
+def test_a_number_may_have_a_limit():
+    assert checked_count("n", 7, most=7) == 7
+    with pytest.raises(InputError, match="n is too large; it must be at most 7") as error:
+        checked_count("n", 10**5000, most=7)
+    assert error.value.argument == "n"

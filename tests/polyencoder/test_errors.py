@@ -65,3 +65,13 @@ def test_the_library_speaks_of_arguments_not_of_flags():
 )
 def test_an_unknown_name_gets_the_most_similar_known_one(name, options, hint):
     assert errors.did_you_mean(name, iter(["batch_size", "epochs"]), **options) == hint
+
+
+def test_where_precedes_the_message_and_is_not_for_clients():
+    error = errors.InputError("no candidate has the id 'x'", where="folder/replies")
+    assert (str(error), error.public) == ("folder/replies: no candidate has the id 'x'", "no candidate has the id 'x'")
+    assert (
+        errors.PolyencoderError("folder/replies: damaged", public="the index is damaged").public
+        == "the index is damaged"
+    )
+    assert errors.PolyencoderError("folder/replies: damaged").public is None

@@ -9,9 +9,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index import open_index
 from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.problems import for_clients
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running
 
@@ -71,3 +73,9 @@ def test_addresses_are_the_servers_own_affair(postgres, make_ranker, tmp_path, c
         assert not any(word in answer.text for word in ("tester", "127.0.0.1", "hidden", "secret", "postgres:"))
     assert f"#{name[1:] or 'polyencoder'}: no connection" in caplog.text  # the log has all but the password
     assert "secret" not in caplog.text
+
+
+def test_clients_are_told_what_is_for_them():
+    assert for_clients(InputError("top_k is 0")) == "top_k is 0"
+    assert for_clients(InputError("damaged", where="folder")) == "damaged"
+    assert "folder" not in for_clients(CheckpointError("folder: damaged"))
