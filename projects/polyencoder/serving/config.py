@@ -26,7 +26,7 @@ class Limits(Settings):
 
     concurrent: Annotated[Count, Parameter(name="--max-concurrent")] = 256
     """Maximum concurrent requests; one more is answered 429, with the seconds to wait in Retry-After."""
-    values: Annotated[Count, Parameter(parse=False)] = 50_000
+    values: Annotated[Count, Parameter(parse=False)] = 30_000
     """Maximum values in the JSON of a request; more are answered 413."""
     filter_values: Annotated[Count, Parameter(parse=False)] = 1000
     """Maximum values of a filter; more are answered 422."""

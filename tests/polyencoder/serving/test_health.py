@@ -120,7 +120,7 @@ def test_those_who_ask_meanwhile_are_told_the_same(serve, blocking):
 
     def away() -> None:
         blocking()
-        raise PolyencoderError("the index is away")
+        raise PolyencoderError("folder: the index is away", public="the index is away")
 
     client.service.index.check_searchable = away
     with ThreadPoolExecutor(8) as pool:

@@ -256,28 +256,31 @@ def tools(count: int, parameters: int) -> list[dict]:
     [
         ("search", {"query": "a", "filter": {"lang": list(range(900_000))}}, 413),
         ("search", {"query": "a", "filter": {"lang": [f"text {n}" for n in range(400_000)]}}, 413),
-        ("search", {"query": "a", "filter": {"lang": list(range(45_000))}}, 422),
+        ("search", {"query": "a", "filter": {"lang": list(range(29_000))}}, 422),
         ("search", {"query": "a", "filter": {"lang": [f"text {n}" for n in range(1000)]}}, 200),
         ("search", {"query": "a", "filter": {str(n): n for n in range(990)}}, 422),
         ("search", {"messages": [{"role": "user", "content": "hello"}] * 100_000}, 413),
-        ("search", {"messages": [{"role": "user", "content": "hello"}] * 16_000}, 422),
+        ("search", {"messages": [{"role": "user", "content": "hello"}] * 9_000}, 422),
         ("chat", {"messages": [{"role": "user", "content": "hello"}] * 1000}, 200),
-        ("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 16_000}]}, 422),
-        ("rerank", {"query": "a", "documents": [1] * 45_000}, 422),
-        ("rerank", {"query": "a", "documents": ["hello"] * 45_000}, 422),
+        ("chat", {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * 9_000}]}, 422),
+        ("rerank", {"query": "a", "documents": [1] * 29_000}, 422),
+        ("rerank", {"query": "a", "documents": ["hello"] * 29_000}, 422),
         ("rerank", {"query": "a", "documents": [[]] * 600_000}, 413),
-        ("embeddings", {"input": [1.5] * 45_000}, 422),
+        ("embeddings", {"input": [1.5] * 29_000}, 422),
         ("select", {"query": "a", "options": tools(900, 150)}, 413),
-        ("select", {"query": "a", "options": tools(300, 40)}, 200),
+        ("select", {"query": "a", "options": tools(200, 40)}, 200),
     ],
 )
 def test_no_request_keeps_the_others_waiting(serve, longest, route, body, status):
     client = serve("bi")
     content = json.dumps(body).encode()
-    longest |= {"loop": 0.0, "tokenizer": 0.0}
-    answer = client.post(f"/v1/{route}", content=content, headers={"Content-Type": "application/json"})
-    assert answer.status_code == status, answer.text[:500]
-    assert max(longest.values()) < 0.1, longest  # half of it on a machine that does nothing else
+    for _ in range(3):  # on a busy machine a step takes longer
+        longest |= {"loop": 0.0, "tokenizer": 0.0}
+        answer = client.post(f"/v1/{route}", content=content, headers={"Content-Type": "application/json"})
+        assert answer.status_code == status, answer.text[:500]
+        if max(longest.values()) < 0.05:
+            return
+    pytest.fail(f"{longest}")
 
 
 @pytest.fixture(scope="module")
