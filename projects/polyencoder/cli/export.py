@@ -50,8 +50,9 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
         folder: The folder to write: a new one, or an earlier export.
     """
     from polyencoder.checkpoint import holds_encoder
-    from polyencoder.export.card import copy_pictures, read_run, trained_dims
+    from polyencoder.export.card import copy_pictures
     from polyencoder.export.folder import EXPORTED, README, export_folder
+    from polyencoder.export.training_run import read_run, trained_dims
     from polyencoder.ranker import Ranker
     from polyencoder.training.folder import RECORD
 

@@ -17,8 +17,9 @@ from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
-from polyencoder.export.card import TrainingRun, model_card, updated_card
+from polyencoder.export.card import model_card, updated_card
 from polyencoder.export.onnx.files import DESCRIPTION, GRAPHS
+from polyencoder.export.training_run import TrainingRun
 from polyencoder.pictures import CURVE, RELIABILITY
 from polyencoder.storage.files import reporting_write_errors, why_no_folder, written_meanwhile
 from polyencoder.storage.names import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS

@@ -20,9 +20,10 @@ from polyencoder.errors import ConfigError, TrainingError
 from polyencoder.evaluation.examples import example_scores, token_keys
 from polyencoder.evaluation.names import NDCG
 from polyencoder.evaluation.worst import WorstError, worst_errors
-from polyencoder.export.card import TrainingRun, measured, model_card
+from polyencoder.export.card import model_card
 from polyencoder.export.folder import README
 from polyencoder.export.metadata import hub_id
+from polyencoder.export.training_run import TrainingRun, measured
 from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.pictures import CURVE

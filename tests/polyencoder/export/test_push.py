@@ -10,8 +10,8 @@ import torch
 from huggingface_hub import HfApi, ModelCard, RepoUrl
 
 from polyencoder.errors import CheckpointError, InputError
-from polyencoder.export.card import TrainingRun
 from polyencoder.export.folder import export_folder, save_ranker
+from polyencoder.export.training_run import TrainingRun
 from polyencoder.ranker import Ranker
 
 NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]

@@ -1,0 +1,140 @@
+"""What is known of a model's training: by its run, or by ParlAI's files beside a model file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from polyencoder.config import PROMPTS
+from polyencoder.evaluation.names import main_measures
+from polyencoder.export.metadata import hub_dataset, hub_id, without_folder
+from polyencoder.modeling.families import FAMILIES
+
+# What of a training matters to a reader, when the options do not say which of them were given
+_FLAGS = (
+    *("task", "mutators", "backbone", "init_model", "candidates", "eval_candidates", "batchsize", "num_epochs"),
+    *("max_train_steps", "optimizer", "learningrate", "lr_scheduler", "warmup_updates", "type_optimization", "dropout"),
+    *("text_truncate", "label_truncate", "history_size", "bf16", "fp16"),
+    *("label_smoothing", "final_learning_rate", "embedding_clip", "vocabulary"),
+    *(name for family in FAMILIES.values() for name in family.settings),
+)
+_NOT_OF_CONVERT = ("history_size", "fp16", "backbone", "type_optimization")  # flags that `-m convert` does not have
+_LENGTH = ("train_steps", "total_exs")  # in ParlAI's reports
+_NOT_SHOWN = {"model_file", "dict_file", "datapath", "override"}
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """The known facts of a model's training."""
+
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    """The options that shaped it, `learningrate` -> 5e-05."""
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Of each part of the data, `valid` or `test`, or of who else ranked it: R20@1 -> 0.83."""
+
+    command: str = "parlai train_model"
+    """The command whose flags the options are."""
+    updates: int | None = None
+    """Of the model that was kept, like `examples`."""
+    examples: int | None = None
+    pairs: int | None = None
+    """Of the training data."""
+    seed: int | None = None
+    base_model: str | None = None
+    """The hub id of the encoder or ranker that it started from, if that has one."""
+
+    @property
+    def task(self) -> str | None:
+        return self.flags.get("task")
+
+    def data(self, part: str) -> str | None:
+        """The name of the data of a part: a task of ParlAI, a data set of the hub, or a file."""
+        own = "valid" if part == "valid" else "train"
+        files = self.flags.get(own) or self.flags.get("train")
+        name = self.flags.get("evaltask") or self.task or files
+        if name is None:
+            return None
+        return hub_dataset(name) or ", ".join(Path(one).name for one in str(name).split(","))
+
+
+def measured(
+    *, trained: Mapping[str, float], before: Mapping[str, float], stands_in: bool, tfidf: Mapping[str, float]
+) -> dict[str, dict[str, float]]:
+    """The main measures of a run's model and of its baselines, by the names that the card has; empty reports left out.
+
+    `stands_in`: those before training are a bi-encoder's.
+    """
+    reports = {
+        "valid": trained,
+        "before training" + (", a bi-encoder of the backbone" if stands_in else ""): before,
+        "TF-IDF": tfidf,
+    }
+    return {who: main_measures(report) for who, report in reports.items() if report}
+
+
+def read_run(model_file: str | os.PathLike[str]) -> TrainingRun:
+    """Reads ParlAI's files beside a model file; missing or damaged ones are skipped."""
+    opt = _read(f"{os.fspath(model_file)}.opt")
+    absent = _NOT_OF_CONVERT if opt.get("model") == "convert" else ()
+    given = opt.get("override") or {name: opt.get(name) for name in _FLAGS if name not in absent}
+    base_model = hub_id(opt.get("base_model"))  # the agent's note, as a relative path may look like a hub id
+    flags = {name: published(name, value) for name, value in sorted(given.items()) if name not in _NOT_SHOWN}
+    flags = {name: value for name, value in flags.items() if value is not None and value != "" and value != -1}
+    stats = _read(f"{os.fspath(model_file)}.trainstats")
+    metrics = {}
+    for part in ("valid", "test"):
+        report = _last_report(f"{os.fspath(model_file)}.{part}") or stats.get(f"final_{part}_report")
+        if part == "valid" and not report:
+            report = _best(stats, metric=opt.get("validation_metric"))
+        if isinstance(report, dict) and (chosen := main_measures(report)):
+            metrics[part] = chosen | ({"examples": report["exs"]} if "exs" in report else {})
+    best = _best(stats, metric=opt.get("validation_metric")) or stats
+    updates, examples = (value if isinstance(value := best.get(name), int) else None for name in _LENGTH)
+    length: dict[str, Any] = {"updates": updates, "examples": examples, "seed": opt.get("seed")}
+    return TrainingRun(flags, metrics, base_model=base_model, **length)
+
+
+def trained_dims(run: TrainingRun, card: str | None) -> set[int]:
+    """The numbers of first dimensions that a training with `matryoshka` trained, too, as its options or card say."""
+    row = re.search(r"^\| `--matryoshka` \| `(.*)` \|$", card or "", re.M)
+    return {int(number) for number in re.findall(r"\d+", f"{run.flags.get('matryoshka')} {row and row[1]}")}
+
+
+def published(name: str, value: Any) -> Any:
+    """A flag's value without folders; a prompt is text, also where it looks like a path."""
+    return value if name in PROMPTS else without_folder(value)
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        values = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _last_report(path: str) -> dict[str, Any] | None:
+    """The last evaluation in a `.valid` or `.test` file: a line of JSON, where ParlAI did not write a table."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return None
+    for line in reversed(lines):
+        if line.startswith("{"):
+            try:
+                return dict(json.loads(line))
+            except ValueError:
+                return None
+    return None
+
+
+def _best(stats: Mapping[str, Any], *, metric: Any) -> dict[str, Any] | None:
+    """The validation report of the saved model."""
+    reports = stats.get("valid_reports") or []
+    best = stats.get("best_valid")
+    return next((one for one in reports if best == one.get(metric)), None)
