@@ -167,7 +167,9 @@ class ScheduleConfig(Settings):
 class DistillationConfig(Settings):
     """The teacher of a run, and how its scores are used; see `polyencoder.training.distillation.Distillation`."""
 
-    teacher: Annotated[str | None, Parameter(allow_repeating=False), Parlai("teacher_model")] = None
+    teacher: Annotated[
+        str | None, Parameter(allow_repeating=False, allow_leading_hyphen=False), Parlai("teacher_model")
+    ] = None
     """Also learn the scores of this ranker, usually a cross-encoder: folder, model file or hub id."""
     weight: Annotated[float, Parameter(name="--distillation-weight"), Needs("teacher"), Field(gt=0, le=1)] = 0.5
     """Weight of the teacher's loss, above 0 and up to 1; the labels' loss has the rest."""

@@ -22,6 +22,8 @@ def line(monkeypatch, capsys, tmp_path):
     """(arguments) -> what `polyencoder ARGUMENTS` says on standard error, in a folder with small files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    many = [{"context": "hello", "response": f"hi {n}"} for n in range(20)]
+    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, many)))
     (tmp_path / "pairs.jsonl").write_text(json.dumps({"question": "hello", "response": "hi"}) + "\n")
 
     def run(arguments: list[str]) -> str:
@@ -41,7 +43,7 @@ def line(monkeypatch, capsys, tmp_path):
     [
         ([*TRAIN, "--backbone", ""], "give either backbone ENCODER .* (flag --backbone)"),
         (
-            [*TRAIN, "--backbone", "./nosuch", "--candidates", "inline", "--num-negatives", "99"],
+            ["train", "--train", "many.jsonl", "--out", "out", "--backbone", "./nosuch"],
             "backbone ./nosuch: no such folder or file; .* (flag --backbone)",
         ),
         ([*TRAIN, "--patience", "0"], "patience is 0; it must be at least 1 (flag --patience)"),
