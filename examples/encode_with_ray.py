@@ -36,7 +36,7 @@ def main(candidates: str, out: str, *, model: str, workers: int = 2, gpus: int =
     files = [os.path.abspath(path) for path in sorted(glob.glob(candidates))]
     model = os.path.abspath(model) if os.path.exists(model) else model
     if "RAY_ADDRESS" not in os.environ:
-        ray.init(num_cpus=workers + 1)  # one reads and writes
+        ray.init(num_cpus=2 * workers + 2)  # the others read and write
     table = ray.data.read_parquet(files).select_columns(["id", "text"])
     encoded = table.repartition(target_num_rows_per_block=rows).map_batches(
         Encode,

@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, ClassVar
-from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -23,6 +21,7 @@ from polyencoder.index.grouping import chosen
 from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.hybrid import DEPTH, fused
 from polyencoder.index.meta import Fingerprints
+from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.modeling.base import RankerModel
 from polyencoder.scoring import ContextEncoding
@@ -83,16 +82,12 @@ class Index(ABC):
     def fingerprints(self) -> Fingerprints:
         """Those of the model that made it."""
 
-    @cached_property
-    def made_by(self) -> WeakSet[RankerModel]:
-        """The models of which it is known that they made it: those that opened it, or searched it before."""
-        return WeakSet()
+    _model: IndexModel
+    """The model that it was opened for."""
 
     def check_made_by(self, ranker: TextRanker) -> None:
         """Raises CheckpointError unless this ranker's model made the index. Reads its weights, the first time."""
-        if ranker.model not in self.made_by:
-            self.fingerprints.check_model(ranker, where=self.address)
-            self.made_by.add(ranker.model)
+        self._model.check_ranker(ranker, self.fingerprints, where=self.address)
 
     @property
     def approximates(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import get_args
+from weakref import WeakSet
 
 from polyencoder.checks import check_choice
 from polyencoder.config import Attention
@@ -39,9 +40,16 @@ class IndexModel:
         self._model = ranker
         self._known = known
         self.ranker = None if ranker is None or isinstance(ranker, Fingerprints) else ranker
+        self._verified = WeakSet([] if self.ranker is None else [self.ranker.model])  # the index checks the latter
         self._attention = attention if self.ranker is None else self.ranker.model.config.poly_attention
         if self._attention is not None:
             check_choice("attention", self._attention, get_args(Attention))
+
+    def check_ranker(self, ranker: TextRanker, fingerprints: Fingerprints, *, where: object) -> None:
+        """Raises CheckpointError unless they are this ranker's. Reads the weights of each model once."""
+        if ranker.model not in self._verified:
+            fingerprints.check_model(ranker, where=where)
+            self._verified.add(ranker.model)
 
     def check(self, maker: Maker, *, where: object) -> None:
         """Raises CheckpointError unless the model is the maker. Reads its weights only for other fingerprints."""

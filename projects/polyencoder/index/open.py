@@ -67,16 +67,9 @@ def open_index(
     """
     check_place("the index", where, addresses=_ADDRESSES)
     if (engine := _engine(where)) is None:
-        return _made_by(ranker, FolderIndex.open(where, ranker, attention=attention))
+        return FolderIndex.open(where, ranker, attention=attention)
     of_engine = MilvusIndex if engine == "milvus" else PostgresIndex
-    return _made_by(ranker, of_engine.open(str(where), ranker, attention=attention))
-
-
-def _made_by(ranker: TextRanker | Fingerprints | None, index: Index) -> Index:
-    """The index, which was opened, or made, for this ranker."""
-    if ranker is not None and not isinstance(ranker, Fingerprints):
-        index.made_by.add(ranker.model)
-    return index
+    return of_engine.open(str(where), ranker, attention=attention)
 
 
 def described(where: str | os.PathLike[str]) -> list[str]:
@@ -124,7 +117,7 @@ def make_index(
             shown = without_password(str(where))
             raise ConfigError(f"{shown}: several torchrun processes are only for index folders; start one")
         on_server = _on_server(records, str(where), ranker, options, model_name=model_name, progress=progress)
-        return _made_by(ranker, on_server)
+        return on_server
     faiss = None if options.faiss is None else parse_faiss(options.faiss)
     temporary = None
     if where is None:
@@ -142,7 +135,7 @@ def make_index(
                 index.tune(recall=options.recall, contexts=contexts, source=contexts_from)
     if temporary is not None:
         weakref.finalize(index, temporary.cleanup)
-    return _made_by(ranker, index)
+    return index
 
 
 def check_tuning(recall: float | None, contexts: object, *, faiss: str | None) -> None:

@@ -79,7 +79,6 @@ def test_an_index_that_another_model_has_replaced(build, where, ranker, make_ran
     build(ranker)
     contexts, other = ranker.encode_contexts(["hello"]), make_ranker("poly", seed=1)
     opened = [open_index(where, who) for who in (ranker, Fingerprints.of(ranker), None)]
-    opened += [open_index([where], ranker)]
     for index in opened:
         assert len(scores(index, contexts)) == 3
     build(other)
@@ -110,20 +109,6 @@ def test_an_index_that_the_same_model_has_replaced_under_another_fingerprint(bui
         build(make_ranker("poly", seed=1))
         with pytest.raises(CheckpointError, match="made by another model"):
             index.search(contexts)
-
-
-def test_several_indexes_of_which_one_was_replaced(tmp_path, ranker, make_ranker):
-    for name in ("a", "b"):
-        make_index(TEXTS, tmp_path / name, ranker).close()
-    contexts = ranker.encode_contexts(["hello"])
-    for name in ("a", "b"):
-        with open_index([tmp_path / "a", tmp_path / "b"]) as index:
-            shutil.move(tmp_path / name, tmp_path / "before")
-            make_index(TEXTS, tmp_path / name, make_ranker("poly", seed=1)).close()
-            with pytest.raises(CheckpointError, match=f"{name}: .*made by another model"):
-                index.search(contexts)
-            shutil.rmtree(tmp_path / name)
-            shutil.move(tmp_path / "before", tmp_path / name)
 
 
 def test_weights_are_read_for_new_fingerprints_alone(ranker, monkeypatch):

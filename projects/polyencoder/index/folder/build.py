@@ -337,7 +337,7 @@ def _there(folder: Path) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(OSError, IndexBusy):
+        with suppress(OSError, PolyencoderError):
             with locked(folder, seconds=0):  # so that no other process holds the file that is removed
                 if [path.name for path in folder.iterdir()] == [LOCK]:
                     (folder / LOCK).unlink()

@@ -5,6 +5,7 @@ import os
 import threading
 import tracemalloc
 
+import filelock
 import numpy as np
 import pytest
 import torch
@@ -17,7 +18,7 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex, remove_index
 from polyencoder.index.folder.build import build_index
-from polyencoder.index.folder.files import DATABASE, UNFINISHED
+from polyencoder.index.folder.files import DATABASE, LOCK, UNFINISHED
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
 from tests.forked import forkserver
@@ -131,6 +132,18 @@ def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
     monkeypatch.setattr(encoding_module, "encode_candidates", lambda *args, **kwargs: pytest.fail("encoded again"))
     make_index()
     assert contents(folder) == before
+
+
+def test_a_lock_that_another_process_holds_is_left_to_it(tmp_path):
+    """A build that fails removes its folder, unless another one has begun in it."""
+    with pytest.raises(RuntimeError), build_module._there(tmp_path / "index"):
+        raise RuntimeError
+    assert not (tmp_path / "index").exists()
+    (tmp_path / "index").mkdir()
+    with filelock.FileLock(tmp_path / "index" / LOCK):
+        with pytest.raises(RuntimeError), build_module._there(tmp_path / "index"):
+            raise RuntimeError
+        assert (tmp_path / "index" / LOCK).exists()
 
 
 @pytest.mark.parametrize("finished", [True, False])
