@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import field
 from typing import Annotated, Literal
 
@@ -120,26 +119,6 @@ def test_names_types_and_those_that_parlai_has():
     assert actions["distillation_loss"].choices == ("kl", "margin-mse")
     assert (actions["either"].type("auto"), actions["either"].type("2")) == ("auto", 2.0)
     assert actions.keys().isdisjoint({"their_number", "nobodys", "grad_cache", "embedding_clip", "batchsize", "seed"})
-
-
-@pytest.mark.parametrize("given", [["model a,model b"], ["model a", "model b"]])
-@pytest.mark.parametrize("options", [None, {"teacher_model": "model a"}])
-def test_a_repeated_flag_of_a_list_adds_a_value(given, options, tmp_path):
-    """Not to what a file of options gives, which flags replace."""
-    parser = TrainModel.setup_args()
-    args = ["-m", "biencoder", *(word for one in given for word in ("--teacher-model", one))]
-    if options is not None:
-        (tmp_path / "options.json").write_text(json.dumps(options))
-        args += ["-o", str(tmp_path / "options.json")]
-    opt = parser.parse_args([*args, "--batchsize", "2", "--batchsize", "3"])
-    assert given_in(opt, TrainingConfig)["teacher"] == "model a,model b"
-    assert opt["override"]["teacher_model"] == "model a,model b"
-    assert opt["batchsize"] == 3, "ParlAI's flags take the last"
-
-
-def test_a_list_is_a_keyword_of_parlais_scripts():
-    opt = TrainModel.setup_args().parse_kwargs(model="biencoder", teacher_model="model a,model b")
-    assert given_in(opt, TrainingConfig)["teacher"] == "model a,model b"
 
 
 def test_the_way_back_is_of_what_is_read():

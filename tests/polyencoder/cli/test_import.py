@@ -138,7 +138,7 @@ def test_a_folder_that_appears_meanwhile_is_not_written_over(run, tmp_path, monk
 
         def read(file: Path, *, out: Path, name: str = name, **options):
             (out / "config.json").write_text("{}")
-            (tmp_path / "out").mkdir()
+            (tmp_path / "out").mkdir(exist_ok=True)
             (tmp_path / "out" / name).write_text("theirs")
 
         monkeypatch.setattr("polyencoder.importing.fairseq.import_fairseq", read)
