@@ -21,7 +21,6 @@ from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.entries import checked
-from polyencoder.index.precomputed import FINGERPRINTS
 from polyencoder.packages import require
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
@@ -100,6 +99,8 @@ def _write_parquet(
     """Writes candidates and their vectors, and the model's fingerprints into the schema; returns the shape."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
+
+    from polyencoder.index.precomputed import FINGERPRINTS
 
     total, dim, text = 0, ranker.model.dim, pyarrow.string()
     columns = {"id": text, "text": text, "vector": pyarrow.list_(pyarrow.float32(), dim), "metadata": text}

@@ -54,13 +54,13 @@ def candidates_from(
             yield candidate
 
 
-def check_beginnings(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]], *, skip: bool) -> None:
+def check_beginnings(paths: Iterable[str], *, skip: bool) -> None:
     """Reads the first candidates of files, all but pipes, before a model is loaded for them.
 
     Raises:
         InputError: as `candidates_from`; with `skip` only for a file that cannot be read.
     """
-    for path in filter(os.path.isfile, expand(paths)):
+    for path in filter(os.path.isfile, paths):
         for _ in islice(candidates_from([path], bad=BadExamples(skip=skip, argument="skip_bad_candidates")), _CHECKED):
             pass
 
