@@ -45,19 +45,19 @@ def test_groups():
 @pytest.mark.parametrize(
     ("fields", "rate"),
     [
-        ({}, 0.1),
-        ({"name": "adamax"}, 0.1),
+        ({}, 0.01),
+        ({"name": "adamax"}, 0.01),
         ({"new_learning_rate": 0.02}, 0.02),
-        ({"learning_rate": 0.01}, 0.05),
+        ({"learning_rate": 0.001}, 0.05),
         ({"learning_rate": 0.2}, 0.2),
-        ({"name": "sgd"}, 0.001),
-        ({"name": "adadelta"}, 0.001),
+        ({"name": "sgd"}, 0.0001),
+        ({"name": "adadelta"}, 0.0001),
         ({"name": "sgd", "new_learning_rate": 0.02}, 0.02),
     ],
 )
 def test_new_parts_have_a_rate_of_their_own_and_no_decay(fields, rate):
     model = Words(has_codes=True)
-    config = OptimizerConfig(**{"learning_rate": 0.001, **fields})
+    config = OptimizerConfig(**{"learning_rate": 1e-4, **fields})
     *others, new = build_optimizer(model, config).param_groups
     assert [id(parameter) for parameter in new["params"]] == [id(model.codes)]
     assert (new["lr"], new["weight_decay"]) == (pytest.approx(rate), 0.0)

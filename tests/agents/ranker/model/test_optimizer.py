@@ -25,7 +25,7 @@ TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
     ],
 )
 @pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
-def test_weight_decay_spares_biases_and_layer_norms(model, optimizer, given, decay, make_agent, respond):
+def test_weight_decay_spares_biases_layer_norms_and_new_parts(model, optimizer, given, decay, make_agent, respond):
     options = {} if given is None else {"weight_decay": given}
     agent = make_agent(model, candidates="batch", optimizer=optimizer, warmup_updates=-1, **options)
     names = {id(parameter): name for name, parameter in agent.model.named_parameters()}
@@ -36,7 +36,7 @@ def test_weight_decay_spares_biases_and_layer_norms(model, optimizer, given, dec
     }
     assert decays.keys() == {name for name, _ in agent.model.named_parameters()}
     for name, value in decays.items():
-        spared = name.endswith("bias") or "LayerNorm" in name
+        spared = name.endswith("bias") or "LayerNorm" in name or name.startswith("codes.")
         assert value == (0.0 if spared else decay), name
     before = {name: tensor.detach().clone() for name, tensor in agent.model.named_parameters()}
     respond(agent, *TURNS)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from parlai.agents.ranker.model import optimization
-from parlai.agents.ranker.model.optimization import build_schedule
+from parlai.agents.ranker.model.optimization import build_schedule, parameter_groups
 from parlai.agents.ranker.settings import OTHER_NAMES
 
 from polyencoder.errors import ConfigError
+from polyencoder.modeling.trainable import TrainableModel
 
 OPTIONS = {
     "learningrate": 1.0,
@@ -20,6 +21,18 @@ OPTIONS = {
     "max_train_steps": 10,
     "invsqrt_lr_decay_gamma": -1,
 }
+
+
+class WithCodes(TrainableModel):
+    """An encoder, and codes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.codes = (torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(2))
+
+    @property
+    def new_parameters(self):
+        return [self.codes]
 
 
 @pytest.fixture
@@ -153,3 +166,26 @@ def test_the_defaults_are_the_papers(make_agent):
     wanted |= {"optimizer": "adamw", "learningrate": 5e-5, "warmup_updates": 100, "validation_every_n_epochs": 0.5}
     assert {name: opt[name] for name in wanted} == wanted
     assert make_agent("crossencoder").opt["warmup_updates"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "factor"),
+    [
+        ({}, 100),
+        ({"new_learning_rate": 2e-3}, 20),
+        ({"init_model": "trained"}, 1),
+        ({"init_model": "trained", "new_learning_rate": 2e-3}, 20),
+        ({"optimizer": "sgd"}, 1),
+    ],
+)
+def test_new_parts_follow_the_schedule_at_their_own_rate(options, factor):
+    model = WithCodes()
+    options = {"learningrate": 1e-4, "optimizer": "adamax", **options}
+    encoder, new = parameter_groups(model, {**OPTIONS, **options})
+    optimizer = torch.optim.SGD([encoder, new])
+    optimizer.load_state_dict(optimizer.state_dict())  # as of a run that goes on
+    schedule = schedule_of(optimizer, **options)
+    for update in range(6):
+        assert optimizer.param_groups[1]["lr"] == pytest.approx(factor * optimizer.param_groups[0]["lr"])
+        schedule.step(update, time=0.0)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
