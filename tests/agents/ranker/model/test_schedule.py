@@ -180,11 +180,11 @@ def test_the_defaults_are_the_papers(make_agent):
 )
 def test_new_parts_follow_the_schedule_at_their_own_rate(options, factor):
     model = WithCodes()
-    options = {"learningrate": 1e-4, "optimizer": "adamax", **options}
-    encoder, new = parameter_groups(model, {**OPTIONS, **options})
+    opt = {**OPTIONS, "learningrate": 1e-4, "optimizer": "adamax", **options}
+    encoder, new = parameter_groups(model, opt)
     optimizer = torch.optim.SGD([encoder, new])
     optimizer.load_state_dict(optimizer.state_dict())  # as of a run that goes on
-    schedule = schedule_of(optimizer, **options)
+    schedule = build_schedule(opt, optimizer, updates=None)
     for update in range(6):
         assert optimizer.param_groups[1]["lr"] == pytest.approx(factor * optimizer.param_groups[0]["lr"])
         schedule.step(update, time=0.0)
