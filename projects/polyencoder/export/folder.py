@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from polyencoder.calibration import CalibratedRanker
 from polyencoder.checkpoint import load_folder, write_model
@@ -96,7 +96,7 @@ def export_folder(
         if onnx or int8:
             graphs = "float32 and int8" if int8 else "float32"
             change = _write_graphs(made, device=ranker.device.type, int8=int8, examples=examples)
-        facts = {"name": target.resolve().name, "dtype": dtype, "graphs": graphs}
+        facts: dict[str, Any] = {"name": target.resolve().name, "dtype": dtype, "graphs": graphs}
         card = updated_card(earlier_card, ranker, **facts) if earlier_card else model_card(ranker, run=run, **facts)
         (made / README).write_text(card, encoding="utf-8")
     return change
