@@ -366,7 +366,8 @@ class RankerModelAgent(TorchRankerAgent):
             self.ranker.add_adapters(**self._training.lora.options)
         if self._restored is not None:
             restore_adapters(self.ranker, self._training.lora, self._restored, path=str(self.opt.get("model_file")))
-        groups = parameter_groups(self.ranker, self.opt)
+        # not the ranker's: a model in pre-training has heads beside it
+        groups = parameter_groups(getattr(self.model, "module", self.model), self.opt)
         return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:

@@ -97,3 +97,11 @@ def test_its_defaults_are_those_of_the_library():
     for name in ("mask_probability", "weight_decay", "max_nonfinite", "next", *flags.OF_THE_ENCODER):
         assert ours[name].default == getattr(theirs, name), name
     assert ours["betas"].default == f"{theirs.beta1},{theirs.beta2}"
+
+
+@pytest.mark.parametrize("next", ["yes-no", "contrastive"])
+def test_the_optimizer_holds_all_of_the_model(next, make, vocabulary):
+    """The heads too, which are no part of the ranker that the encoder becomes."""
+    agent = make(vocabulary=vocabulary, next=next, **SIZES)
+    held = [id(parameter) for group in agent.optimizer.param_groups for parameter in group["params"]]
+    assert sorted(held) == sorted(id(parameter) for parameter in agent.model.parameters())
