@@ -61,9 +61,9 @@ def explain_errors(parser: ParlaiParser | None = None) -> None:
 
 
 def _program() -> str:
-    """The name of this process' main module, or script."""
-    main = sys.modules["__main__"].__spec__
-    return main.name if main else Path(sys.argv[0]).stem
+    """The name of this process' main module, or script; programs may set `sys.argv` for ParlAI's parsers."""
+    main = sys.modules["__main__"]
+    return main.__spec__.name if main.__spec__ else Path(getattr(main, "__file__", None) or "").stem
 
 
 def _end(parser: ParlaiParser, message: str) -> None:

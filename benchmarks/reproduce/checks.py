@@ -107,7 +107,7 @@ def _refused_by_parlai(name: str, words: list[str]) -> str:
     words = [f"not-fetched/{word}" if word.startswith("zoo:") else word for word in words]
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), _as_command(words):
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), _as_command(name, words):
             parser.add_extra_args(words)
             ArgumentParser.parse_args(parser, words)  # ParlAI's own parser would download missing models
     except SystemExit:
@@ -118,9 +118,9 @@ def _refused_by_parlai(name: str, words: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def _as_command(words: Sequence[str]) -> Iterator[None]:
+def _as_command(name: str, words: Sequence[str]) -> Iterator[None]:
     """Set sys.argv, where ParlAI looks for some flags."""
-    before, sys.argv = sys.argv, ["parlai", *words]
+    before, sys.argv = sys.argv, ["parlai", name, *words]
     try:
         yield
     finally:

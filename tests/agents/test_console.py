@@ -7,6 +7,8 @@ import json
 import re
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import parlai.utils.logging as logging
 import pytest
@@ -134,6 +136,34 @@ def test_python_gets_exceptions():
     with pytest.raises(ValueError, match="invalid choice: 'all'"):
         TrainModel.setup_args().parse_kwargs(model="biencoder", task="selection:sample", candidates="all")
     assert sys.excepthook is before
+
+
+def test_programs_that_set_arguments_for_parlai_keep_their_errors(monkeypatch):
+    """As benchmarks.reproduce does: they are not ParlAI's command, whatever `sys.argv` says."""
+    from parlai.scripts.train_model import TrainModel
+
+    words = ["-m", "biencoder", "-t", "selection:sample"]
+    monkeypatch.setattr(sys, "argv", ["parlai", *words])
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # started as a script, such as bin/pytest
+    before, parser = sys.excepthook, TrainModel.setup_args()
+    parser.add_extra_args(words)
+    assert sys.excepthook is before
+    assert "error" not in vars(parser)
+
+
+@pytest.mark.parametrize(
+    ("spec", "file", "program"),
+    [
+        (None, "/usr/bin/parlai", "parlai"),
+        (ModuleSpec("parlai.__main__", None), "parlai/__main__.py", "parlai.__main__"),
+        (None, None, ""),  # an interactive session
+    ],
+)
+def test_the_program_is_the_main_module_or_script(monkeypatch, spec, file, program):
+    main = ModuleType("__main__")
+    main.__spec__, main.__file__ = spec, file
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert console._program() == program
 
 
 def test_a_module_says_what_it_has_not():
