@@ -32,7 +32,7 @@ def test_rows_that_have_a_number_with_the_papers_and_the_repositorys(keep, lines
     assert lines("bi", "poly-16", results=folder) == [
         f"|  | {COLUMN}, paper | {COLUMN}, docs/results.md | {COLUMN}, {folder} |",
         "| --- | --- | --- | --- |",
-        f"| Bi-encoder | 83.3 ± 0.2 | {kept} | 71.0 ± 1.0 |",
+        f"| Bi-encoder | 83.3 ± 0.2 | {kept} ({kept.count}) | 71.0 ± 1.0 (3) |",
     ]
 
 
@@ -61,4 +61,4 @@ def test_the_command_prints_it_and_does_not_take_the_repositorys_results_for_its
     assert (
         "its result is in runs/results/small/convai2-all-bert-bi/seed-0.json; to rerun it, give another --out" in said
     )
-    assert said.endswith("| 70.0 |\n")
+    assert said.endswith("| 70.0 (1) |\n")
