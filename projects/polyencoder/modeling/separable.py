@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,7 +16,6 @@ from polyencoder.modeling.capabilities import BiCapabilities, PolyCapabilities
 from polyencoder.modeling.codes import build_codes
 from polyencoder.modeling.dense import build_dense
 from polyencoder.modeling.export_steps import ContextStep, Step
-from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.modeling.pooling import reduce
 from polyencoder.modeling.turns import turn_end
@@ -129,7 +127,7 @@ def perceptron(dim: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, dim))
 
 
-NEW_WEIGHTS = (1.0, 0.0, 0.0)  # the bi-encoder's vector
+NEW_WEIGHTS = (0.5, 0.3, 0.2)  # fitted to a first batch instead, they leave the latest turn alone, and train worse
 
 
 class TurnVectors(NamedTuple):
@@ -167,8 +165,8 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
         z_j = w_1 x + w_2 y_j + w_3 y_m
 
     where x is the bi-encoder's vector of the context, and y_1..y_m are the means of the outputs of each turn, of the
-    length of x. w begins as (1, 0, 0), so that a new model ranks as the bi-encoder that it starts from; its training
-    begins by fitting w to the first batch (`training.term_weights`).
+    length of x. w begins as (0.5, 0.3, 0.2): with the reduction `mean` a new model ranks a context of one turn as the
+    bi-encoder that it starts from. docs/benchmarks/dialogue.md compares this start with others.
     """
 
     @classmethod
@@ -208,19 +206,6 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
 
     def _attended(self, context: ContextEncoding) -> ContextEncoding:
         return context if self.attention is None else self.attention(context)
-
-    @property
-    def has_new_terms(self) -> bool:
-        return self.term_weights is not None and tuple(self.term_weights.tolist()) == NEW_WEIGHTS
-
-    @torch.no_grad()
-    def scores_by_weights(
-        self, contexts: TokenBatch, candidates: TokenBatch, index: Tensor | None = None
-    ) -> Callable[[Tensor], Tensor]:
-        with in_evaluation(self):
-            vectors, turns = self.encode_candidates(candidates), self._turns(contexts)
-        vectors = vectors if index is None else vectors[index.clamp(min=0)]
-        return lambda weights: self.score(self._attended(turns.weighted(weights.to(turns.turns.dtype))), vectors)
 
     def token_weights(self, tokens: TokenBatch) -> Tensor:
         return self.codes.weights(self._outputs(tokens), tokens)

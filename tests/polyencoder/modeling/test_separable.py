@@ -195,8 +195,8 @@ def turns_ranker(backbone_folder):
         {"share_encoders": True, "candidate_mlp": True},
     ],
 )
-def test_a_new_model_of_turns_ranks_as_its_bi_encoder(backbone_folder, turns_ranker, sentences, fields):
-    poly = turns_ranker(**fields)
+def test_the_whole_context_alone_ranks_as_the_bi_encoder(backbone_folder, turns_ranker, sentences, fields):
+    poly = turns_ranker(1.0, 0.0, 0.0, **fields)
     own = {name: value for name, value in fields.items() if name not in ("poly_attention", "candidate_mlp")}
     bi = Ranker.from_backbone(backbone_folder("bert"), "bi", device="cpu", **{"reduction": "mean", **own})
     if "candidate_mlp" in fields:
@@ -228,8 +228,8 @@ def test_each_turn_gives_a_vector(turns_ranker, fields):
 
 
 def test_a_context_of_one_turn_is_its_pooled_vector(turns_ranker, backbone_folder, sentences):
-    """With one turn, x and y are the same vector, which is multiplied by the sum of the weights."""
-    poly = turns_ranker(0.5, 0.25, 0.25)
+    """With one turn, x and y are the same vector, which is multiplied by the sum of the weights: of new ones 1."""
+    poly = turns_ranker()
     bi = Ranker.from_backbone(backbone_folder("bert"), "bi", device="cpu", reduction="mean")
     torch.testing.assert_close(poly.score(TURNS[:1], sentences), bi.score(TURNS[:1], sentences))
 
