@@ -142,6 +142,8 @@ def load_tokenizer(name: str | os.PathLike[str]) -> tuple[Tokenizer, dict[str, A
     if not getattr(loaded, "is_fast", False):
         raise ConfigError(f"backbone {name}: its tokenizer has no fast (tokenizer.json) version", argument="backbone")
     tokenizer: Tokenizer = loaded.backend_tokenizer
+    tokenizer.no_padding()  # MiniLM's file pads each text to 128 tokens
+    tokenizer.no_truncation()
     if encoder is not None and encoder.lower_case:
         steps = [normalizers.Lowercase(), *([tokenizer.normalizer] if tokenizer.normalizer else [])]
         tokenizer.normalizer = normalizers.Sequence(steps)
