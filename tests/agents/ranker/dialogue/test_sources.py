@@ -50,7 +50,9 @@ def test_candidates_of_a_batch_are_ranked_by_score(name, own, fixed_options):
         return numbers.expand(len(own), -1) if pool.index is None else numbers[pool.index]
 
     batch = Batch(labels=labels, candidates=own, right=None)
-    ranked = its.ranked(batch, scorer, most=100)
+    its._scores = scorer
+    its._keys = lambda pool: pool.texts
+    ranked = its.answer(batch, most=100)
     if all(len(texts) == 1 for texts in wanted):
         assert ranked is None
         return
