@@ -43,7 +43,7 @@ def test_the_library_speaks_of_arguments_not_of_flags():
     """
     for file in LIBRARY.rglob("*.py"):
         shows_flags = any(file.is_relative_to(LIBRARY / folder) for folder in ("cli", "settings"))
-        if shows_flags or file.name == "card.py":
+        if shows_flags or file.name in ("card.py", "training_run.py"):
             continue
         nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
         calls = [node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "Parameter"]

@@ -108,7 +108,7 @@ def test_weights_that_do_not_fit_leave_the_encoder_that_was_there(save, change, 
 
 def test_a_file_in_the_place_of_the_folder(save, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(CheckpointError, match="file: is a file; give a folder for the encoder"):
+    with pytest.raises(CheckpointError, match="file: is a file; give a folder"):
         save(folder="file")
     assert (tmp_path / "file").read_text() == "mine"
     (tmp_path / "link").symlink_to("gone")

@@ -222,7 +222,7 @@ def write_misfit(path, source) -> None:
     ("write", "problem"),
     [
         (write_cut, "damaged, or not a file of weights that can be read safely"),
-        (write_safetensors, "damaged, or not a file of weights that can be read safely"),
+        (write_safetensors, "looks like weights alone: give the folder that they are in"),
         (write_foreign, "not a model file of biencoder, polyencoder or crossencoder"),
         (write_misfit, "the weights do not fit the model: context_tower.model.embeddings.word_embeddings.weight is"),
     ],

@@ -170,7 +170,7 @@ def test_changes_filters_and_removed_candidates(folder, ranker, candidates):
 
 def test_any_number_of_results(folder, ranker):
     with FolderIndex.open(folder, ranker) as index:
-        (hits,) = index.search(ranker.encode_contexts(["ski"]), texts=["ski"], words_only=True, top_k=10**20)
+        (hits,) = index.search(ranker.encode_contexts(["ski"]), texts=["ski"], words_only=True, top_k=2**31 - 1)
         assert len(hits) == 2
 
 
