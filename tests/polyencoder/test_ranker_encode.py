@@ -98,9 +98,9 @@ def test_a_tensor_where_one_is_asked_for(make_ranker, texts):
     np.testing.assert_array_equal(vectors.numpy(), ranker.encode(texts))
 
 
-def test_a_bar_counts_the_texts(make_ranker, texts, capsys):
+def test_progress_counts_the_texts(make_ranker, texts, capsys):
     make_ranker("bi").encode(texts, progress=True, batch_size=2)
-    assert f"{len(texts)}/{len(texts)}" in capsys.readouterr().err
+    assert f"{len(texts)} of {len(texts)} texts" in capsys.readouterr().err
     make_ranker("bi").encode(texts)
     assert not capsys.readouterr().err
 

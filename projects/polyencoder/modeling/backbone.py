@@ -243,8 +243,9 @@ class Backbone(nn.Module):
             return False
         size, mean = words.num_embeddings, words.weight.detach().mean(0)
         self.model.resize_token_embeddings(vocabulary_size, mean_resizing=False)
+        words = self.model.get_input_embeddings()
         with torch.no_grad():  # transformers draws around the mean: two loads would differ
-            self.model.get_input_embeddings().weight[size:] = mean
+            words.weight[size:] = mean
         return True
 
     def embeddings(self) -> nn.Module:

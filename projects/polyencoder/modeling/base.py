@@ -161,7 +161,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         """Whether the score has weights of its terms that are those of a new model, which training fits first."""
         return False
 
-    term_weights: Tensor
+    term_weights: Any
     """The weights of the score's terms, [k], of a model that `has_new_terms`."""
 
     def scores_by_weights(

@@ -130,15 +130,15 @@ def from_encoder(
         text = own_lengths(name, backbone_config(backbone.model)) | text
         if layers := left_out(name):
             raise ConfigError(
-                f"{name}: rankers do not have its {layers}, behind its transformer: train one from it, with "
-                f"`polyencoder train --backbone {name}`",
+                f"{name}: rankers do not have its {layers}, behind its transformer: train a ranker around it first",
                 argument="backbone",
             )
     if config.pop("residual", None):
         raise no_base(f"{name} is an encoder")
     tokenizer, special = load_tokenizer(name)
     special = separate_turns(tokenizer, special, separator or own_separator(tokenizer))
-    if not trained and (more := tokenizer.get_vocab_size() - backbone.model.get_input_embeddings().num_embeddings) > 0:
+    words: Any = backbone.model.get_input_embeddings()
+    if not trained and (more := tokenizer.get_vocab_size() - words.num_embeddings) > 0:
         last = max(tokenizer.get_vocab().items(), key=lambda item: item[1])[0]
         raise CheckpointError(
             f"{name}: its tokenizer has {more} tokens more than its embeddings, such as {last!r}: save it after "

@@ -195,7 +195,8 @@ def own_fields(name: str | os.PathLike[str], architecture: Architecture, *, give
 def own_lengths(name: str | os.PathLike[str], backbone: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `TextConfig` with which an encoder reads as much of a text as it can, from the beginning."""
     encoder = sentence_encoder(name)
-    longest, lengths = longest_input(name, backbone, folder=encoder.subfolder if encoder else ""), {}
+    longest = longest_input(name, backbone, folder=encoder.subfolder if encoder else "")
+    lengths: Mapping[str, int] = {}
     if encoder is not None and encoder.static is not None:
         longest = _UNLIMITED
     elif encoder is not None:

@@ -100,8 +100,8 @@ def open_data(settings: TrainSettings, *, train: Rows | Splits | None = None, va
         )
     seed, own = settings.training.seed, settings.training.candidates in OWN_CANDIDATES
     sampler = NegativeSampler(responses(), count=files.num_negatives, seed=seed, source=files.train)
-    count = files.num_negatives if own or "num_negatives" in settings.given else None
-    ranked = validation_examples(held, responses, count, in_training=own, seed=seed, source=files.train)
+    num_negatives = files.num_negatives if own or "num_negatives" in settings.given else None
+    ranked = validation_examples(held, responses, num_negatives, in_training=own, seed=seed, source=files.train)
     if isinstance(source, Sequence):
         trained = (f"{one!r}{_numbers(one)}" for one in source)
     else:

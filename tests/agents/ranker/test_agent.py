@@ -247,10 +247,11 @@ def test_a_train_step_can_say_what_it_would_have_answered(make_agent, respond, l
     assert {reply["text"] for reply in replies} <= set(labels)
 
 
-def test_equal_scores_come_in_the_order_of_the_candidates(make_agent, respond, labels):
-    """So hits@k, which ParlAI counts from the reply, agrees with the rank, also of a model that collapsed."""
+def test_of_equal_scores_the_labels_comes_last(make_agent, respond, labels):
+    """So hits@k, which ParlAI counts from the reply, agrees with the rank: a model that collapsed is never right."""
     agent = make_agent("biencoder", eval_candidates="inline", datatype="valid")
     for parameter in agent.model.parameters():
         parameter.data.zero_()
     asked = [{"text": "hi", "eval_labels": [label], "label_candidates": labels[:5]} for label in labels[:5]]
-    assert [reply["text_candidates"] for reply in respond(agent, *asked)] == [labels[:5]] * 5
+    expected = [[*(other for other in labels[:5] if other != label), label] for label in labels[:5]]
+    assert [reply["text_candidates"] for reply in respond(agent, *asked)] == expected

@@ -60,7 +60,7 @@ def test_probabilities_stay(make_ranker):
     known = {hit.text: hit.probability for hit in ranker.search("hello", index, top_k=50)}
     hits = ranker.search("hello", index, top_k=5, diversity=0.9)
     assert {hit.text: hit.probability for hit in hits} == {hit.text: known[hit.text] for hit in hits}
-    assert all(probability is not None for probability in known.values())
+    assert sum(probability is not None for probability in known.values()) == 10  # those behind have none
 
 
 def test_a_ranking_is_diverse_too(ranker, make_ranker):

@@ -41,13 +41,15 @@ def test_a_step_is_plain_torch(make_ranker, architecture):
     ranker, reference = begun(make_ranker(architecture)), begun(make_ranker(architecture))
     config = replace(CONFIG, schedule=ScheduleConfig(name="constant", warmup_updates=0), clip=0.5)
     batch = Collator(ranker.text)(EXAMPLES[:4])
+    new = {id(parameter) for parameter in reference.model.new_parameters}
     outcome = Trainer(ranker, config).step(batch)
 
     model = reference.model.train()
     optimizer = torch.optim.AdamW(
         [
-            {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.01},
-            {"params": [p for p in model.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+            {"params": [p for p in model.parameters() if p.dim() > 1 and id(p) not in new], "weight_decay": 0.01},
+            {"params": [p for p in model.parameters() if p.dim() <= 1 and id(p) not in new], "weight_decay": 0.0},
+            {"params": model.new_parameters, "weight_decay": 0.0, "lr": 0.05},  # 100 times, at most 0.05
         ],
         lr=1e-3,
     )

@@ -64,4 +64,4 @@ def log_once(level: int, message: str) -> None:
 
 def log_system_messages(name: str, count: int) -> None:
     """Warns that system messages were left out."""
-    log_once(logging.WARNING, f"{name}: {count:,} system messages were left out (--system persona reads them)")
+    log_once(logging.WARNING, f"{name}: {count:,} system messages were left out (system 'persona' reads them)")
