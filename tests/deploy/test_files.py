@@ -54,7 +54,7 @@ def test_commands_have_only_options_that_there_are(command):
 def test_servers_search_the_index_that_is_made():
     assert len(SERVERS) == 2
     made = options(OWN["index"]["command"])["out"]
-    assert {options(OWN[name]["command"])["index"] for name in SERVERS} == {(made,)}
+    assert {options(OWN[name]["command"])["index"] for name in SERVERS} == {made}
 
 
 def test_what_commands_read_is_mounted():

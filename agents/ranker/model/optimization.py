@@ -101,9 +101,13 @@ def check_optimizer(opt: Opt) -> None:
 
 
 def new_learning_rate(opt: Opt) -> float:
-    """The peak rate of `--new-learning-rate`; without the flag a model from `--init-model` has no new parts."""
+    """The peak rate of `--new-learning-rate`; without the flag a model from `--init-model` has no new parts.
+
+    ParlAI also sets `init_model`, to the checkpoint, where a run resumes.
+    """
     rate, name = opt["learningrate"], opt["optimizer"]
-    return new_rate(rate, opt.get("new_learning_rate") or (rate if opt.get("init_model") else None), optimizer=name)
+    is_trained = bool(given_flags(opt).get("init_model"))
+    return new_rate(rate, opt.get("new_learning_rate") or (rate if is_trained else None), optimizer=name)
 
 
 def parameter_groups(model: TrainableModel, opt: Opt) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ class Message(BaseModel):
     """One message of a chat."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"] = Field(
-        description="Messages of tools are not read, those of `system` and `developer` only by `--system persona`."
+        description="Messages of tools are not read, those of `system` and `developer` only as a persona."
     )
     content: str | Annotated[list[TextPart], Field(max_length=MAX_MESSAGES, fail_fast=True)] = Field(
         description="A text, or the parts of one, `{type: text, text}`; a message that only calls tools needs none."

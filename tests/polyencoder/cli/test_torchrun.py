@@ -65,7 +65,7 @@ def test_two_processes_learn_what_one_does(folder):
     done = two_processes(*arguments(folder, "two", "--batch-size", 5))
     assert done.returncode == 0, done.stderr
     assert "Loading weights" not in done.stderr  # transformers' bar, which is for terminals
-    said, expected = ([row for row in one.stdout.splitlines() if " R20@1 " in row] for one in (done, alone))
+    said, expected = ([row for row in one.stdout.splitlines() if " R6@1 " in row] for one in (done, alone))
     assert said == expected  # by the first of them alone
     before, after = (float(row.split()[-1]) for row in said[1:])
     assert after > 2 * before  # it has learned: of scores that are nearly equal, rounding would decide

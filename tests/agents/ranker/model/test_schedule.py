@@ -180,7 +180,7 @@ def test_the_defaults_are_the_papers(make_agent):
 )
 def test_new_parts_follow_the_schedule_at_their_own_rate(options, factor):
     model = WithCodes()
-    opt = {**OPTIONS, "learningrate": 1e-4, "optimizer": "adamax", **options}
+    opt = {**OPTIONS, "learningrate": 1e-4, "optimizer": "adamax", **options, "override": options}
     encoder, new = parameter_groups(model, opt)
     optimizer = torch.optim.SGD([encoder, new])
     optimizer.load_state_dict(optimizer.state_dict())  # as of a run that goes on
