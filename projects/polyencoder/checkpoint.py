@@ -87,7 +87,7 @@ def holds_ranker(name: str | os.PathLike[str]) -> bool:
 def holds_encoder(name: str | os.PathLike[str]) -> bool:
     """Whether a folder or hub id holds an encoder, of transformers, sentence-transformers or adapters of one."""
     config = _config_of(name)
-    if "architecture" in config or Path(name).is_file():
+    if "architecture" in config or os.path.isfile(name):  # not an error for a name that is too long
         return False
     if "model_type" in config:
         return True

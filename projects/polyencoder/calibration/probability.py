@@ -179,7 +179,7 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
     if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
         return calibration
     warnings.warn(
-        f"{path}: not used, as it was fitted to other weights than the model has now, or with another --backend; "
+        f"{path}: not used, as it was fitted to other weights than the model has now, or with another backend; "
         f"{remedy}",
         stacklevel=2,
     )
@@ -208,7 +208,7 @@ def least_probability(
         model = "MODEL" if of.source is None else of.source
         raise ConfigError(
             "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
-            f"calibrate {model} with `polyencoder calibrate`, and the --backend in use",
+            f"calibrate {model} with `polyencoder calibrate`, and the backend in use",
             argument="min_probability",
         )
     if wanted == "auto":

@@ -24,6 +24,7 @@ from polyencoder.export.card import model_card
 from polyencoder.export.folder import README
 from polyencoder.export.metadata import hub_id
 from polyencoder.export.training_run import TrainingRun, measured
+from polyencoder.hub.resolve import exists, hub_id_problem
 from polyencoder.index.open import open_index
 from polyencoder.modeling.families import CONVERT_SIZES
 from polyencoder.pictures import CURVE
@@ -134,6 +135,9 @@ def _train(
         raise ConfigError(
             "gather_negatives off is read only in several processes: leave it out", argument="gather_negatives"
         )
+    backbone = settings.model.backbone
+    if backbone and not exists(backbone) and (problem := hub_id_problem(backbone)):
+        raise ConfigError(f"backbone {backbone}: {problem}; give a folder or the name of a model", argument="backbone")
     data = open_data(settings, train=train, valid=valid)  # what is wrong with it is an error before the model is loaded
     seed_everything(settings.training.seed)
     ranker = starting_ranker(settings)

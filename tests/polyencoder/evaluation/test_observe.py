@@ -34,7 +34,7 @@ def test_of_a_search_too():
     hits = [SimpleNamespace(text=f" {text} ", score=float(score)) for text, score in zip(TEXTS, SCORES, strict=True)]
 
     class Search:
-        reranker, among = None, 20
+        reranker, among, top_k = None, 20, 11
 
         def __call__(self, contexts):
             return [hits for _ in contexts]
