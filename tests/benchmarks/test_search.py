@@ -265,7 +265,7 @@ def test_a_cross_encoder_in_bfloat16():
     [
         (["--device", "cuda"], "are for --cases answering alone"),
         (["--cases", "answering", "memory", "--made-texts"], "are for --cases answering alone"),
-        (["--kinds", "flat"], "flat is not measured; it must be one of hnsw, ivf-flat, ivf-pq"),
+        (["--kinds", "flat"], "faiss is 'flat', which compares every vector"),
         (["--kinds", "hnsw,n=4"], "a hnsw index has no parameter 'n'"),
         (["--cases", "answering", "--device", "cuda"], "torch sees no CUDA device here"),
     ],

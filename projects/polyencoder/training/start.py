@@ -163,4 +163,7 @@ def _text_fields(settings: TrainSettings) -> dict[str, Any]:
         "number_turns": convert.number_turns,
         **{name: getattr(model, name) for name in PROMPTS},
     }
+    is_frozen = settings.training.freeze_candidates and model.label_truncate is None
+    if is_frozen and model.backbone and not holds_ranker(model.backbone):  # as in an index of the untrained encoder
+        given["label_truncate"] = Ranker.load(model.backbone, device="cpu").text.config.label_truncate
     return {name: value for name, value in given.items() if value is not None}
