@@ -141,7 +141,7 @@ def test_each_message_of_the_assistant_after_one_of_the_user_is_an_example(write
     assert str(path) in replies
     assert "3 of the assistant's 5 messages in 2 chats" in replies
     assert "1 system messages" in system
-    assert "--system persona" in system
+    assert "persona" in system
     assert list(pairs_of_rows([{column: chat} for chat in CHATS], name="rows")) == [Example(*one) for one in REPLIES]
     caplog.clear()
     persona = ["your persona: i ski"]
