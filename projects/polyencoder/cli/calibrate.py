@@ -92,7 +92,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     reranker = load_reranker(settings.rerank, settings.model)
     if index is None:
         check_reads_candidates(ranker, instead="calibrate searches of that, with --index", argument="model")
-        observations = observe(ranker, examples)
+        observations = observe(ranker, examples, progress=None)
     else:
         enough = DEPTH + max(len(example.right) for example in examples)
         with open_index(index, ranker) as opened:
@@ -105,7 +105,7 @@ def calibrate(settings: CalibrateSettings) -> None:
                 rerank_k=settings.rerank_k,
                 keep_turns=settings.keep_turns,
             )
-            observations = observe_search(searcher, examples)
+            observations = observe_search(searcher, examples, progress=None)
     ordering = reranker or ranker
     fitted = fit(
         observations,

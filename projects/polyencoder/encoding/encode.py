@@ -51,15 +51,9 @@ def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: boo
     """The tokens of many candidates, in little memory; a warning says once how many are cut."""
     parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
     rows = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
-    if not text.warned_of_cut:
-        longest = text.config.label_truncate
-        full = [candidate for candidate, row in zip(candidates, rows, strict=True) if len(row) >= longest]
-        if cut := text.num_cut(full):
-            text.warned_of_cut = True
-            _log.warning(
-                f"{cut:,} of {len(rows):,} candidates have more than {longest} tokens (label_truncate): what is behind "
-                "is not read"
-            )
+    if not text.warned_of_cut and (message := text.cut_message(candidates, rows)):
+        text.warned_of_cut = True
+        _log.warning(message)
     return rows
 
 

@@ -14,6 +14,7 @@ from polyencoder.data.example import Example
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
 from polyencoder.evaluation.examples import example_scores
+from polyencoder.progress import progress_bar
 from polyencoder.scoring import check_scores
 
 if TYPE_CHECKING:
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 _AT_ONCE = 32  # contexts per search
 
 
-def observe(ranker: TextRanker, examples: Sequence[Example]) -> Observations:
-    """Ranks each example's own candidates, deduplicated."""
-    return observations_of(examples, example_scores(ranker, examples))
+def observe(ranker: TextRanker, examples: Sequence[Example], *, progress: bool | None = False) -> Observations:
+    """Ranks each example's own candidates, deduplicated. `progress`: see `progress_bar`."""
+    scored = example_scores(ranker, examples)
+    return observations_of(
+        examples, progress_bar(scored, step="ranking", unit="examples", total=len(examples), show=progress)
+    )
 
 
 def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Tensor]]) -> Observations:
@@ -36,24 +40,26 @@ def observations_of(examples: Sequence[Example], scored: Iterable[tuple[int, Ten
     return _together(found)
 
 
-def observe_search(searcher: Searcher, examples: Sequence[Example]) -> Observations:
+def observe_search(searcher: Searcher, examples: Sequence[Example], *, progress: bool | None = False) -> Observations:
     """Searches for each example's context.
 
     The search finds `DEPTH` hits and one for each right candidate, if the index has that many. With a cross-encoder the
-    scores are those of the hits that it read.
+    scores are those of the hits that it read. `progress`: see `progress_bar`.
     """
     if searcher.top_k == 0:
         raise InputError("the index is empty")
     found: list[_Ranked] = []
-    for i in range(0, len(examples), _AT_ONCE):
-        some, among = examples[i : i + _AT_ONCE], searcher.among
-        for hits, example in zip(searcher([one.turns for one in some]), some, strict=True):
-            scores: dict[str, float] = {}
-            for hit in hits:
-                score = hit.score if searcher.reranker is None else hit.rerank_score
-                if score is not None:
-                    scores.setdefault(hit.text.strip(), score)
-            found.append(_ranked(scores, [text.strip() for text in example.right], among=among))
+    with progress_bar(step="searching", unit="contexts", total=len(examples), show=progress) as shown:
+        for i in range(0, len(examples), _AT_ONCE):
+            some, among = examples[i : i + _AT_ONCE], searcher.among
+            for hits, example in zip(searcher([one.turns for one in some]), some, strict=True):
+                scores: dict[str, float] = {}
+                for hit in hits:
+                    score = hit.score if searcher.reranker is None else hit.rerank_score
+                    if score is not None:
+                        scores.setdefault(hit.text.strip(), score)
+                found.append(_ranked(scores, [text.strip() for text in example.right], among=among))
+            shown.update(len(some))
     return _together(found, depth=DEPTH)
 
 

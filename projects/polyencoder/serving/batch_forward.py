@@ -121,6 +121,8 @@ def load(config: ServerConfig) -> tuple[BatchForward, Index | None, Ranker | Non
     Raises:
         PolyencoderError: a model or the index is missing, damaged, or does not fit the others.
     """
+    if config.index is not None:
+        open_index(config.index).close()  # an index that is missing is an error before a model is loaded
     torch.set_num_threads(config.threads or max(1, torch.get_num_threads() // config.workers))
     ranker = Ranker.from_pretrained(
         config.model, device=config.device, backend=config.backend, dtype=config.model_dtype

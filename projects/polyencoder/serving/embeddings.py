@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
+import anyio.to_thread
 import numpy as np
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 
 from polyencoder.errors import InputError
@@ -54,16 +57,17 @@ class Embedding(BaseModel):
 
 
 class EmbeddingsResponse(BaseModel):
-    """Vectors in the order of the texts."""
+    """Vectors in the order of the texts. OpenAI's clients ignore `meta`."""
 
     object: str = "list"
     data: list[Embedding]
     model: str = Field(description="The server's model.")
     usage: Usage
+    meta: dict[str, Any] = Field(description="`warnings` of texts that were cut.")
 
 
-@router.post("/v1/embeddings")
-async def embeddings(request: EmbeddingsRequest, service: Serving) -> EmbeddingsResponse:
+@router.post("/v1/embeddings", response_model=EmbeddingsResponse)
+async def embeddings(request: EmbeddingsRequest, service: Serving) -> Response:
     """Returns a vector for each text, normalized, or as the model computes it for dot products as scores."""
     texts = [request.input] if isinstance(request.input, str) else request.input
     is_query = request.input_type in ("query", "search_query")
@@ -77,13 +81,22 @@ async def embeddings(request: EmbeddingsRequest, service: Serving) -> Embeddings
     if request.normalize:
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12)
     rows = vectors.astype("<f4")
+    meta = {} if is_query else await service.engine.cut_warnings(texts)
+    head = EmbeddingsResponse(data=[], model=service.name, usage=Usage.of(tokens), meta=meta)
     is_text = request.encoding_format == "base64"
-    shown = [base64.b64encode(row.tobytes()).decode() if is_text else row.tolist() for row in rows]
-    return EmbeddingsResponse(
-        data=[Embedding(index=place, embedding=one) for place, one in enumerate(shown)],
-        model=service.name,
-        usage=Usage.of(tokens),
+    body = await anyio.to_thread.run_sync(partial(_json, head, rows, is_text=is_text))
+    return Response(body, media_type="application/json")
+
+
+def _json(response: EmbeddingsResponse, rows: Array, *, is_text: bool) -> bytes:
+    """The response with these vectors as JSON, a vector at a time: other threads run between them."""
+    fields = response.model_dump(exclude={"data"})
+    items = (
+        Embedding(index=i, embedding=base64.b64encode(row.tobytes()).decode() if is_text else row.tolist())
+        for i, row in enumerate(rows)
     )
+    data = ",".join(item.model_dump_json() for item in items)
+    return f'{{"data":[{data}],{json.dumps(fields)[1:]}'.encode()
 
 
 async def embed(engine: Engine, texts: Sequence[str], *, is_query: bool) -> tuple[Array, int]:

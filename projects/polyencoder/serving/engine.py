@@ -51,6 +51,14 @@ class Engine:
         self.metrics.tokenizing.observe(time.perf_counter() - start)
         return result
 
+    async def cut_warnings(self, candidates: Sequence[str]) -> dict[str, list[str]]:
+        """`warnings`, for an answer's `meta`, if the end of a candidate is not read; else empty."""
+        text = self.ranker.text
+        message = await self.tokenized(
+            lambda: text.cut_message(candidates, text.candidate_ids(candidates, remember=False))
+        )
+        return {"warnings": [message]} if message else {}
+
     async def run(self, job: Job) -> Any:
         """Computes a job on the model's thread."""
         return await asyncio.wrap_future(self._model.submit(job))

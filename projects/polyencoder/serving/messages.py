@@ -12,7 +12,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError, did_you_mean
-from polyencoder.text.dialogue import SPEAKERS, SystemMessages, is_of_tools, turns_of_messages
+from polyencoder.text.dialogue import (
+    SPEAKERS,
+    SystemMessages,
+    is_of_tools,
+    num_system_messages,
+    turns_of_messages,
+    warn_of_system_messages,
+)
 
 
 def _no_truth(value: Any) -> Any:
@@ -116,6 +123,8 @@ def turns_of(messages: Sequence[Message], *, name: str = "messages", system: Sys
     """
     said = [message for one in messages if not is_of_tools(message := one.model_dump())]
     turns = turns_of_messages(said, name=name, system=system)
+    if system == "leave-out" and num_system_messages(said):
+        warn_of_system_messages("--system persona reads them")
     if not any(message["role"] in SPEAKERS for message in said):
         raise InputError(f"{name} has no message of the user; give at least one", argument=name)
     if not turns[-1].strip():

@@ -54,7 +54,7 @@ class RerankResponse(Answer):
     """Documents in order, best first. Cohere's clients read `meta`."""
 
     results: list[Result]
-    meta: dict[str, Any] = Field(description="The version of Cohere's API.")
+    meta: dict[str, Any] = Field(description="Cohere's `api_version`, and `warnings` of documents that were cut.")
 
 
 @router.post("/rerank", response_model_exclude_none=True)
@@ -74,14 +74,15 @@ async def _rerank(request: RerankRequest, service: Serving, *, version: str, doc
     service.engine.check_count(request.documents, name="documents")
     objects = [Document(text=one) if isinstance(one, str) else one for one in request.documents]
     turns = request.turns(system=service.config.system)
-    order, tokens = await rank(service.engine, turns, [one.text for one in objects], top_n=request.top_n)
+    texts = [one.text for one in objects]
+    order, tokens = await rank(service.engine, turns, texts, top_n=request.top_n)
     return RerankResponse(
         **answer_fields("rerank", model=service.name, tokens=tokens),
         results=[
             Result(index=place, relevance_score=relevance, document=objects[place].model_dump() if documents else None)
             for place, relevance in order
         ],
-        meta={"api_version": {"version": version}},
+        meta={"api_version": {"version": version}, **await service.engine.cut_warnings(texts)},
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, TypeGuard
 
 from polyencoder.checks import checked_list, checked_text, is_blank, shown
@@ -35,7 +37,16 @@ def turns_of(name: str, value: Any, *, system: SystemMessages = "leave-out") -> 
 def checked_contexts(values: Any, *, name: str = "context") -> list[list[str]]:
     """A list of contexts, each as a list of turns. InputError names an invalid one."""
     some = checked_list(f"{name}s", values, of=f"{name}s, each a text or a list of turns")
-    return [checked_context(f"{name} {place}", value) for place, value in enumerate(some)]
+    turns = [checked_context(f"{name} {place}", value) for place, value in enumerate(some)]
+    if any(map(num_system_messages, some)):
+        warn_of_system_messages("as a persona, their lines are turns that begin with 'your persona: '")
+    return turns
+
+
+@cache
+def warn_of_system_messages(instead: str) -> None:
+    """Warns, once in a process, that system messages of contexts are left out, and says what to do `instead`."""
+    logging.getLogger(__name__).warning(f"the system messages of contexts are left out ({instead})")
 
 
 def are_messages(value: Any) -> TypeGuard[Sequence[Any]]:

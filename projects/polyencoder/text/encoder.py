@@ -184,13 +184,19 @@ class TextEncoder:
             return [ids[:limit] for ids in found]
         return [surround(ids, start=self.start_id, end=self.end_id, max_tokens=limit) for ids in found]
 
-    def num_cut(self, candidates: Sequence[str]) -> int:
-        """The number of candidates that have more tokens than `label_truncate`, so that their end is not read."""
-        if self.config.candidate_rows or not candidates:
-            return 0
+    def cut_message(self, candidates: Sequence[str], ids: Sequence[Sequence[int]]) -> str | None:
+        """Says how many candidates have more tokens than `label_truncate`; `ids` are their tokens. None if none has."""
+        limit = self.config.label_truncate
+        full = [text for text, row in zip(candidates, ids, strict=True) if len(row) >= limit]
+        if self.config.candidate_rows or not full:
+            return None
         surrounding = 2 if self.config.surround else 0
-        texts = [self.config.candidate_prompt + text for text in candidates]
-        return sum(len(ids) + surrounding > self.config.label_truncate for ids in self.ids(texts, remember=False))
+        whole = self.ids([self.config.candidate_prompt + text for text in full], remember=False)
+        if not (count := sum(len(row) + surrounding > limit for row in whole)):
+            return None
+        return (
+            f"{count:,} of {len(ids):,} candidates have more than {limit} tokens (label_truncate): the rest is left out"
+        )
 
     def contexts(self, contexts: Sequence[Sequence[str] | str]) -> TokenBatch:
         """A padded batch of contexts, each a list of turns or one text."""

@@ -192,7 +192,8 @@ def test_a_warning_says_once_how_many_candidates_are_cut(make_ranker, caplog, tm
         words.pop()
     whole = " ".join(words)
     candidates = ["cat", whole, f"{whole} cat cat cat", f"{whole} and two pets", "dogs"]
-    assert ranker.text.num_cut(candidates) == 2
+    message = ranker.text.cut_message(candidates, ranker.text.candidate_ids(candidates))
+    assert str(message).startswith("2 of 5 candidates")
     ranker.rank("hi", [whole, "cat"])
     assert caplog.text == ""
     ranker.index(candidates, tmp_path / "index").close()

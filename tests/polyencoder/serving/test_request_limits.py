@@ -267,6 +267,7 @@ def tools(count: int, parameters: int) -> list[dict]:
         ("rerank", {"query": "a", "documents": ["hello"] * 29_000}, 422),
         ("rerank", {"query": "a", "documents": [[]] * 600_000}, 413),
         ("embeddings", {"input": [1.5] * 29_000}, 422),
+        ("embeddings", {"input": ["hello"] * 1000}, 200),
         ("select", {"query": "a", "options": tools(900, 150)}, 413),
         ("select", {"query": "a", "options": tools(200, 40)}, 200),
     ],

@@ -54,6 +54,18 @@ def test_coheres_clients_of_both_versions_get_the_rankers_order(serve):
     assert_same([(one.index, one.relevance_score) for one in answer.results], expected(ranker))
 
 
+def test_an_answer_says_how_many_documents_were_cut(serve):
+    client = serve("bi", records=None)
+    assert "warnings" not in client.post("/v1/rerank", json={"query": QUERY, "documents": DOCUMENTS}).json()["meta"]
+    documents = [*DOCUMENTS, "dogs and cats " * client.service.engine.ranker.text.config.label_truncate]
+    ranked = client.post("/v1/rerank", json={"query": QUERY, "documents": documents}).json()
+    embedded = client.post("/v1/embeddings", json={"input": documents}).json()
+    for answer in (ranked, embedded):
+        (warning,) = answer["meta"]["warnings"]
+        assert "1 of 5" in warning
+        assert "label_truncate" in warning
+
+
 def test_coheres_client_shows_what_was_wrong(serve):
     client = serve("bi", records=None)
     with pytest.raises(cohere.UnprocessableEntityError, match="documents is empty"):

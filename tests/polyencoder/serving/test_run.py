@@ -131,6 +131,7 @@ def test_workers_end_with_the_process_that_started_them(place):
     [
         (["-m", "nothing"], CheckpointError, "nothing"),
         (["-m", "model", "-i", "nothing"], PolyencoderError, "nothing"),
+        (["-m", "nowhere", "-i", "nothing"], PolyencoderError, "nothing"),  # before the model is loaded
         (["-m", "model", "--host", "0.0.0.0"], ConfigError, "no key"),
         (["-m", "model", "--host", "1.2.3.4", "--api-key", "a-long-secret"], ConfigError, "cannot listen"),
         (["-m", "model", "-i", "replies", "--min-probability", "0.5"], ConfigError, "calibrated"),

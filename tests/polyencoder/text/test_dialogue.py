@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polyencoder.errors import InputError
-from polyencoder.text.dialogue import as_persona, checked_context, checked_contexts
+from polyencoder.text.dialogue import as_persona, checked_context, checked_contexts, warn_of_system_messages
 
 CHAT = [
     {"role": "user", "content": "hi"},
@@ -84,3 +84,12 @@ def test_rankers_take_messages_wherever_they_take_turns(make_ranker, sentences, 
         assert ranker.search(CHAT, index) == ranker.search(TURNS, index)
         cross = make_ranker("cross")
         assert ranker.search(CHAT, index, rerank=cross) == ranker.search(TURNS, index, rerank=cross)
+
+
+def test_a_warning_says_once_that_system_messages_are_left_out(caplog):
+    warn_of_system_messages.cache_clear()
+    chat = [{"role": "system", "content": "be brief ."}, {"role": "user", "content": "hi"}]
+    for _ in range(2):
+        assert checked_contexts([chat, "hello"]) == [["hi"], ["hello"]]
+    (warning,) = caplog.messages
+    assert "system messages" in warning
