@@ -1,14 +1,17 @@
-"""The notebooks as pages of the documentation: a hook of mkdocs (mkdocs.yml)."""
+"""Hooks of mkdocs (mkdocs.yml): the notebooks as pages, and links to source files, which the site does not have."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+_SOURCE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:projects|examples)/[^)]*\)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -17,6 +20,11 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
         text = "\n\n".join(_blocks(json.loads(path.read_text(encoding="utf-8"))))
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Keeps only the text of links to files of the repository, which lead nowhere on the site."""
+    return _SOURCE.sub(r"\1", markdown)
 
 
 def _blocks(notebook: dict[str, Any]) -> Iterator[str]:

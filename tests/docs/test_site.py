@@ -60,6 +60,12 @@ def test_the_page_of_the_server_names_each_route():
     assert [path for path in add_routes(FastAPI()).openapi()["paths"] if path.partition("/{")[0] not in page] == []
 
 
+def test_links_to_source_files_lead_somewhere():
+    for page in (ROOT / "docs").rglob("*.md"):
+        for target in re.findall(r"\]\(((?:\.\./)+(?:projects|examples)/[^)]*)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page}: {target}"
+
+
 def test_the_hooks_import_nothing_that_the_workflow_does_not_install():
     """It installs the packages of requirements.txt whose names begin with mkdocs, and mike."""
     (hooks,) = re.findall(r"^hooks: \[(.*)\]$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)

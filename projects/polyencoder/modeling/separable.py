@@ -166,7 +166,7 @@ class PolyEncoder(PolyCapabilities, TwoTowers):
 
     where x is the bi-encoder's vector of the context, and y_1..y_m are the means of the outputs of each turn, of the
     length of x. w begins as (0.5, 0.3, 0.2): with the reduction `mean` a new model ranks a context of one turn as the
-    bi-encoder that it starts from. docs/benchmarks/dialogue.md compares this start with others.
+    bi-encoder that it starts from. docs/benchmarks/accuracy.md compares this start with others.
     """
 
     @classmethod
