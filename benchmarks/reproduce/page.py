@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -140,15 +140,32 @@ def _section(table: Table, all_measured: Sequence[Measured]) -> Iterator[str]:
     if not heads:  # no number at all yet
         heads, names = [(column, None) for column in table.columns], [column.title for column in table.columns]
     yield from grid(table, table.rows, heads, names)
-    for note in [*table.notes, *(f"{row.title}: {row.only}." for row in table.rows if row.only)]:
-        yield f"\n{note}"
+    notes = [*table.notes, *_left_out_rows(table)]
     for one in with_numbers:
-        for instead in one.scale.tables.get(table.name, {}).values():
-            yield f"\nHere, {one.scale.name}: {one.scale.tasks[instead].note}."
+        notes += [f"Here, {one.scale.name}: {one.scale.tasks[name].note}." for name in _replacements(table, one)]
         for inputs, titles in one.inputs.items():
             of = f" ({'; '.join(titles)})" if len(one.inputs) > 1 else ""
-            yield f"\nHere, {one.scale.name}: {inputs}{of}."
-        yield f"\n{_how(one)}"
+            notes.append(f"Here, {one.scale.name}: {inputs}{of}.")
+        notes.append(_how(one))
+    if notes:
+        yield ""
+    for note in notes:
+        yield f"- {note}"
+
+
+def _left_out_rows(table: Table) -> Iterator[str]:
+    """The rows that cannot be measured, by their reasons."""
+    titles: dict[str, list[str]] = {}
+    for row in table.rows:
+        if row.only:
+            titles.setdefault(row.only, []).append(row.title)
+    for reason, names in titles.items():
+        yield f"{', '.join(names)}: {reason}."
+
+
+def _replacements(table: Table, one: Measured) -> Iterable[str]:
+    """The names of the tasks that a scale has in the place of the table's."""
+    return one.scale.tables.get(table.name, {}).values()
 
 
 def _paper(table: Table, row: Row, column: Column) -> list[Value]:
