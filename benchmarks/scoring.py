@@ -1,15 +1,13 @@
 """Exact poly-encoder scoring against ParlAI's own module, on the same tensors.
 
 For each number of candidates and of codes, batch 1, the median time of
-- floor, bf16_floor: the bare matrix product, candidates times codes;
-- fp32_search, bf16_search: the ten best candidates (scan and top-k; bf16-stored candidates, last order in fp32);
+- floor: the bare matrix product, candidates times codes, in torch;
+- search: the ten best candidates, by `polyencoder.search`; torch_search: the same by torch;
 - fp32_score: all scores;
 - parlai: ParlAI's attention and dot product, without its sort.
 
 Threads that share their cores with other processes wait for each other at every step, and the more steps the longer: on
 a busy machine compare with `--threads 1`.
-
-The agreement of bf16 is with fp32 search over fp32-stored candidates, so it counts the rounding of the stored vectors.
 
 Needs ParlAI: `pip install --no-deps parlai==1.7.2`.
 """
@@ -31,7 +29,10 @@ from benchmarks.common import (
     print_report,
     use_threads,
 )
-from polyencoder.scoring import ContextEncoding, score, search
+from benchmarks.search import by_torch
+from polyencoder.scoring import ContextEncoding, score
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.scan import search
 
 DIM = 768
 TOP_K = 10
@@ -48,13 +49,12 @@ DRAWN = (
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argument_parser(__doc__)
-    parser.add_argument("--contexts", type=int, default=20, help="contexts over which bf16 is compared with fp32")
     flags = parser.parse_args(arguments)
     use_threads(flags.threads)
     rank_with_parlai = _parlai_scorer()
 
     torch.manual_seed(0)
-    repeats, contexts = (5, min(5, flags.contexts)) if flags.quick else (15, flags.contexts)
+    repeats = 5 if flags.quick else 15
     code_counts = (16, 64) if flags.quick else (16, 64, 360)
     topics = torch.randn(1000, DIM)
     with torch.inference_mode():
@@ -62,21 +62,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for n in COUNTS:
             candidates = draw_candidates(topics, n=n)
             for codes in code_counts:
-                context = draw_contexts(topics, contexts=contexts, codes=codes)
+                context = draw_contexts(topics, contexts=1, codes=codes)
                 rows.append(measure(context, candidates, rank_with_parlai, repeats=repeats))
 
     headline = next(row for row in rows if (row["candidates"], row["codes"]) == HEADLINE)
     report = {
         "benchmark": "scoring",
         "machine": machine(),
-        "settings": {"dim": DIM, "top_k": TOP_K, "repeats": repeats, "contexts": contexts, "vectors": DRAWN},
+        "settings": {"dim": DIM, "top_k": TOP_K, "repeats": repeats, "vectors": DRAWN},
         "rows": rows,
         "summary": {
-            "fp32_vs_parlai": headline["parlai_ms"] / headline["fp32_search_ms"],
-            "fp32_vs_floor": headline["fp32_search_ms"] / headline["floor_ms"],
-            "bf16_vs_parlai": headline["parlai_ms"] / headline["bf16_search_ms"],
-            "bf16_vs_floor": headline["bf16_search_ms"] / headline["bf16_floor_ms"],
-            "bf16_top1_agreement": headline["bf16_top1_agreement"],
+            "search_vs_parlai": headline["parlai_ms"] / headline["search_ms"],
+            "search_vs_floor": headline["search_ms"] / headline["floor_ms"],
             "extra_memory_mb": headline["extra_memory_mb"],
         },
     }
@@ -103,43 +100,33 @@ def _scaled(vectors: Tensor) -> Tensor:
 
 
 def measure(
-    contexts: ContextEncoding, candidates: Tensor, parlai: Callable[[ContextEncoding, Tensor], Tensor], *, repeats: int
+    one: ContextEncoding, candidates: Tensor, parlai: Callable[[ContextEncoding, Tensor], Tensor], *, repeats: int
 ) -> dict[str, Any]:
-    """One row of the report. Times and memory are of the first context alone."""
-    one = contexts.select(0)
+    """One row of the report, of one context."""
     codes = one.vectors[0]
-    stored_bf16 = candidates.bfloat16()
+    arrays, rows = Contexts.of(one), candidates.numpy()
 
-    def fp32_search() -> object:
-        return search(one, candidates, k=TOP_K)
-
-    def bf16_search() -> object:
-        return search(one, stored_bf16, k=TOP_K, compute_dtype=torch.bfloat16)
+    def search_one() -> object:
+        return search(arrays, rows, k=TOP_K)
 
     expected, found = score(one, candidates), parlai(one, candidates)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     times = interleaved_ms(
         {
             "floor": lambda: candidates @ codes.t(),
-            "bf16_floor": lambda: stored_bf16 @ codes.bfloat16().t(),
-            "fp32_search": fp32_search,
+            "search": search_one,
+            "torch_search": lambda: by_torch.search(one, candidates, k=TOP_K),
             "fp32_score": lambda: score(one, candidates),
-            "bf16_search": bf16_search,
             "parlai": lambda: parlai(one, candidates),
         },
         repeats=repeats,
     )
-    exact = search(contexts, candidates, k=TOP_K).indices
-    rounded = search(contexts, stored_bf16, k=TOP_K, compute_dtype=torch.bfloat16).indices
     return {
         "candidates": len(candidates),
         "codes": one.n_codes,
         **{f"{name}_ms": value for name, value in times.items()},
-        "fp32_vs_parlai": times["parlai"] / times["fp32_search"],
-        "bf16_vs_parlai": times["parlai"] / times["bf16_search"],
-        "bf16_top1_agreement": (exact[:, 0] == rounded[:, 0]).float().mean().item(),
-        "bf16_top10_agreement": (exact.unsqueeze(2) == rounded.unsqueeze(1)).any(dim=2).float().mean().item(),
-        "extra_memory_mb": max(peak_extra_mb(fp32_search), peak_extra_mb(bf16_search)),
+        "search_vs_parlai": times["parlai"] / times["search"],
+        "extra_memory_mb": peak_extra_mb(search_one),
         "parlai_extra_memory_mb": peak_extra_mb(lambda: parlai(one, candidates)),
     }
 

@@ -11,13 +11,16 @@ cli.__init__ cli.main cli.removed cli.serve cli.shared.__init__ cli.shared.outpu
 data.__init__ data.example data.layouts data.ubuntu
 export.__init__ export.onnx.__init__ export.onnx.exported export.onnx.files export.onnx.graph
 hub.__init__ hub.resolve
-index.__init__ index.certificate index.diversity index.entries index.filters index.grouping index.hits index.meta
-index.options index.shortlists index.stored_tokens index.vector_files index.words
-index.faiss.__init__ index.faiss.description index.faiss.kinds index.faiss.library index.faiss.lists
-index.folder.__init__ index.folder.catalogue index.folder.conditions index.folder.database index.folder.files
-index.folder.schema index.folder.words
+index.__init__ index.base index.certificate index.diversity index.entries index.filters index.grouping index.hits
+index.hybrid index.meta index.model index.options index.rescoring index.shortlists index.stored_tokens index.token_rows
+index.vector_files index.vectors index.words
+index.faiss.__init__ index.faiss.description index.faiss.file index.faiss.kinds index.faiss.library index.faiss.lists
+index.faiss.search index.faiss.tuning
+index.folder.__init__ index.folder.catalogue index.folder.change index.folder.conditions index.folder.database
+index.folder.encoding index.folder.files index.folder.index index.folder.schema index.folder.state index.folder.words
 encoding.__init__ encoding.fingerprint encoding.protocol
-runtime.__init__ runtime.faiss runtime.index runtime.late runtime.ranker runtime.scoring runtime.vectors
+runtime.__init__ runtime.ranker
+search.__init__ search.contexts search.late search.products search.rows search.scan search.scores
 settings.__init__ settings.base settings.common settings.fields settings.messages settings.yaml_file
 storage.__init__ storage.digests storage.files storage.names storage.publish storage.temporary storage.versioned
 text.__init__ text.batches text.context text.dialogue text.encoder text.memory text.options

@@ -17,7 +17,7 @@ FLOORS = (
     ("storage", "settings.base", "settings.fields", "settings.messages", "settings.yaml_file"),
     ("hub",),
     ("text", "data"),
-    ("scoring",),
+    ("search", "scoring"),
     ("modeling",),
     ("encoding",),
     ("checkpoint",),

@@ -19,6 +19,7 @@ TESTED_BY = {
     "cli/shared/processes.py": "cli/test_torchrun.py",
     "importing/parlai_encoder.py": "importing/test_parlai_weights.py",
     "importing/parlai_model.py": "importing/test_parlai_scores.py",
+    "index/folder/encoding.py": "index/folder/test_build.py",
     "pretraining/card.py": "pretraining/test_run.py",
     "encoding/protocol.py": "encoding/test_encode.py",
     "settings/common.py": "cli/test_flags.py",

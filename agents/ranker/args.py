@@ -153,7 +153,6 @@ def _add_index_args(parser: ParlaiParser) -> None:
         "carry this in their names, and hits@k for a larger k is a lower bound.",
     )
     add_settings(parser, SearchOptions, without=["top_k"], panel="Search arguments")
-    parser.set_defaults(index_dtype=None)
 
 
 def add_encoder_args(parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None = None) -> None:

@@ -14,7 +14,6 @@ repository is read: texts and weights are generated.
 - framework: ParlAI's `multiprocessing_train` with fp16;
 - training: tokens a second of BERT-base bi- and poly-encoders, batches of 512, beside sentence-transformers;
 - answering: Table 5 of the poly-encoder paper, with the first-m encoders;
-- search: a million vectors scanned on the GPU.
 
 `--device cpu --quick` runs the same code in miniature where there is no GPU.
 """
@@ -48,7 +47,6 @@ PARTS: dict[str, Part] = {
     "framework": framework.multiprocessing_train,
     "training": training.training,
     "answering": search.answering,
-    "search": search.million,
 }
 LIMIT = 8 * 60  # seconds of a part
 

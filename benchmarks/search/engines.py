@@ -16,14 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from benchmarks.common import Work, interleaved_ms, peak_extra_mb
 from benchmarks.search.indexed import TOP_K, each_of
 from polyencoder.index import Candidate, Fingerprints, Hit, Index, open_index
 from polyencoder.index.open import make_index
 from polyencoder.index.vectors import Vectors
-from polyencoder.scoring import ContextEncoding, search
+from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.scan import search
 
 ENGINES = ("folder", "milvus", "postgres")
 TIMED = 20  # contexts
@@ -50,9 +52,10 @@ def measure(
         postgres: the address of a server, for the engine of that name.
         repeats: of each timing.
     """
-    single = [contexts.select(i) for i in range(contexts.batch_size)]
-    truth = [[str(row) for row in search(one, vectors, k=TOP_K).indices[0].tolist()] for one in single]
-    scan = partial(each_of, partial(search, candidates=vectors, k=TOP_K), single[:TIMED])
+    arrays = Contexts.of(contexts)
+    single = [arrays.select([i]) for i in range(len(arrays))]
+    truth = [[str(row) for row in search(one, vectors, k=TOP_K).rows[0].tolist()] for one in single]
+    scan = partial(each_of, partial(search, rows=vectors, k=TOP_K), single[:TIMED])
     rows: list[dict[str, Any]] = []
     for engine in engines:
         for kind, where, options in _indexes(engine, folder, postgres):
@@ -108,7 +111,7 @@ def _indexes(engine: str, folder: Path, postgres: str | None) -> Iterator[tuple[
 def _candidates(vectors: Vectors) -> Iterator[Candidate]:
     step = 4096
     for first in range(0, len(vectors), step):
-        some = vectors.take(torch.arange(first, min(first + step, len(vectors)))).numpy()
+        some = vectors.take(np.arange(first, min(first + step, len(vectors))))
         yield from (Candidate(str(first + i), f"candidate {first + i}", vector=row) for i, row in enumerate(some))
 
 
@@ -116,5 +119,5 @@ def _built(vectors: Vectors, where: str, options: dict[str, Any]) -> None:
     make_index(_candidates(vectors), where, _BY_VECTORS, **options).close()
 
 
-def _all_found(found: list[list[Hit]], contexts: Sequence[ContextEncoding], *, index: Index, way: Any) -> None:
+def _all_found(found: list[list[Hit]], contexts: Sequence[Contexts], *, index: Index, way: Any) -> None:
     found += (index.search(one, top_k=TOP_K, exactness=way)[0] for one in contexts)

@@ -1,7 +1,7 @@
 """Measures search among many stored vectors: the scan, FAISS with exact scores, and MaxSim-like rankings.
 
-For each context the ten best, one context at a time; recall is counted against the fp32 scan:
-- scan: all rows scored, fp32; scan_bf16: a bf16 pass, the best rescored in fp32; scan_int8: int8 vectors;
+For each context the ten best, one context at a time; recall is counted against the scan:
+- torch: all rows scored in fp32 by torch; scan: the library's search, and scan_int8, that of int8 vectors;
 - hnsw, ivf-flat, ivf-pq: `FaissSearch` at several efforts, from the least to the one that finds nearly all;
 - certified: the share of contexts whose ten best are proven to be the best, by lists of each code's 4,096 nearest;
 - maxsim-max, maxsim-sum: a ranking by the largest or the sum of the codes' inner products, as engines for many
@@ -17,18 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks.common import interleaved_ms
+from benchmarks.search import by_torch
 from benchmarks.search.vectors import size_mb, store
 from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.faiss.kinds import parse_faiss
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.vectors import Vectors
-from polyencoder.scoring import ContextEncoding, search
-from polyencoder.scoring.topk import RunningTopK
+from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.scan import search
 
 TOP_K = 10
 RECALL_WANTED = 0.99
@@ -52,10 +54,11 @@ def measure(
     Indexes answer all contexts, and a few are timed. Methods that read every vector answer the first `scanned`
     contexts, and are timed on two of them.
     """
-    every = torch.arange(len(vectors))
-    small = store(folder, (vectors.take(rows) for rows in every.split(CHUNK)), dtype="int8")
-    truth = search(contexts, vectors, k=TOP_K).indices
-    few = contexts.select(slice(scanned))
+    starts = range(0, len(vectors), CHUNK)
+    shards = (vectors.take(np.arange(first, min(first + CHUNK, len(vectors)))) for first in starts)
+    small, arrays = store(folder, shards, dtype="int8"), Contexts.of(contexts)
+    truth = search(arrays, vectors, k=TOP_K).rows
+    few = arrays.select(slice(scanned))
     about = {"case": "indexed", "rows": len(vectors), "codes": contexts.n_codes}
     rows = [about | row for row in _exact_rows(few, truth[:scanned], vectors, small, repeats=repeats)]
     for asked in kinds:
@@ -66,7 +69,7 @@ def measure(
         built["size_mb"] = (vectors.folder / made.file).stat().st_size / 2**20
         searcher = FaissSearch(made, vectors)
         with faiss_threads(torch.get_num_threads()):
-            found = list(_faiss_rows(searcher, contexts, truth, repeats=repeats))
+            found = list(_faiss_rows(searcher, arrays, truth, repeats=repeats))
         rows += [about | row | built for row in found]
     return [*rows, about | _certified(few, vectors)]
 
@@ -81,15 +84,20 @@ def fastest(rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _exact_rows(
-    contexts: ContextEncoding, truth: Tensor, vectors: Vectors, small: Vectors, *, repeats: int
+    contexts: Contexts, truth: Array, vectors: Vectors, small: Vectors, *, repeats: int
 ) -> Iterator[dict[str, Any]]:
     """Rows of the methods that read every vector."""
-    ways = {
-        "scan": lambda context: search(context, vectors, k=TOP_K).indices,
-        "scan_bf16": lambda context: search(context, vectors, k=TOP_K, compute_dtype=torch.bfloat16).indices,
-        "scan_int8": lambda context: search(context, small, k=TOP_K).indices,
+    in_memory = torch.from_numpy(vectors.take(np.arange(len(vectors))))
+
+    def with_torch(context: Contexts) -> Array:
+        return by_torch.search_all(ContextEncoding(torch.from_numpy(context.vectors)), in_memory, k=TOP_K).rows.numpy()
+
+    ways: dict[str, Callable[[Contexts], Array]] = {
+        "torch": with_torch,
+        "scan": lambda context: search(context, vectors, k=TOP_K).rows,
+        "scan_int8": lambda context: search(context, small, k=TOP_K).rows,
     }
-    ones = [contexts.select(i) for i in range(min(2, contexts.batch_size))]
+    ones = [contexts.select([i]) for i in range(min(2, len(contexts)))]
     times = interleaved_ms({name: partial(each_of, way, ones) for name, way in ways.items()}, repeats=repeats)
     if contexts.n_codes > 1:  # for one code these are the score itself
         ways["maxsim-max"] = lambda context: _largest_logit(context, vectors)
@@ -102,18 +110,16 @@ def _exact_rows(
         yield row | {"size_mb": size_mb(small if name == "scan_int8" else vectors)}
 
 
-def _faiss_rows(
-    searcher: FaissSearch, contexts: ContextEncoding, truth: Tensor, *, repeats: int
-) -> Iterator[dict[str, Any]]:
+def _faiss_rows(searcher: FaissSearch, contexts: Contexts, truth: Array, *, repeats: int) -> Iterator[dict[str, Any]]:
     """Rows of one FAISS index."""
-    ones = [contexts.select(i) for i in range(min(TIMED, contexts.batch_size))]
+    ones = [contexts.select([i]) for i in range(min(TIMED, len(contexts)))]
 
     def scan_one() -> object:
         return search(ones[0], searcher.vectors, k=TOP_K)
 
     for length, effort in TRIED[searcher.meta.kind]:
 
-        def find(context: ContextEncoding, length: int = length, effort: int = effort) -> Tensor:
+        def find(context: Contexts, length: int = length, effort: int = effort) -> Array:
             return searcher.search(context, top_k=TOP_K, list_length=length, effort=effort).rows
 
         # The scan takes its turns too, so that the ratio is of times on the same, perhaps busy, machine.
@@ -131,7 +137,7 @@ def _faiss_rows(
         }
 
 
-def _certified(contexts: ContextEncoding, vectors: Vectors) -> dict[str, Any]:
+def _certified(contexts: Contexts, vectors: Vectors) -> dict[str, Any]:
     searcher = FaissSearch(build_faiss(vectors, kind="ivf-flat", nlist=1), vectors)
     found = searcher.search(contexts, top_k=TOP_K, exactness="certified", list_length=LONGEST_LIST).found
     return {
@@ -142,7 +148,7 @@ def _certified(contexts: ContextEncoding, vectors: Vectors) -> dict[str, Any]:
     }
 
 
-def each_of(way: Callable[[ContextEncoding], object], contexts: Sequence[ContextEncoding]) -> None:
+def each_of(way: Callable[[Contexts], object], contexts: Sequence[Contexts]) -> None:
     """Answer one context after the other."""
     for context in contexts:
         way(context)
@@ -160,28 +166,29 @@ def faiss_threads(count: int) -> Iterator[None]:
         faiss.omp_set_num_threads(before)
 
 
-def recall_of(found: Tensor, truth: Tensor) -> Tensor:
+def recall_of(found: Array, truth: Array) -> Array:
     """The share [contexts] of the true rows [contexts, k] that are among those found."""
-    return (truth.unsqueeze(2) == found.unsqueeze(1)).any(dim=2).float().mean(dim=1)
+    shares: Array = (truth[:, :, None] == found[:, None]).any(axis=2).mean(axis=1)
+    return shares
 
 
-def _agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
+def _agreement(found: Array, truth: Array) -> dict[str, float]:
     return {
-        "recall10": recall_of(found, truth).mean().item(),
-        "top1": (found[:, 0] == truth[:, 0]).float().mean().item(),
+        "recall10": float(recall_of(found, truth).mean()),
+        "top1": float((found[:, 0] == truth[:, 0]).mean()),
     }
 
 
-def _largest_logit(contexts: ContextEncoding, vectors: Vectors) -> Tensor:
+def _largest_logit(contexts: Contexts, vectors: Vectors) -> Array:
     """The ten rows [batch, 10] whose largest inner product with any code is highest."""
-    best = RunningTopK(TOP_K)
-    for first, chunk, _ in vectors.chunks(CHUNK):
-        rows = torch.arange(first, first + len(chunk))
-        best.add(torch.stack([(chunk @ codes.t()).amax(dim=1) for codes in contexts.vectors]), rows)
-    assert best.best is not None
-    return best.best.indices
+    largest = [
+        np.stack([(block.vectors() @ codes.T).max(axis=1) for codes in contexts.vectors])
+        for block in vectors.chunks(CHUNK)
+    ]
+    order: Array = np.argsort(-np.concatenate(largest, axis=1), axis=1, kind="stable")[:, :TOP_K]
+    return order
 
 
-def _logit_sum(contexts: ContextEncoding, vectors: Vectors) -> Tensor:
+def _logit_sum(contexts: Contexts, vectors: Vectors) -> Array:
     """The ten rows [batch, 10] with the highest sum of inner products, which is that with the sum of the codes."""
-    return search(ContextEncoding(contexts.vectors.sum(dim=1, keepdim=True)), vectors, k=TOP_K).indices
+    return search(Contexts(contexts.vectors.sum(axis=1, keepdims=True)), vectors, k=TOP_K).rows

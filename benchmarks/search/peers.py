@@ -138,7 +138,7 @@ def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> 
     files: list[File] = []
     row, build = 0, secrets.token_hex(8)
     for shard in grown(real, len(texts)):
-        files += recorded(write_vectors(index, row, shard, tag=build), len(shard))
+        files += recorded(write_vectors(index, row, shard.numpy(), tag=build), len(shard))
         theirs[row : row + len(shard)] = normalize(shard).numpy()
         row += len(shard)
     theirs.flush()

@@ -23,7 +23,7 @@ from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
 from polyencoder.ranker import Ranker
-from polyencoder.scoring import ContextEncoding, search
+from polyencoder.scoring import ContextEncoding, best, score
 from polyencoder.text import TextEncoder, train_tokenizer
 
 CODES = 64
@@ -177,8 +177,8 @@ def _rounded(ranker: Ranker) -> Ranker:
 
 
 def _by_logits(context: ContextEncoding, vectors: Tensor) -> Tensor:
-    """Our way: a running top-k over logits."""
-    return search(context, vectors, k=1).indices
+    """Our way: scores from logits alone."""
+    return best(score(context, vectors), 1)[1]
 
 
 def _answers(

@@ -11,6 +11,7 @@ from torch import Tensor
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
 from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Array, as_array
 
 SHARD = 1 << 16
 LENGTH = 20**0.5  # of all drawn vectors: logits up to 20, as of models that are trained with cosines times 20
@@ -22,13 +23,13 @@ DRAWN = (
 GROWN = f"Real vectors, and copies of them with noise of {PERTURBED} times their length, of the same length as they."
 
 
-def store(folder: Path, shards: Iterator[Tensor], *, dtype: VectorDtype = "float32") -> Vectors:
+def store(folder: Path, shards: Iterator[Tensor | Array], *, dtype: VectorDtype = "float32") -> Vectors:
     """Write vectors in the format of an index folder, and open them."""
     folder.mkdir()
     row, dim, names = 0, 0, []
     for shard in shards:
-        names.append(write_vectors(folder, row, *quantize(shard, dtype)).name)
-        row, dim = row + len(shard), shard.size(1)
+        names.append(write_vectors(folder, row, *quantize(as_array(shard), dtype)).name)
+        row, dim = row + len(shard), int(shard.shape[1])
     return Vectors.open(folder, names, dim=dim, dtype=dtype)
 
 
@@ -60,7 +61,7 @@ def draw_contexts(vectors: Vectors, contexts: int, codes: int) -> ContextEncodin
     """Contexts that are near to some of the vectors, as `DRAWN` says."""
 
     def some(n: int) -> Tensor:
-        return vectors.take(torch.randint(len(vectors), (n,))) / LENGTH
+        return torch.from_numpy(vectors.take(torch.randint(len(vectors), (n,)).numpy())) / LENGTH
 
     answer = some(contexts).unsqueeze(1)
     other = some(contexts * codes).unflatten(0, (contexts, codes))

@@ -90,7 +90,7 @@ def main() -> None:
     if not isinstance(index, FolderIndex):
         raise SystemExit(f"{flags.index}: the peer reads the folder of an index")
     texts = index.texts()
-    vectors = torch.cat([chunk.float().clone() for _, chunk, _ in index.vectors.chunks(1 << 14)])
+    vectors = torch.cat([torch.tensor(block.vectors()) for block in index.vectors.chunks(1 << 14)])
     with tempfile.TemporaryDirectory() as folder:
         encoder = sentence_transformer(ranker, Path(folder))
     encoder.encode(["a text that is not the first", "another"], show_progress_bar=False)

@@ -26,9 +26,9 @@ from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainLoop, TrainModel
 
+from polyencoder.encoding import encode as encoding
 from polyencoder.encoding import reading
 from polyencoder.errors import ConfigError
-from polyencoder.index.folder import encoding
 from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.randomness import seed_everything
 from tests.plain_reports import plain_reports  # noqa: F401 - a fixture

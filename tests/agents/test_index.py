@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import json
 import re
-from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 from parlai.agents.ranker.dialogue.indexed import distinct, place_of
 from parlai.agents.ranker.dialogue.ranking import parlai_metrics
 from parlai.scripts.display_model import DisplayModel
@@ -166,23 +164,6 @@ def test_a_tuned_index_is_searched_by_its_own_settings(trained, index_of, evalua
     assert probed == {3}
 
 
-def test_a_scan_in_bf16(trained, index_of, evaluate, monkeypatch):
-    """Of eight candidates all are scored again: the report is the same, and the scan was another."""
-    path, _ = trained("polyencoder")
-    module = import_module("polyencoder.scoring.search")  # whose name is also that of the function
-    dtypes, scan = set(), module.scan
-
-    def noted(contexts, *args, **settings):
-        dtypes.add(contexts.vectors.dtype)
-        return scan(contexts, *args, **settings)
-
-    monkeypatch.setattr(module, "scan", noted)
-    monkeypatch.setattr(module, "_WORTH_TWO_PASSES", 0)
-    whole, low = (evaluate(path, index=index_of("polyencoder"), index_dtype=dtype) for dtype in ("float32", "bfloat16"))
-    assert dtypes == {torch.float32, torch.bfloat16}
-    assert {name: low[name] for name in ("R8@1", "mrr@8")} == {name: whole[name] for name in ("R8@1", "mrr@8")}
-
-
 def test_a_model_that_was_trained_with_hard_negatives(trained, index_of, evaluate, copy_of):
     path, options = copy_of("biencoder"), {"index": index_of("biencoder")}
     expected = evaluate(trained("biencoder")[0], **options)
@@ -269,7 +250,6 @@ def test_words_beside_vectors(copy_of, evaluate, chat, labels, tmp_path):
     [
         ({"rerank": "model"}, "--rerank model: re-ranks results of a search, so it needs --index"),
         ({"index_effort": 64}, "--index-effort 64: is an option of searches, so it needs --index"),
-        ({"index_dtype": "bfloat16"}, "--index-dtype bfloat16: is an option of searches, so it needs --index"),
         ({"index_hybrid": True}, "--index-hybrid True: is an option of searches, so it needs --index"),
         ({"index": "INDEX", "index_hybrid": True}, "has no words to search by"),
         ({"index": "INDEX", "index_effort": 64}, "effort given, but it has no FAISS index"),

@@ -96,9 +96,9 @@ def test_indexed(tmp_path, monkeypatch):
     of = {(row["kind"], row.get("list_length")): row for row in rows}
     assert [row["rows"] for row in rows] == [300] * 9
     assert {name for name, _ in of} == {
-        *("scan", "scan_bf16", "scan_int8", "maxsim-max", "maxsim-sum", "hnsw", "ivf-flat", "certified")
+        *("torch", "scan", "scan_int8", "maxsim-max", "maxsim-sum", "hnsw", "ivf-flat", "certified")
     }
-    for name in ("scan", "scan_bf16"):
+    for name in ("torch", "scan"):
         assert of[name, None]["recall10"] == 1
     for kind in ("hnsw", "ivf-flat"):
         assert of[kind, 300]["recall10"] == 1

@@ -27,7 +27,6 @@ from polyencoder.index.build_options import SHARD_SIZE
 from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import candidates_digest
 from polyencoder.ranker import Ranker
-from polyencoder.scoring.rows import Chunk
 from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.storage.files import check_writable, write_text
 from polyencoder.text import TokenBatch
@@ -186,7 +185,9 @@ class FixedSource(ListedSource):
                 self._all_vectors = [encode_candidates(ranker.model, ranker.text, self.texts, batch_size=size)]
             else:
                 like = next(ranker.model.parameters())
-                self._all_vectors = [_numbers(chunk).to(like) for chunk in index.vectors.chunks(SHARD_SIZE)]
+                self._all_vectors = [
+                    torch.tensor(block.vectors()).to(like) for block in index.vectors.chunks(SHARD_SIZE)
+                ]
         return self._all_vectors
 
     def _index(self, ranker: Ranker, place: IndexPlace) -> FolderIndex | None:
@@ -230,8 +231,3 @@ class FixedSource(ListedSource):
 
     def _records(self) -> Iterator[Candidate]:
         return (Candidate(None, text) for text in self.texts)
-
-
-def _numbers(chunk: Chunk) -> Tensor:
-    """Converts a stored chunk, perhaps in 8 bits, to float32."""
-    return chunk.rows if chunk.scales is None else chunk.rows * chunk.scales.unsqueeze(1)

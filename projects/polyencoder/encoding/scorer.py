@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Literal, get_args, overload
 
@@ -28,11 +28,13 @@ from polyencoder.modeling.mode import in_evaluation
 from polyencoder.progress import progress_bar
 from polyencoder.scoring import ContextEncoding, check_scores
 from polyencoder.scoring.tokens import TokenVectors
+from polyencoder.search import late
 from polyencoder.text import TextEncoder, TokenBatch
 from polyencoder.text.dialogue import checked_contexts
 
 _CONTEXTS = 1 << 10  # whose vectors are in memory at once
 _WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are kept, too
+_TEXTS = 1 << 11  # candidates of several contexts whose token vectors are in memory at once
 _PAIRS = 1 << 15  # of contexts and candidates whose tokens are in memory at once
 
 
@@ -248,3 +250,38 @@ def score_lists(ranker: TextRanker, contexts: Sequence[Context], lists: Sequence
     index = pad_sequence(places, batch_first=True, padding_value=-1)
     scores = score_texts(ranker, contexts, texts, index)
     return [row[: len(own)] for row, own in zip(scores, lists, strict=True)]
+
+
+@torch.inference_mode()
+def score_by_tokens(
+    ranker: TextRanker,
+    contexts: ContextEncoding,
+    lists: Sequence[Sequence[str]],
+    *,
+    stored: Callable[[Iterable[str]], Mapping[str, late.TokenVectors]] | None = None,
+) -> list[list[float]]:
+    """The scores of each context's own candidates by token vectors; those of several contexts are read together.
+
+    Args:
+        contexts: as this ranker encoded them, with their tokens.
+        stored: texts -> the vectors of those that need not be read.
+    """
+    model, text, scores = ranker.model, ranker.text, []
+    at_once = max(1, _TEXTS // max(map(len, lists)))
+    with in_evaluation(model):
+        for first in range(0, len(lists), at_once):
+            some = lists[first : first + at_once]
+            distinct = dict.fromkeys(candidate for own in some for candidate in own)
+            known = {} if stored is None else stored(distinct)
+            read = {
+                candidate: TokenVectors(*(torch.from_numpy(array).to(ranker.device) for array in vectors))
+                for candidate, vectors in known.items()
+            }
+            if new := [candidate for candidate in distinct if candidate not in read]:
+                ids = text.candidate_ids(new, remember=False)
+                read |= zip(new, ranker.reader(model, text, ids), strict=True)
+            for row, own in enumerate(some, start=first):
+                found = model.rescore(contexts.select(row), [read[one] for one in own]) if own else torch.empty(1, 0)
+                check_scores(found)
+                scores.append(found[0].tolist())
+    return scores

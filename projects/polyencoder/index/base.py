@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.checks import checked_iterable, checked_text
@@ -23,38 +22,9 @@ from polyencoder.index.hybrid import DEPTH, fused
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions, changed
-from polyencoder.modeling.base import RankerModel
-from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.tokens import TokenVectors
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.late import TokenVectors
 from polyencoder.text.dialogue import turns_of
-
-
-def encoding_of(contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any]) -> ContextEncoding:
-    """Converts contexts for a search, which compares no tokens.
-
-    InputError for vectors of another shape than [contexts, (codes,) dim].
-    """
-    if isinstance(contexts, ContextEncoding):
-        return replace(contexts, tokens=None)
-    try:
-        vectors = torch.as_tensor(contexts)
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"contexts is {contexts!r:.60}; it must be vectors, [contexts, dim]") from None
-    if vectors.dtype not in (torch.float32, torch.float64):
-        vectors = vectors.float()
-    return ContextEncoding(vectors.unsqueeze(1) if vectors.dim() == 2 else vectors)
-
-
-def check_contexts(contexts: ContextEncoding, *, dim: int) -> None:
-    """Raises InputError unless the vectors of the contexts fit an index of this dimension, and are finite."""
-    if contexts.dim != dim:
-        raise InputError(f"context vectors {list(contexts.vectors.shape)} do not fit an index of dimension {dim}")
-    finite = contexts.vectors.isfinite().all(dim=2)
-    if contexts.mask is not None:
-        finite |= ~contexts.mask
-    if not finite.all():
-        place = int(finite.all(dim=1).logical_not().nonzero()[0])
-        raise InputError(f"the vectors of context {place} are not finite (inf or nan): this model cannot search")
 
 
 class Index(ABC):
@@ -106,7 +76,7 @@ class Index(ABC):
 
     def search(
         self,
-        contexts: ContextEncoding | torch.Tensor | np.ndarray[Any, Any],
+        contexts: Any,
         options: SearchOptions | None = None,
         *,
         texts: Sequence[Dialogue] | None = None,
@@ -122,8 +92,9 @@ class Index(ABC):
             >>> index.search(numpy.load("queries.npy"), top_k=5)
 
         Args:
-            contexts: the encoded contexts, any number of them; or their vectors, [contexts, dim] of one vector each or
-                [contexts, codes, dim]. The score of one vector is its inner product with the candidate's.
+            contexts: the encoded contexts, any number of them; or their vectors, as an array or tensor, [contexts, dim]
+                of one vector each or [contexts, codes, dim]. The score of one vector is its inner product with the
+                candidate's.
             options: how to search; None for `SearchOptions()`.
             texts: what the contexts say, for a search by words.
             changes: fields of `SearchOptions` that override those of `options`.
@@ -135,14 +106,14 @@ class Index(ABC):
         options = changed(options, changes)
         self.check(options)
         self.check_group(options)
-        encoded = encoding_of(contexts)
+        encoded = replace(Contexts.of(contexts), tokens=None)
         turns = self._turns(texts, options, contexts=encoded.batch_size)
         if not options.diversity and options.group_by is None:
             return self._found(encoded, turns, options)
 
         def search(places: Sequence[int], k: int) -> list[list[Hit]]:
             some = [turns[place] for place in places] if turns else []
-            return self._found(encoded.select(torch.tensor(places, dtype=torch.int64)), some, replace(options, top_k=k))
+            return self._found(encoded.select(places), some, replace(options, top_k=k))
 
         return chosen(search, options, contexts=encoded.batch_size, vectors_of=self.vectors_of)
 
@@ -157,7 +128,7 @@ class Index(ABC):
             raise InputError(f"{len(turns)} texts for {contexts} contexts", argument="texts")
         return turns
 
-    def _found(self, contexts: ContextEncoding, turns: list[list[str]], options: SearchOptions) -> list[list[Hit]]:
+    def _found(self, contexts: Contexts, turns: list[list[str]], options: SearchOptions) -> list[list[Hit]]:
         """`search` with checked options, without groups and diversity."""
         if not options.reads_words:
             return self._search(contexts, options)
@@ -168,11 +139,11 @@ class Index(ABC):
         return [hits[:k] for hits in by_words]
 
     @abstractmethod
-    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+    def _search(self, contexts: Contexts, options: SearchOptions) -> list[list[Hit]]:
         """The best by vectors, with checked options."""
 
     def _search_both(
-        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
+        self, contexts: Contexts, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         """The best `top_k` by vectors (none with `words_only`), and the best by words, in one state of the index.
 
@@ -282,8 +253,8 @@ class Index(ABC):
     def vectors_of(self, ids: Iterable[str]) -> dict[str, np.ndarray[Any, Any]]:
         """The vectors of the candidates with these ids, float32 [dim], for those that exist."""
 
-    def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
-        """The stored token vectors of these texts, for the late-interaction encoder that made the index."""
+    def token_vectors(self, texts: Iterable[str], fingerprint: str | None) -> dict[str, TokenVectors]:
+        """The stored token vectors of these texts, if they are of a ranker with this `token_fingerprint`."""
         return {}
 
     def check_searchable(self) -> None:

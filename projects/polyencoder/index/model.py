@@ -10,7 +10,7 @@ from polyencoder.config import Attention
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError
 from polyencoder.index.meta import Fingerprints, Maker
-from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Contexts
 
 
 class IndexModel:
@@ -64,7 +64,7 @@ class IndexModel:
         maker.check_model(self._model, where=where)
         self._known = newest
 
-    def attention(self, maker: Maker, contexts: ContextEncoding) -> str:
+    def attention(self, maker: Maker, contexts: Contexts) -> str:
         """The `poly_attention` of a search; without a model, that of the index's maker, if the contexts need any."""
         if self._attention is not None:
             return self._attention

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from polyencoder.checks import check_choice, checked_count, checked_text
+from polyencoder.checks import checked_count, checked_text
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import MAX_COUNT, ShortlistOptions
 from polyencoder.index.diversity import checked_diversity
 from polyencoder.index.filters import Exactness, Filter
 from polyencoder.settings.fields import Parlai
-
-if TYPE_CHECKING:
-    import torch
-
-ScanDtype = Literal["float32", "bfloat16"]
-"""The precision of a scan: bfloat16 may be faster on processors that support it, and may miss a candidate."""
 
 
 @Parameter(name="*")
@@ -28,7 +22,7 @@ class SearchOptions(ShortlistOptions):
     """Options of a search of an index.
 
     Raises:
-        ConfigError: an unknown exactness or dtype, or a contradiction between them.
+        ConfigError: an unknown exactness, or options that contradict each other.
         InputError: a number is too small, or the filter is invalid.
     """
 
@@ -61,13 +55,9 @@ class SearchOptions(ShortlistOptions):
     words' order the results (reciprocal rank fusion). What is reranked is the first in this order."""
     words_only: Annotated[bool, Parlai("index_words_only")] = False
     """Search by words alone, for comparison."""
-    dtype: Annotated[ScanDtype, Parlai("index_dtype")] = "float32"
-    """Precision of a scan: bfloat16 is faster if the processor supports it and the vectors are stored so. Then the
-    choice is approximate; scores stay exact, as the best max(4 top_k, 256) are scored again in fp32."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("dtype", self.dtype, get_args(ScanDtype))
         checked_diversity(self.diversity)
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
@@ -79,28 +69,15 @@ class SearchOptions(ShortlistOptions):
                 )
         if self.words_only:
             of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
-            of_vectors["dtype"] = self.dtype != "float32"
             if given := [name for name, value in of_vectors.items() if value] + self.of_lists:
                 raise ConfigError(
                     f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]
                 )
-        if self.dtype != "float32" and self.exactness in ("exact", "certified"):
-            raise ConfigError(
-                f"exactness is {self.exactness!r}, which a scan in {self.dtype} cannot prove: leave dtype out",
-                argument="dtype",
-            )
 
     @property
     def reads_words(self) -> bool:
         """Whether the search reads the words of contexts and candidates."""
         return self.hybrid or self.words_only
-
-    @property
-    def compute_dtype(self) -> torch.dtype | None:
-        """`dtype` for `polyencoder.scoring.search`."""
-        import torch  # here: options alone need none
-
-        return torch.bfloat16 if self.dtype == "bfloat16" else None
 
 
 def changed(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:

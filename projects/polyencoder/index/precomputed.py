@@ -9,16 +9,15 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import torch
 
 from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
-from polyencoder.encoding.encode import encode_candidates
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError, first_line
 from polyencoder.index.candidates import candidate_of, row_of_table
 from polyencoder.index.entries import Candidate
 from polyencoder.index.meta import Fingerprints, separable
 from polyencoder.packages import require
+from polyencoder.search.contexts import as_array
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -125,7 +124,7 @@ def checked_vector(candidate: Candidate, *, dim: int | None = None, length: floa
         raise InputError(f"{_where(candidate)}has no vector; either all candidates bring theirs, or none does")
     try:
         with np.errstate(all="ignore"):  # to infinity, which is an error below
-            array = value.float().cpu() if isinstance(value, torch.Tensor) else value
+            array = as_array(value) if hasattr(value, "detach") else value
             vector: np.ndarray[Any, Any] = np.ascontiguousarray(array, dtype=np.float32)
             square = float(np.vdot(vector, vector))
     except (TypeError, ValueError, OverflowError):
@@ -168,8 +167,10 @@ def _of_model(candidates: Iterator[Candidate], ranker: TextRanker) -> Iterator[C
 
 def _model_length(ranker: TextRanker, sample: list[Candidate]) -> float | None:
     """The length of the model's vectors; None if lengths differ. InputError for a vector that is not the model's."""
+    from polyencoder.encoding.encode import encode_candidates  # here: searches need no torch
+
     texts = [candidate.text for candidate in sample]
-    encoded = encode_candidates(separable(ranker), ranker.text, texts, remember=False).float().cpu().numpy()
+    encoded = as_array(encode_candidates(separable(ranker), ranker.text, texts, remember=False))
     lengths = np.linalg.norm(encoded, axis=1)
     for candidate, vector, length in zip(sample, encoded, lengths, strict=True):
         assert candidate.vector is not None

@@ -1,23 +1,21 @@
-"""Rescores shortlists (`certificate`) with torch."""
+"""Rescores shortlists (`certificate`)."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from polyencoder.index.certificate import Shortlist
-from polyencoder.scoring import ContextEncoding, search
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.scan import search
 
 
 class Rescoring:
-    """The part of a `certificate.ShortlistSearch` that scores with `polyencoder.scoring`."""
+    """The part of a `certificate.ShortlistSearch` that scores with `polyencoder.search`."""
 
-    contexts: ContextEncoding
+    contexts: Contexts
     k: int
     attention: str
-    """As in `polyencoder.scoring.score`."""
+    """As in `polyencoder.search.scores.score`."""
 
-    def rescored(self, context: ContextEncoding, shortlist: Shortlist) -> tuple[Tensor, Tensor]:
+    def rescored(self, context: Contexts, shortlist: Shortlist) -> tuple[Array, Array]:
         """As in `certificate.ShortlistSearch`."""
-        device = context.vectors.device
-        scores, places = search(context, shortlist.vectors.to(device), k=self.k, attention=self.attention)
-        return scores[0], shortlist.rows.to(device)[places[0]]
+        scores, places = search(context, shortlist.vectors, k=self.k, attention=self.attention)
+        return scores[0], shortlist.rows[places[0]]

@@ -11,8 +11,6 @@ from functools import cached_property
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.index.filters import Filter, Kind
@@ -20,10 +18,9 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.rescoring import Rescoring
 from polyencoder.index.shortlists import TOLERANCE, Array, Lists, shortlists
-from polyencoder.scoring import ContextEncoding, TopK
-from polyencoder.scoring.exact import at_least_fp32, scale_of
-from polyencoder.scoring.rows import Chunk
-from polyencoder.scoring.search import scan
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.rows import Block
+from polyencoder.search.scan import TopK, scan
 
 Field = Literal["id", "text", "metadata", "vector"]
 
@@ -78,7 +75,7 @@ class Rows(Protocol):
 
 def search_rows(
     rows: Rows,
-    contexts: ContextEncoding,
+    contexts: Contexts,
     options: SearchOptions,
     *,
     attention: str,
@@ -119,14 +116,14 @@ class _RowSearch(Rescoring):
     def __init__(
         self,
         rows: Rows,
-        contexts: ContextEncoding,
+        contexts: Contexts,
         options: SearchOptions,
         *,
         k: int,
         available: int,
         attention: str,
     ) -> None:
-        self.contexts = contexts.to(dtype=at_least_fp32(contexts.vectors.dtype))
+        self.contexts = contexts
         self.k = k
         self.attention = attention
         self.exact_lists = rows.has_exact_lists(available)
@@ -136,9 +133,9 @@ class _RowSearch(Rescoring):
         certified = options.exactness == "certified"
         self._tolerance = None if certified else TOLERANCE if options.tolerance is None else options.tolerance
 
-    def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
+    def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.ShortlistSearch`; each vector is fetched once for all of the contexts."""
-        codes = [vectors.numpy() for vectors in contexts.to("cpu", torch.float32).codes()]
+        codes = contexts.codes()
         max_norm = self._max_norm if self.exact_lists else np.inf
         finite = max_norm if max_norm < np.inf else 0.0
 
@@ -155,14 +152,14 @@ class _RowSearch(Rescoring):
         for numbers, bound in proposals:
             ordered = sorted(key for number in numbers if (key := self.keys[number]) in vectors)
             stacked = np.array([vectors[key]["vector"] for key in ordered], dtype=np.float32).reshape(-1, contexts.dim)
-            yield Shortlist(torch.from_numpy(self._numbers_of(ordered)), torch.from_numpy(stacked), bound)
+            yield Shortlist(self._numbers_of(ordered), stacked, bound)
 
-    def scan(self, contexts: ContextEncoding) -> TopK:
+    def scan(self, contexts: Contexts) -> TopK:
         """Fetches and scores all rows; a page, the keys and the best so far are in memory."""
         pages = _Pages(self._rows.pages(self._options.filter), dim=contexts.dim, available=self._available)
-        best = scan(contexts, pages, k=self.k, scale=scale_of(contexts, self.attention))
-        numbers = self._numbers_of(pages.keys(best.indices.flatten()))
-        return best._replace(indices=torch.from_numpy(numbers).view_as(best.indices))
+        best = scan(contexts, pages, k=self.k, attention=self.attention)
+        numbers = self._numbers_of(pages.keys(best.rows.flatten()))
+        return best._replace(rows=numbers.reshape(best.rows.shape))
 
     @cached_property
     def _max_norm(self) -> float:
@@ -180,9 +177,7 @@ class _RowSearch(Rescoring):
 
 
 class _Pages:
-    """All rows that pass a filter as a `scoring.rows.VectorStream` that keeps their keys."""
-
-    dtype, device = torch.float32, torch.device("cpu")
+    """All rows that pass a filter as `search.rows.Rows` that keep their keys."""
 
     def __init__(self, pages: Iterator[tuple[list[str], Array]], *, dim: int, available: int) -> None:
         self.dim = dim
@@ -194,16 +189,16 @@ class _Pages:
         """Their number when the search began; another process may have changed it."""
         return self._available
 
-    def chunks(self, size: int) -> Iterator[Chunk]:
+    def chunks(self, size: int) -> Iterator[Block]:
         first = 0
         for keys, vectors in self._pages:
             self._keys.append(np.array(keys, dtype=np.bytes_))
             for start in range(0, len(vectors), size):
-                yield Chunk(first + start, torch.from_numpy(vectors[start : start + size]))
+                yield Block(first + start, vectors[start : start + size])
             first += len(vectors)
 
-    def keys(self, rows: Tensor) -> list[str]:
+    def keys(self, rows: Array) -> list[str]:
         """The keys of these rows, among those yielded by `chunks`."""
         if len(rows) == 0:
             return []
-        return [key.decode() for key in np.concatenate(self._keys)[rows.cpu().numpy()]]
+        return [key.decode() for key in np.concatenate(self._keys)[rows]]

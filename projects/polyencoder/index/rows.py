@@ -11,13 +11,11 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
-from polyencoder.encoding.encode import encode_candidates
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.index.base import Index, check_contexts
+from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import Hit
@@ -27,7 +25,7 @@ from polyencoder.index.options import SearchOptions
 from polyencoder.index.precomputed import checked_vector, same_vector
 from polyencoder.index.row_search import Field, Rows, search_rows
 from polyencoder.index.vectors import quantize
-from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Contexts, as_array, check_finite
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
@@ -145,10 +143,9 @@ class RowIndex(Index):
         rows = self._read(lambda table: table.rows(keys, ("vector",)))
         return {keys[key]: row["vector"] for key, row in rows.items()}
 
-    @torch.no_grad()
-    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+    def _search(self, contexts: Contexts, options: SearchOptions) -> list[list[Hit]]:
         def find(rows: Rows) -> list[list[Hit]]:
-            check_contexts(contexts, dim=self.meta.dim)
+            check_finite(contexts, dim=self.meta.dim)
             attention = self._model.attention(self.meta, contexts)
             return search_rows(rows, contexts, options, attention=attention)
 
@@ -156,12 +153,6 @@ class RowIndex(Index):
 
     def check(self, options: SearchOptions) -> None:
         super().check(options)
-        if options.dtype != "float32":
-            raise ConfigError(
-                f"dtype is for scans of index folders; {self.engine} has only float32",
-                argument="dtype",
-                where=self.address,
-            )
         if options.effort is not None and not self.takes_effort:
             raise ConfigError(
                 "effort is for FAISS, and for hnsw and ivf-flat in PostgreSQL; give list_length",
@@ -315,5 +306,7 @@ def encoded(texts: list[str], ranker: TextRanker | None, *, where: str) -> Array
     """Encodes texts to float32 [n, dim]. InputError without a model, or for numbers that are not finite."""
     if ranker is None:
         raise InputError("was opened without its model, which encodes new texts; open it with a Ranker", where=where)
+    from polyencoder.encoding.encode import encode_candidates  # here: searches need no torch
+
     vectors = encode_candidates(separable(ranker), ranker.text, texts, remember=False)
-    return quantize(vectors, "float32", texts=texts)[0].numpy()
+    return quantize(as_array(vectors), "float32", texts=texts)[0]

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.errors import ConfigError
@@ -21,7 +19,7 @@ from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
 from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
-from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Contexts
 from polyencoder.text import lines_of, same
 from polyencoder.text.dialogue import checked_contexts
 
@@ -114,18 +112,20 @@ class Searcher:
             some = turns[first : first + at_once]
             with self._timed("encode"):
                 encoded = self._ranker.encode_contexts(some)
-                if encoded.vectors.is_cuda:
-                    torch.cuda.synchronize()  # or the next step's time would include this one
-            hits += self.find(encoded, some)
+                vectors = Contexts.of(encoded)  # which waits for a GPU
+            hits += self._found(encoded, vectors, some)
             improbable += self.improbable
         self.improbable = improbable
         return hits
 
-    def find(self, encoded: ContextEncoding, contexts: Sequence[Context]) -> list[list[Hit]]:
-        """Like `__call__`, for encoded contexts.
+    def find(self, encoded: Any, contexts: Sequence[Context]) -> list[list[Hit]]:
+        """Like `__call__`, for contexts as the ranker encodes them.
 
         Their texts serve to drop repeated turns, and to re-rank.
         """
+        return self._found(encoded, Contexts.of(encoded), contexts)
+
+    def _found(self, encoded: Any, vectors: Contexts, contexts: Sequence[Context]) -> list[list[Hit]]:
         top_k, texts, diversity = self.top_k, self._texts, self.options.diversity
         if top_k == 0:  # the index is empty
             self.improbable = [None] * len(contexts)
@@ -136,7 +136,7 @@ class Searcher:
         if self.reranker is not None:
             texts = max(texts, self._rerank_k)
         with self._timed("search"):
-            hits = self._search(encoded, contexts, top_k=most, texts=texts, groups=top_k)
+            hits = self._search(vectors, contexts, top_k=most, texts=texts, groups=top_k)
         if self.reranker is not None:
             with self._timed("rerank"):
                 own = self.reranker is self._ranker
@@ -159,7 +159,7 @@ class Searcher:
         return [found[: max(top_k, first_texts(found, self._texts))] for found in hits]
 
     def _search(
-        self, encoded: ContextEncoding, contexts: Sequence[Context], *, top_k: int, texts: int, groups: int
+        self, encoded: Contexts, contexts: Sequence[Context], *, top_k: int, texts: int, groups: int
     ) -> list[list[Hit]]:
         """The best candidates that are not turns of their contexts: at least `top_k`, with `texts` different texts.
 

@@ -45,7 +45,3 @@ class StoredTokens:
         check_fields(parsed)
         checked_count("dim", parsed.dim)
         return parsed
-
-    def are_of(self, model: RankerModel) -> bool:
-        """Whether a model whose vectors fit the index gives these token vectors."""
-        return model.token_dim is not None and self == StoredTokens.of(model, self.dtype)

@@ -8,15 +8,14 @@ the last one's end. A token vector has length 1, so that an int8 one needs no sc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+import numpy as np
 
 from polyencoder.errors import CheckpointError
 from polyencoder.index.stored_tokens import StoredTokens
-from polyencoder.scoring.tokens import TokenVectors
+
+Array = np.ndarray[Any, Any]
 
 _BLOCK = 1 << 10  # rows that are copied at once
 
@@ -24,71 +23,73 @@ _BLOCK = 1 << 10  # rows that are copied at once
 class TokenRows(NamedTuple):
     """The token vectors of some rows, as stored."""
 
-    stored: Tensor
+    stored: Array
     """[tokens, dim], int8 or float16."""
-    offsets: Tensor
+    offsets: Array
     """int64 [rows + 1]: the tokens of row i are those from offsets[i] to offsets[i + 1]."""
 
     @classmethod
     def empty(cls, lengths: Sequence[int], tokens: StoredTokens) -> TokenRows:
         """Room for rows of these numbers of tokens."""
-        offsets = _offsets(torch.tensor(lengths, dtype=torch.int64))
-        return cls(torch.empty(int(offsets[-1]), tokens.dim, dtype=getattr(torch, tokens.dtype)), offsets)
+        offsets = _offsets(np.array(lengths, dtype=np.int64))
+        return cls(np.empty((int(offsets[-1]), tokens.dim), dtype=tokens.dtype), offsets)
 
-    def put(self, rows: Sequence[int], read: Sequence[TokenVectors]) -> None:
-        """Stores candidates in these rows.
+    def put(self, rows: Sequence[int], read: Sequence[Array]) -> None:
+        """Stores the tokens of candidates, each [tokens, dim], in these rows.
 
         A number of a vector of length 1 changes by at most 1/254 of the vector's largest (int8), or 1 part in 2,048
         (float16).
         """
-        tokens = torch.cat([one.tokens for one in read]).float().cpu()
-        if self.stored.dtype == torch.int8:
-            largest = tokens.abs().amax(1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-            tokens = (tokens * (127 / largest)).round_()
-        self.stored[self._places(torch.tensor(rows))] = tokens.to(self.stored.dtype)
+        tokens = np.concatenate(read).astype(np.float32, copy=False)
+        if self.stored.dtype == np.int8:
+            largest = np.maximum(np.abs(tokens).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            tokens = np.rint(tokens * (127 / largest))
+        self.stored[self._places(np.array(rows, dtype=np.int64))] = tokens.astype(self.stored.dtype)
 
     @classmethod
     def joined(cls, parts: Sequence[TokenRows]) -> TokenRows:
         """The rows of one part after those of another."""
-        lengths = [part.offsets.diff() for part in parts]
-        return cls(torch.cat([part.stored for part in parts]), _offsets(torch.cat(lengths)))
+        lengths = [np.diff(part.offsets) for part in parts]
+        return cls(np.concatenate([part.stored for part in parts]), _offsets(np.concatenate(lengths)))
 
     @classmethod
-    def taken(cls, parts: Sequence[tuple[TokenRows, Tensor, Tensor]]) -> TokenRows:
+    def taken(cls, parts: Sequence[tuple[TokenRows, Array, Array]]) -> TokenRows:
         """A copy of rows of several files, at least one row.
 
         Each part is a file's rows, the places of those to copy among the result's, and their rows in the file, int64.
         A block is copied at a time, so that memory holds the result alone.
         """
-        lengths = torch.empty(sum(len(places) for _, places, _ in parts), dtype=torch.int64)
+        lengths = np.empty(sum(len(places) for _, places, _ in parts), dtype=np.int64)
         for part, places, rows in parts:
             starts, ends = part._bounds(rows)
             lengths[places] = ends - starts
         offsets, first = _offsets(lengths), parts[0][0].stored
-        found = cls(first.new_empty(int(offsets[-1]), first.size(1)), offsets)
+        copy = cls(np.empty((int(offsets[-1]), first.shape[1]), first.dtype), offsets)
         for part, places, rows in parts:
-            for some, own in zip(places.split(_BLOCK), rows.split(_BLOCK), strict=True):
-                found.stored[found._places(some)] = part.stored[part._places(own)]
-        return found
+            for i in range(0, len(places), _BLOCK):
+                copy.stored[copy._places(places[i : i + _BLOCK])] = part.stored[part._places(rows[i : i + _BLOCK])]
+        return copy
 
-    def _bounds(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _bounds(self, rows: Array) -> tuple[Array, Array]:
         """Where the tokens of each of these rows begin and end."""
         starts, ends = self.offsets[rows], self.offsets[rows + 1]
         if (starts < 0).any() or (ends <= starts).any() or (ends > len(self.stored)).any():
             raise CheckpointError("the offsets of an index's token vectors are damaged: build the index again")
         return starts, ends
 
-    def _places(self, rows: Tensor) -> Tensor:
+    def _places(self, rows: Array) -> Array:
         """Where the tokens of these rows are, one row's after the other's."""
         starts, ends = self._bounds(rows)
         before = _offsets(ends - starts)
-        return torch.repeat_interleave(starts - before[:-1], ends - starts) + torch.arange(int(before[-1]))
+        places: Array = np.repeat(starts - before[:-1], ends - starts) + np.arange(int(before[-1]))
+        return places
 
-    def vectors(self, device: torch.device) -> list[Tensor]:
+    def vectors(self) -> list[Array]:
         """The token vectors of each row, float32 [tokens, dim] of length 1."""
-        tokens = F.normalize(self.stored.to(device).float(), dim=-1)
-        return list(tokens.split(self.offsets.diff().tolist()))
+        tokens = self.stored.astype(np.float32)
+        tokens /= np.linalg.norm(tokens, axis=1, keepdims=True).clip(1e-12)
+        return np.split(tokens, self.offsets[1:-1])
 
 
-def _offsets(lengths: Tensor) -> Tensor:
-    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+def _offsets(lengths: Array) -> Array:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

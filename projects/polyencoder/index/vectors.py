@@ -13,31 +13,31 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polyencoder.checks import check_choice
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.token_rows import TokenRows
-from polyencoder.index.vector_files import ON_DISK, VectorDtype, beside, first_row, map_array, vectors_file
-from polyencoder.scoring.rows import Chunk
+from polyencoder.index.vector_files import ON_DISK, Array, VectorDtype, beside, first_row, map_array, vectors_file
+from polyencoder.search.rows import Block
 from polyencoder.storage.files import write_array
-
-_TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.int8}
 
 
 class MappedFile(NamedTuple):
     """A file of vectors, mapped into memory."""
 
-    rows: Tensor
+    rows: Array
     """[n, dim], as stored."""
-    scales: Tensor | None
+    scales: Array | None
     """float32 [n], of int8 rows."""
     tokens: TokenRows | None = None
+
+    def vectors(self, places: slice | Array = slice(None)) -> Array:
+        """The vectors of these rows, float32 [n, dim]."""
+        return Block(0, self.rows, self.scales).vectors(places)
 
 
 class Vectors:
@@ -48,13 +48,12 @@ class Vectors:
         self.names = tuple(files)
         """The names of its files, in row order."""
         self.dim = dim
-        self.dtype = _TORCH[dtype]
+        self.dtype = dtype
         """The dtype of the stored vectors."""
-        self.device = torch.device("cpu")
         self._mapped = files
         self._files = list(files.values())
         # of each file, and the end
-        self._starts = torch.tensor([0, *(len(file.rows) for file in self._files)]).cumsum(0)
+        self._starts = np.cumsum([0, *(len(file.rows) for file in self._files)])
         self._firsts = self._starts.tolist()
 
     @classmethod
@@ -99,47 +98,49 @@ class Vectors:
         i = bisect_right(self._firsts, start) - 1
         return self.names[i] if self._firsts[i : i + 2] == [start, start + rows] else None
 
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        """Yields all rows in order, in chunks of at most `size`: views of the files, not copies."""
+    def chunks(self, size: int) -> Iterator[Block]:
+        """Yields all rows in order, in blocks of at most `size`: views of the files, not copies."""
         if size < 1:
             raise InputError(f"a chunk must have at least 1 row, not {size}")
         for start, (rows, scales, _) in zip(self._firsts, self._files, strict=False):
             for i in range(0, len(rows), size):
-                yield Chunk(start + i, rows[i : i + size], None if scales is None else scales[i : i + size])
+                yield Block(start + i, rows[i : i + size], None if scales is None else scales[i : i + size])
 
-    def take(self, rows: Tensor) -> Tensor:
+    def take(self, rows: Array) -> Array:
         """The vectors of these rows (int64, in any order), float32 [len(rows), dim]."""
-        stored, scales = self.stored(rows)
-        return stored.float() if scales is None else stored.float() * scales.unsqueeze(1)
+        out = np.empty((len(rows), self.dim), dtype=np.float32)
+        for file, place, inside in self._parts(rows):
+            out[place] = file.vectors(inside)
+        return out
 
-    def stored(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
+    def stored(self, rows: Array) -> tuple[Array, Array | None]:
         """The vectors of these rows as stored, [len(rows), dim], with their scales if they are int8."""
-        out = torch.empty(len(rows), self.dim, dtype=self.dtype)
-        scales = torch.empty(len(rows)) if self.dtype == torch.int8 else None
+        out = np.empty((len(rows), self.dim), dtype=ON_DISK[self.dtype])
+        scales = np.empty(len(rows), dtype=np.float32) if self.dtype == "int8" else None
         for file, place, inside in self._parts(rows):
             out[place] = file.rows[inside]
             if scales is not None and file.scales is not None:
                 scales[place] = file.scales[inside]
         return out, scales
 
-    def token_rows(self, rows: Tensor) -> TokenRows | None:
+    def token_rows(self, rows: Array) -> TokenRows | None:
         """The token vectors of these rows, at least one; None if the index has none."""
         parts = [(file.tokens, place, inside) for file, place, inside in self._parts(rows) if file.tokens]
         return TokenRows.taken(parts) if parts else None
 
-    def _parts(self, rows: Tensor) -> Iterator[tuple[MappedFile, Tensor, Tensor]]:
+    def _parts(self, rows: Array) -> Iterator[tuple[MappedFile, Array, Array]]:
         """Each file with some of these rows, their places among them, and the rows inside the file, forwards."""
-        rows = rows.cpu()
-        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
+        if not len(rows):
+            return
+        if rows.min() < 0 or rows.max() >= len(self):
             raise InputError(
                 f"rows {rows.min()} to {rows.max()} were asked for, but the index has rows 0 to {len(self) - 1}"
             )
-        file_of = torch.searchsorted(self._starts, rows, right=True) - 1
-        order = rows.argsort()
-        places = order.split(torch.bincount(file_of, minlength=len(self._files)).tolist()) if len(rows) else ()
-        for i, place in enumerate(places):
-            if len(place):
-                yield self._files[i], place, rows[place] - self._starts[i]
+        order = np.argsort(rows, kind="stable")
+        ends = np.searchsorted(rows[order], self._starts)
+        for i, file in enumerate(self._files):
+            if len(place := order[ends[i] : ends[i + 1]]):
+                yield file, place, rows[place] - self._starts[i]
 
 
 def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> bool:
@@ -150,41 +151,47 @@ def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: Sto
         return False
 
 
-def quantize(
-    vectors: Tensor, dtype: VectorDtype, *, texts: Sequence[str] | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Converts vectors [n, dim] for storage, on the CPU, with float32 scales [n] for int8.
+def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None = None) -> tuple[Array, Array | None]:
+    """Converts vectors [n, dim] for storage, with float32 scales [n] for int8.
 
     A number changes by at most 1 part in 2,048 (float16), 1 in 256 (bfloat16), or 1/254 of its row's largest (int8).
 
     Raises:
         InputError: a number is not finite, or too large for float16; it names the text, one of `texts` [n].
     """
-    vectors = vectors.float().cpu()
-    scales = None
-    if dtype == "int8":
-        scales = (vectors.abs().amax(1) / 127).clamp_min(torch.finfo(torch.float32).tiny)
-        stored = (vectors / scales.unsqueeze(1)).round_()
-    else:
-        stored = vectors.to(_TORCH[dtype])
-    if not stored.isfinite().all():
-        place = int(stored.isfinite().all(1).logical_not().nonzero()[0])
+    vectors = np.asarray(vectors, dtype=np.float32)
+    scales, stored = None, vectors
+    with np.errstate(all="ignore"):  # to infinity, which is an error below
+        if dtype == "int8":
+            scales = np.maximum(np.abs(vectors).max(axis=1, initial=0) / np.float32(127), np.finfo(np.float32).tiny)
+            stored = np.rint(vectors / scales[:, None])
+        elif dtype == "float16":
+            stored = vectors.astype(np.float16)
+        elif dtype == "bfloat16":
+            bits = vectors.view(np.uint32)
+            half = (bits >> 16) & 1  # to the nearest, of two to the even one
+            stored = Block(0, ((bits + np.uint32(0x7FFF) + half) >> 16).astype(np.uint16)).vectors()
+    if not (np.isfinite(stored).all() and np.isfinite(vectors).all()):
+        whole = np.isfinite(vectors).all(axis=1)
+        place = int(np.argmin(np.isfinite(stored).all(axis=1) & whole))
         whose = "" if texts is None else f" of the candidate {texts[place]!r:.60}"
-        if vectors.isfinite().all():
+        if whole.all():
             raise InputError(
-                f"vectors{whose} have numbers up to {vectors.abs().max():.3g}, more than {dtype} can hold; store "
+                f"vectors{whose} have numbers up to {np.abs(vectors).max():.3g}, more than {dtype} can hold; store "
                 "them as bfloat16 or float32",
                 argument="dtype",
             )
         raise InputError(f"the model gives vectors{whose} that are not finite (inf or nan): it cannot fill an index")
-    return stored.to(_TORCH[dtype]), scales
+    if dtype == "bfloat16":
+        return (stored.view(np.uint32) >> 16).astype(np.uint16), None
+    return stored.astype(ON_DISK[dtype], copy=False), scales
 
 
 def write_vectors(
     folder: Path,
     row: int,
-    stored: Tensor,
-    scales: Tensor | None = None,
+    stored: Array,
+    scales: Array | None = None,
     tokens: TokenRows | None = None,
     *,
     tag: str = "",
@@ -193,31 +200,23 @@ def write_vectors(
     path = vectors_file(folder, row, tag=tag)
     paths = beside(path)
     if scales is not None:
-        write_array(paths["scales"], scales.numpy())
+        write_array(paths["scales"], scales)
     if tokens is not None:
-        write_array(paths["tokens"], tokens.stored.numpy())
-        write_array(paths["offsets"], tokens.offsets.numpy())
-    bits = stored.view(torch.int16).numpy().view(np.uint16) if stored.dtype == torch.bfloat16 else stored.numpy()
-    write_array(path, bits)
+        write_array(paths["tokens"], tokens.stored)
+        write_array(paths["offsets"], tokens.offsets)
+    write_array(path, stored)
     return path
 
 
 def map_file(path: Path, *, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> MappedFile:
     """Maps a file of vectors, and its scales for int8, and its token vectors."""
     paths = beside(path)
-    rows = _mapped(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim)).view(_TORCH[dtype])
-    scales = _mapped(paths["scales"], np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
+    rows = map_array(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim))
+    scales = map_array(paths["scales"], np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
     if tokens is None:
         return MappedFile(rows, scales)
-    offsets = _mapped(paths["offsets"], np.dtype(np.int64), shape=(len(rows) + 1,))
-    stored = _mapped(paths["tokens"], np.dtype(tokens.dtype), shape=(-1, tokens.dim))
+    offsets = map_array(paths["offsets"], np.dtype(np.int64), shape=(len(rows) + 1,))
+    stored = map_array(paths["tokens"], np.dtype(tokens.dtype), shape=(-1, tokens.dim))
     if offsets[-1] != len(stored):
         raise CheckpointError(f"{path}: has {len(stored)} token vectors beside it, not {offsets[-1]}: it is damaged")
     return MappedFile(rows, scales, TokenRows(stored, offsets))
-
-
-def _mapped(path: Path, dtype: np.dtype[Any], *, shape: tuple[int, ...]) -> Tensor:
-    """Like `map_array`, as a tensor."""
-    array = map_array(path, dtype, shape=shape)
-    # numpy's uint16 only holds the bits; torch supports little else with that type.
-    return torch.from_numpy(array.view(np.int16) if dtype == np.uint16 else array)

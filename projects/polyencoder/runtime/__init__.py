@@ -8,10 +8,10 @@ ranker.search(["hi !"], ranker.open_index("index-folder"))
 
 from __future__ import annotations
 
+from polyencoder.index.folder import FolderIndex
 from polyencoder.index.hits import Hit
 from polyencoder.ranked import Ranked
-from polyencoder.runtime.index import FolderIndex
 from polyencoder.runtime.ranker import Ranker
-from polyencoder.runtime.scoring import Contexts
+from polyencoder.search.contexts import Contexts
 
 __all__ = ["Contexts", "FolderIndex", "Hit", "Ranked", "Ranker"]

@@ -19,16 +19,16 @@ from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import InputError
 from polyencoder.export.onnx.exported import Exported, graphs_folder
 from polyencoder.export.onnx.files import Precision
-from polyencoder.index.certificate import ShortlistOptions
-from polyencoder.index.filters import Exactness, Filter
+from polyencoder.index.filters import Exactness, Filter, check_fields
+from polyencoder.index.folder import FolderIndex
 from polyencoder.index.grouping import grown
 from polyencoder.index.hits import OWN_K, TOP_K, Hit, first_texts, reranked_hits
 from polyencoder.index.meta import Fingerprints
+from polyencoder.index.options import SearchOptions
 from polyencoder.ranked import Ranked, with_probabilities
-from polyencoder.runtime.index import FolderIndex
-from polyencoder.runtime.late import ContextTokens, LateScore, TokenVectors
-from polyencoder.runtime.scoring import Contexts, score
-from polyencoder.runtime.vectors import checked_scores
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.late import ContextTokens, LateScore, TokenVectors
+from polyencoder.search.scores import score
 from polyencoder.storage.names import CANDIDATES, CONTEXT, SCORER
 from polyencoder.text.batches import Array
 from polyencoder.text.context import join_pair, lines_of, same
@@ -211,7 +211,7 @@ class Ranker:
             ConfigError: `min_probability` without a calibration; a FAISS index without faiss; an option that does not
                 fit the index.
         """
-        options = ShortlistOptions(
+        options = SearchOptions(
             top_k=top_k,
             filter=filter,
             exactness=exactness,
@@ -221,7 +221,7 @@ class Ranker:
         )
         turns = checked_contexts([context])
         if isinstance(index, FolderIndex):
-            index.check_model(self._fingerprints)  # another ranker may have opened it
+            index.fingerprints.check_model(self._fingerprints, where=index.address)  # another ranker may have opened it
         # an opened index stays open
         with nullcontext(index) if isinstance(index, FolderIndex) else self.open_index(index) as opened:
             search = self.searcher(opened, options, min_probability=min_probability, keep_turns=keep_turns)
@@ -230,7 +230,7 @@ class Ranker:
     def searcher(
         self,
         index: FolderIndex,
-        options: ShortlistOptions,
+        options: SearchOptions,
         *,
         min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
@@ -245,16 +245,14 @@ class Ranker:
         by_tokens = self._by_tokens is not None
         texts = max(DEPTH if calibration else 0, OWN_K if by_tokens else 0)
         index.check(options)
+        if len(index):
+            check_fields(options.filter, has_field=index.has_field)
 
         def find(contexts: Contexts, turns: Sequence[Sequence[str]]) -> list[list[Hit]]:
             said = [set[str]() if keep_turns else lines_of(one) for one in turns]
-            among = 0
 
             def search(places: Sequence[int], k: int) -> list[list[Hit]]:
-                nonlocal among
-                some = contexts.select(places)
-                hits, among = index.search(some, self.score_vectors, options, k=k)
-                return hits
+                return index.search(contexts.select(places), options, top_k=k)
 
             def take(place: int, found: list[Hit], whole: bool) -> list[Hit] | None:
                 hits = [hit for hit in found if same(hit.text) not in said[place]]
@@ -267,6 +265,7 @@ class Ranker:
             if by_tokens:
                 reader = read or self.read_candidate_ids
                 found = [self._reranked(contexts.select([i]), hits, index, reader) for i, hits in enumerate(found)]
+            among = index.count_texts(options.filter) if calibration else 0
             return [probable(hits, among)[:top_k] for hits in found]
 
         def probable(hits: list[Hit], among: int) -> list[Hit]:
@@ -285,12 +284,14 @@ class Ranker:
         known = index.token_vectors(texts, self.model.token_fingerprint)
         if new := [text for text in texts if text not in known]:
             known |= zip(new, read(self.text.candidate_ids(new)), strict=True)
-        scores = checked_scores(self.rescore(context, [known[text] for text in texts]))[0]
+        scores = self.rescore(context, [known[text] for text in texts])[0]
+        if np.isnan(scores).any():
+            raise InputError("the model's scores are nan: its weights, or the index, are damaged")
         return reranked_hits(hits, dict(zip(texts, scores.tolist(), strict=True)), first=first)
 
     def open_index(self, where: str | os.PathLike[str]) -> FolderIndex:
         """Opens the index folder that this model made, for many searches. Errors as in `search`."""
-        return FolderIndex(where, self._fingerprints)
+        return FolderIndex.open(where, self._fingerprints, attention=self.config.poly_attention)
 
     @cached_property
     def _fingerprints(self) -> Fingerprints:

@@ -26,8 +26,6 @@ from polyencoder.scoring.chunks import chunk_sizes
 from polyencoder.scoring.context import ContextEncoding
 from polyencoder.scoring.keys import attended_by_heads
 
-_ROUNDING = 1e-4  # relative rounding error by which a score in fp32 may exceed the largest of a thousand logits
-
 
 def score(
     context: ContextEncoding, candidates: Tensor, *, attention: str = "basic", max_elements: int | None = None
@@ -71,7 +69,7 @@ def score(
 
 
 def score_chunk(context: ContextEncoding, candidates: Tensor, *, scale: float) -> Tensor:
-    """Scores [batch, n] of a chunk of candidates; training, evaluation and search all call it.
+    """Scores [batch, n] of a chunk of candidates; training and evaluation call it.
 
     `candidates`, [n, dim] or [batch, n, dim], are converted to the contexts' dtype and device; `scale` multiplies the
     logits inside the softmax. The result is fp32, or float64 for float64 vectors.
@@ -105,25 +103,6 @@ def attention_weights(context: ContextEncoding, candidates: Tensor, *, attention
         return torch.softmax(_masked(_logits(context, each) * scale, mask), dim=-1)
     logits = _products(context.keys.vectors, each) + context.keys.biases.unsqueeze(1)
     return _masked(logits, mask).unflatten(-1, (-1, context.keys.heads)).softmax(dim=-2).mean(dim=-1)
-
-
-def score_above(context: ContextEncoding, candidates: Tensor, least: Tensor, *, scale: float) -> tuple[Tensor, Tensor]:
-    """Scores the candidates [n, dim] that may exceed `least` [batch] for some context, and perhaps others.
-
-    A score is at most its largest logit, which takes a fifth of the time of a softmax. Other arguments are those of
-    `score_chunk`; contexts have no keys.
-
-    Returns:
-        scores [batch, kept], and the kept rows, int64 [kept], ascending.
-    """
-    logits = _logits(context, candidates.to(context.vectors))  # [n, batch, codes]
-    highest = logits.amax(dim=-1)
-    kept = (highest + _ROUNDING * highest.abs() > least).any(dim=1).nonzero().squeeze(1)
-    if 2 * len(kept) > len(logits):
-        kept = torch.arange(len(logits), device=logits.device)
-    else:
-        logits = logits[kept]
-    return _attended(logits, context.mask, scale=scale).t().contiguous(), kept
 
 
 def _logits(context: ContextEncoding, candidates: Tensor) -> Tensor:

@@ -15,13 +15,13 @@ from polyencoder.index.certificate import ShortlistOptions
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.runtime import Contexts, FolderIndex, Ranker
-from polyencoder.runtime.late import TokenVectors
+from polyencoder.search.late import TokenVectors
 from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.forward import CONTEXT, PAIR, Array, Ids
 from polyencoder.text.memory import TextMemory
 
 _KEPT_BYTES = 1 << 26  # of candidates that were encoded lately
-_SEARCHED = {"dtype", *(field.name for field in fields(ShortlistOptions))}  # a scan is in float32
+_SEARCHED = {field.name for field in fields(ShortlistOptions)}
 _Search = Callable[[Contexts, Sequence[Sequence[str]]], list[list[Hit]]]
 
 

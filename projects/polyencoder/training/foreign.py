@@ -54,7 +54,7 @@ class _Rows:
     vectors: Vectors
 
     def __call__(self, rows: Tensor) -> Tensor:
-        return self.vectors.take(rows)
+        return torch.from_numpy(self.vectors.take(rows.cpu().numpy()))
 
     def __deepcopy__(self, memo: object) -> _Rows:
         return self
@@ -73,7 +73,7 @@ class ForeignCandidates:
     def config(self, given: dict[str, Any]) -> dict[str, Any]:
         """The fields of a new model's `RankerConfig`; `given` are the user's."""
         rows = self._sample()
-        length = self._vectors.take(torch.from_numpy(rows)).norm(dim=1).mean().item()
+        length = float(np.linalg.norm(self._vectors.take(rows), axis=1).mean())
         normalize = given.get("normalize") is not False
         scaling = {"output_scaling": LOGIT / length} if normalize else {}
         own = {"foreign_dim": self._vectors.dim, "foreign_fingerprint": self._fingerprint}
@@ -96,7 +96,7 @@ class ForeignCandidates:
         """
         rows = self._sample()
         inputs = torch.from_numpy(encode([self._texts[row] for row in rows])).double()
-        wanted = self._vectors.take(torch.from_numpy(rows)).double()
+        wanted = torch.from_numpy(self._vectors.take(rows)).double()
         moments = inputs.T @ inputs
         moments += RIDGE * moments.diagonal().mean() * torch.eye(len(moments), dtype=torch.float64)
         weight = torch.linalg.solve(moments, inputs.T @ wanted).T

@@ -19,9 +19,11 @@ from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import separable
-from polyencoder.scoring import ContextEncoding, search
+from polyencoder.scoring import ContextEncoding, best, score
 from polyencoder.settings.training import HardNegatives
 from polyencoder.text import same
+
+_SCORES = 1 << 26  # in memory at once
 
 
 class ScoredText(NamedTuple):
@@ -40,11 +42,13 @@ class EncodedTexts:
 
     def search(self, contexts: ContextEncoding, *, top_k: int) -> list[list[ScoredText]]:
         """The best candidates of each context, best first; equal scores in the order of texts."""
-        found = search(contexts, self._vectors, k=top_k, attention=self._attention)
-        return [
-            [ScoredText(self._texts[row], score) for row, score in zip(rows, scores, strict=True)]
-            for rows, scores in zip(found.indices.tolist(), found.scores.tolist(), strict=True)
-        ]
+        step = max(1, _SCORES // len(self._texts))
+        found: list[list[ScoredText]] = []
+        for i in range(0, contexts.batch_size, step):
+            scores = score(contexts.select(slice(i, i + step)), self._vectors, attention=self._attention)
+            for values, rows in zip(*(part.tolist() for part in best(scores, top_k)), strict=True):
+                found.append([ScoredText(self._texts[row], value) for row, value in zip(rows, values, strict=True)])
+        return found
 
 
 SearchHit = Hit | ScoredText

@@ -201,14 +201,6 @@ def test_exactness(ask, folder, ranker, exactness, found):
     assert answers([record]) == [expected(ranker, "hello", folder, exactness="exact", top_k=4)]
 
 
-def test_a_scan_in_bf16(ask, ranker, folder, run):
-    (record,) = ask("--context", "hello", "--dtype", "bfloat16")
-    assert {hit["found"] for hit in record["hits"]} == {"approximate"}
-    assert answers([record]) == [expected(ranker, "hello", folder)]
-    with pytest.raises(ConfigError, match="dtype is 'float16'; it must be one of float32, bfloat16"):
-        run("--context", "hello", "--dtype", "float16")
-
-
 @pytest.mark.usefixtures("forked_commands")
 def test_effort_and_length_of_lists(folder, ranker, tmp_path):
     """The real commands: one list of four is approximate; all four prove it, if they propose more than one row."""

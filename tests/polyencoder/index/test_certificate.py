@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,7 +10,10 @@ from hypothesis import strategies as st
 
 from polyencoder.index.certificate import Shortlist, search_shortlists
 from polyencoder.index.rescoring import Rescoring
-from polyencoder.scoring import ContextEncoding, score, search
+from polyencoder.scoring import ContextEncoding
+from polyencoder.scoring import score as score_by_torch
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.scan import search
 
 
 class Engine(Rescoring):
@@ -22,13 +26,14 @@ class Engine(Rescoring):
         self.asked: list[tuple[int, int]] = []
 
     def propose(self, contexts, places, length):
-        assert torch.equal(contexts.vectors, self.contexts.vectors[places])
+        np.testing.assert_array_equal(contexts.vectors, self.contexts.vectors[places])
         self.asked.append((contexts.batch_size, length))
         for codes in contexts.vectors:
-            best = (codes @ self.vectors.t()).topk(min(length, len(self.vectors)))
-            rows = best.indices.unique()
-            highest = best.values[:, -1].max().item() if length < len(self.vectors) else -torch.inf
-            yield Shortlist(rows, self.vectors[rows], highest + 1e-9 if self.exact_lists else torch.inf)
+            products = codes @ self.vectors.T
+            order = np.argsort(-products, axis=1)[:, :length]
+            rows = np.unique(order)
+            highest = np.take_along_axis(products, order[:, -1:], 1).max() if length < len(self.vectors) else -np.inf
+            yield Shortlist(rows, self.vectors[rows], highest + 1e-9 if self.exact_lists else np.inf)
 
     def scan(self, contexts):
         return search(contexts, self.vectors, k=self.k)
@@ -39,9 +44,16 @@ class Engine(Rescoring):
 
 
 def drawn(seed, *, batch, n, codes, stretch=1.0):
-    torch.manual_seed(seed)
-    vectors = torch.randn(n, 4, dtype=torch.float64)
-    return ContextEncoding(stretch * torch.randn(batch, codes, 4, dtype=torch.float64)), vectors
+    random = np.random.default_rng(seed)
+    vectors = random.normal(size=(n, 4))
+    return Contexts(stretch * random.normal(size=(batch, codes, 4))), vectors
+
+
+def sorted_scores(contexts, vectors):
+    """The scores of torch and the rows, best first."""
+    scores = score_by_torch(ContextEncoding(torch.from_numpy(contexts.vectors)), torch.from_numpy(vectors)).numpy()
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(scores, order, 1), order
 
 
 @settings(deadline=None, max_examples=60)
@@ -56,23 +68,23 @@ def drawn(seed, *, batch, n, codes, stretch=1.0):
 )
 def test_what_is_certified_is_the_best(seed, batch, n, codes, stretch, length, longest):
     contexts, vectors = drawn(seed, batch=batch, n=n, codes=codes, stretch=stretch)
-    k = int(torch.randint(1, n + 1, ()))
+    k = int(np.random.default_rng(seed).integers(1, n + 1))
     engine = Engine(contexts, vectors)
-    engine.most_named = int(torch.randint(1, 400, ()))  # of which contexts are asked for together
+    engine.most_named = int(np.random.default_rng(seed).integers(1, 400))  # of which contexts are asked for together
     answers = engine.search(k=k, exactness="certified", length=length, longest=longest)
     assert all(some == 1 or some * codes * named <= engine.most_named for some, named in engine.asked)
-    expected, order = score(contexts, vectors).sort(dim=1, descending=True)
+    expected, order = sorted_scores(contexts, vectors)
     for answer, scores, rows in zip(answers, expected, order, strict=True):
         assert answer.found in ("certified", "exact")
-        assert torch.equal(answer.rows, rows[:k])
-        torch.testing.assert_close(answer.scores, scores[:k])
+        np.testing.assert_array_equal(answer.rows, rows[:k])
+        np.testing.assert_allclose(answer.scores, scores[:k], rtol=1e-9, atol=1e-12)
 
 
 def test_lists_are_doubled_for_who_waits_alone():
     """The second context has its best at the end of one code's list, the first nowhere near it."""
-    vectors = torch.cat([torch.eye(2, dtype=torch.float64) * 5, torch.randn(60, 2, dtype=torch.float64).clamp(-1, 1)])
-    codes = torch.tensor([[[4.0, 0.0], [4.0, 0.1]], [[0.1, 0.1], [-0.1, 0.1]]], dtype=torch.float64)
-    engine = Engine(ContextEncoding(codes), vectors)
+    vectors = np.concatenate([np.eye(2) * 5, np.random.default_rng(0).normal(size=(60, 2)).clip(-1, 1)])
+    codes = np.array([[[4.0, 0.0], [4.0, 0.1]], [[0.1, 0.1], [-0.1, 0.1]]])
+    engine = Engine(Contexts(codes), vectors)
     answers = engine.search(k=1, exactness="certified", length=2, longest=64)
     assert engine.asked[0] == (2, 2)
     assert [batch for batch, _ in engine.asked[1:]] == [1] * (len(engine.asked) - 1)
@@ -120,7 +132,7 @@ def test_lists_that_prove_nothing_are_approximate():
 def test_what_no_list_holds_is_merged(seed, batch, n, newer, codes):
     """Candidates that no list holds, of which the best are added to each shortlist."""
     contexts, vectors = drawn(seed, batch=batch, n=n + newer, codes=codes)
-    k = int(torch.randint(1, n + newer + 1, ()))
+    k = int(np.random.default_rng(seed).integers(1, n + newer + 1))
     beside = search(contexts, vectors[n:], k=min(k, newer))
     engine = Engine(contexts, vectors[:n])
     engine.scan = lambda some: search(some, vectors, k=k)
@@ -128,10 +140,10 @@ def test_what_no_list_holds_is_merged(seed, batch, n, newer, codes):
 
     def with_newer(part, places, length):
         for place, (rows, _, bound) in zip(places, propose(part, places, length), strict=True):
-            rows = torch.cat([rows, beside.indices[place] + n])
+            rows = np.concatenate([rows, beside.rows[place] + n])
             yield Shortlist(rows, vectors[rows], bound)
 
     engine.propose = with_newer
     answers = engine.search(k=k, exactness="certified", length=3, longest=64)
-    for answer, rows in zip(answers, score(contexts, vectors).sort(dim=1, descending=True).indices, strict=True):
-        assert torch.equal(answer.rows, rows[:k])
+    for answer, rows in zip(answers, sorted_scores(contexts, vectors)[1], strict=True):
+        np.testing.assert_array_equal(answer.rows, rows[:k])

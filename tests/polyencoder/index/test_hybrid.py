@@ -157,7 +157,6 @@ def test_diverse_hits_are_chosen_by_their_fused_scores(ranker, index):
         ({"hybrid": True, "words_only": True}, "hybrid is for searches by vectors, and words_only"),
         ({"words_only": True, "exactness": "exact"}, "exactness is for searches by vectors"),
         ({"words_only": True, "diversity": 0.3}, "diversity is for searches by vectors"),
-        ({"words_only": True, "dtype": "bfloat16"}, "dtype is for searches by vectors"),
     ],
 )
 def test_options_that_contradict_each_other(ranker, index, options, message):

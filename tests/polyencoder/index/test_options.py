@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index import Candidate, FolderIndex, SearchOptions, build_index
@@ -18,8 +16,8 @@ CONTEXT = ["do you ski ?", "no , i have two dogs ."]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, make_poly, sentences) -> Path:
-    """An index of more candidates than a bf16 scan scores again."""
-    texts = [f"{text} {i}" for i in range(140) for text in sentences]
+    """An index of many candidates."""
+    texts = [f"{text} {i}" for i in range(20) for text in sentences]
     folder = tmp_path_factory.mktemp("built") / "many"
     build_index(folder, [Candidate(str(i), text) for i, text in enumerate(texts)], make_poly())
     return folder
@@ -29,50 +27,6 @@ def built(tmp_path_factory, make_poly, sentences) -> Path:
 def many(index) -> FolderIndex:
     """A copy of it."""
     return index
-
-
-@pytest.fixture
-def dtypes(monkeypatch) -> list[torch.dtype]:
-    """Those of the scans that are made."""
-    noted: list[torch.dtype] = []
-    module = import_module("polyencoder.scoring.search")  # whose name is also that of the function
-    scan = module.scan
-
-    def noting(contexts, *args, **kwargs):
-        noted.append(contexts.vectors.dtype)
-        return scan(contexts, *args, **kwargs)
-
-    monkeypatch.setattr(module, "scan", noting)
-    return noted
-
-
-def test_a_scan_in_bf16_chooses_and_its_scores_are_exact(many, ranker, dtypes):
-    exact = many.search(ranker.encode_contexts([CONTEXT]), top_k=len(many))[0]
-    assert {hit.found for hit in exact} == {"exact"}
-    scores = {hit.id: hit.score for hit in exact}
-    hits = ranker.search(CONTEXT, many, dtype="bfloat16", top_k=20, keep_turns=True)
-    assert dtypes == [torch.float32, torch.bfloat16]
-    assert {hit.found for hit in hits} == {"approximate"}
-    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
-    for hit in hits:
-        assert hit.score == pytest.approx(scores[hit.id], rel=1e-5, abs=1e-5)
-    # of 20 at least 256 are scored again: rounding by 1 part in 256 does not move one so far
-    assert [hit.id for hit in hits] == [hit.id for hit in exact[:20]]
-
-
-@pytest.mark.parametrize("exactness", ["exact", "certified"])
-def test_a_scan_in_bf16_proves_nothing(many, ranker, exactness):
-    with pytest.raises(ConfigError, match=f"exactness is '{exactness}', which a scan in bfloat16 cannot prove"):
-        ranker.search(CONTEXT, many, dtype="bfloat16", exactness=exactness)
-
-
-def test_lists_are_scored_in_fp32_whatever_a_scan_is(many, ranker, dtypes):
-    pytest.importorskip("faiss")
-    many.build_faiss("hnsw")
-    plain = ranker.search(CONTEXT, many)
-    del dtypes[:]
-    assert ranker.search(CONTEXT, many, dtype="bfloat16") == plain
-    assert set(dtypes) == {torch.float32}
 
 
 def test_options_and_their_fields_are_the_same(many, ranker):
@@ -107,7 +61,6 @@ def test_an_option_is_of_one_search_alone(many, ranker):
         ({"tolerance": "0.1"}, InputError, "tolerance is '0.1'; it must be at least 0"),
         ({"tolerance": float("nan")}, InputError, "tolerance is nan; it must be at least 0"),
         ({"exactness": "sure"}, ConfigError, "exactness is 'sure'"),
-        ({"dtype": "int8"}, ConfigError, "dtype is 'int8'; it must be one of float32, bfloat16"),
         ({"filter": "lang=en"}, InputError, "filter is 'lang=en'; it must be a dict"),
         ({"topk": 3}, TypeError, "topk"),
     ],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.row_search import _RowSearch, search_rows
 from polyencoder.scoring import ContextEncoding, Keys, score
+from polyencoder.search.contexts import Contexts
 from tests.polyencoder.index.filtering import passes
 
 
@@ -66,7 +67,7 @@ def drawn(rows: int, codes: int, *, seed: int = 0, contexts: int = 3) -> tuple[t
 
 
 def found(table, contexts, attention="basic", **options):
-    return search_rows(table, contexts, SearchOptions(**options), attention=attention)
+    return search_rows(table, Contexts.of(contexts), SearchOptions(**options), attention=attention)
 
 
 def ids(hits):

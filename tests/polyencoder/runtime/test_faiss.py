@@ -2,79 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from polyencoder import CheckpointError, ConfigError
 from polyencoder.index.faiss import library
-from polyencoder.index.faiss.file import build_faiss
-from polyencoder.index.faiss.lists import FaissLists
-from polyencoder.index.faiss.search import FaissSearch
-from polyencoder.index.options import SearchOptions
-from polyencoder.index.vectors import Vectors as TorchVectors
-from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.runtime import Ranker
-from polyencoder.runtime.faiss import FaissShortlists
-from polyencoder.runtime.scoring import Contexts, score
-from polyencoder.runtime.vectors import MappedFile, Vectors
-from polyencoder.scoring import ContextEncoding
-from tests.small_faiss import SMALL, filters_reach_faiss  # noqa: F401 the fixture works where it is imported
+from tests.small_faiss import filters_reach_faiss  # noqa: F401 the fixture works where it is imported
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 pytestmark = pytest.mark.slow
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    st.integers(0, 10**6),
-    st.sampled_from(sorted(SMALL)),
-    st.sampled_from(["float32", "int8"]),
-    st.sampled_from(["basic", "sqrt"]),
-    st.sampled_from([None, "approximate", "certified"]),
-    st.sampled_from([None, 0.0]),
-    st.integers(1, 6),
-    st.booleans(),
-    st.sampled_from([None, 0.5]),
-    st.integers(0, 12),
-    st.integers(1, 30),
-)
-def test_the_rows_of_torch(
-    tmp_path_factory, seed, kind, dtype, attention, exactness, tolerance, codes, masked, share, newer, length
-):
-    torch.manual_seed(seed)
-    folder, values = tmp_path_factory.mktemp("index"), torch.randn(60 + newer, 8)
-    settings = {"dim": 8, "dtype": dtype}
-    paths = [write_vectors(folder, 0, *quantize(values[:60], dtype))]
-    meta = build_faiss(TorchVectors.open(folder, [paths[0].name], **settings), kind=kind, **SMALL[kind])
-    if newer:
-        paths.append(write_vectors(folder, 60, *quantize(values[60:], dtype)))
-    vectors = torch.randn(3, codes, 8)
-    vectors = vectors[:, :1] + 0.2 * vectors  # some codes are alike
-    mask = torch.rand(3, codes) < 0.8 if masked else None
-    allowed = None if share is None else torch.rand(len(values)) < share
-    k = min(9, len(values) if allowed is None else int(allowed.sum()))
-    options = SearchOptions(top_k=k, exactness=exactness, tolerance=tolerance, list_length=length)
-
-    searcher = FaissSearch(meta, TorchVectors.open(folder, [path.name for path in paths], **settings))
-    expected = searcher.search(ContextEncoding(vectors, mask), options, allowed=allowed, attention=attention)
-
-    opened = Vectors([MappedFile.open(path, **settings) for path in paths], dim=8)
-    engine = FaissShortlists(
-        found := FaissLists(meta, folder, dim=8, rows=len(opened)),
-        opened,
-        Contexts(vectors.numpy(), None if mask is None else mask.numpy()),
-        lambda contexts, candidates: score(contexts, candidates, attention=attention),
-        options,
-        k=k,
-        allowed=None if allowed is None else allowed.numpy(),
-    )
-    results = found.search(engine, options)
-    assert [result.found for result in results] == expected.found
-    np.testing.assert_allclose([result.scores for result in results], expected.scores, rtol=1e-4, atol=1e-4)
-    assert [result.rows.tolist() for result in results] == expected.rows.tolist()
 
 
 @pytest.fixture
@@ -128,7 +64,7 @@ def test_another_faiss_index_is_opened(exported, records, tmp_path):
 
     def library_index():
         small.search("hi", opened)
-        return opened._faiss[1]
+        return opened.state.faiss.lists.index
 
     before = library_index()
     index.add(["this one came later ."])
@@ -137,7 +73,7 @@ def test_another_faiss_index_is_opened(exported, records, tmp_path):
     assert library_index() is not before
     index.compact()  # drops it
     assert {hit.found for hit in small.search("hi", opened)} == {"exact"}
-    assert opened._faiss is None  # nor is its memory kept
+    assert opened.state._faiss is None  # nor is its memory kept
 
 
 def test_options_that_do_not_fit(exported, records, tmp_path):

@@ -16,7 +16,7 @@ from polyencoder.index import searcher
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.runtime import Ranker
 from polyencoder.runtime import ranker as runtime_ranker
-from polyencoder.runtime import vectors as runtime_vectors
+from polyencoder.search import scan
 from polyencoder.storage.names import TOKENIZER, WEIGHTS
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_closed_index_has_no_files_mapped(exported, records, tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8"])
 def test_hits_of_torch(exported, records, sentences, tmp_path, monkeypatch, dtype: VectorDtype):
-    monkeypatch.setattr(runtime_vectors, "ROWS", 3)  # several blocks in each of several files
+    monkeypatch.setattr(scan, "_MOST_ROWS", 3)  # several blocks in each of several files
     ranker, folder = exported(KIND)
     index = ranker.index(records, tmp_path / "index", dtype=dtype, shard_size=7)
     index.remove(["3", "4"])

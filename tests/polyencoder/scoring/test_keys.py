@@ -10,7 +10,7 @@ from torch.nn.functional import multi_head_attention_forward
 
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.multihead import CandidateAttention
-from polyencoder.scoring import ContextEncoding, Keys, score, search
+from polyencoder.scoring import ContextEncoding, Keys, score
 from polyencoder.scoring.chunks import chunk_sizes
 from polyencoder.scoring.context import stacked
 
@@ -88,19 +88,6 @@ def test_gradients_equal_the_definitions(case):
     pairs = (torch.autograd.grad(scores, wanted, upstream) for scores in (expected, found))
     for theirs, ours in zip(*pairs, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
-
-
-@settings(deadline=None, max_examples=50)
-@given(cases(), st.sampled_from([None, 40]))
-def test_the_best_of_many(case, max_elements):
-    codes, candidates, attention = case
-    candidates = candidates.reshape(-1, DIM)
-    with torch.no_grad():
-        context = attention(codes)
-        expected = score(context, candidates, attention="multihead")
-        k = min(3, len(candidates))
-        found = search(context, candidates, k=k, attention="multihead", max_elements=max_elements)
-    torch.testing.assert_close(found.scores, expected.topk(k).values)
 
 
 def test_what_is_masked_counts_nothing():

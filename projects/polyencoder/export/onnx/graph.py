@@ -11,6 +11,7 @@ import numpy as np
 
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.packages import require
+from polyencoder.search.contexts import stacked
 from polyencoder.text.batches import Array, padded, token_batches
 
 CPU = "CPUExecutionProvider"
@@ -123,12 +124,3 @@ def _both_texts(sequences: Sequence[Sequence[int]], separator: int) -> tuple[lis
         last.append(ids[:end])
         extra.append([i for i in ids[end:] if i != separator])
     return last, extra
-
-
-def stacked(parts: Sequence[Array]) -> Array:
-    """Concatenates arrays [batch, ...]; those with fewer codes are padded with zeros (False)."""
-    if parts[0].ndim == 1:
-        return np.concatenate(parts)
-    width = max(part.shape[1] for part in parts)
-    behind = [(0, 0)] * (parts[0].ndim - 2)  # nothing is added to the dimensions after the codes
-    return np.concatenate([np.pad(part, [(0, 0), (0, width - part.shape[1]), *behind]) for part in parts])

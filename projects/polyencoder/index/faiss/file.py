@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 
-import torch
+import numpy as np
 
 from polyencoder.errors import InputError, PolyencoderError, first_line
 from polyencoder.index.faiss.description import FaissFile
@@ -53,13 +53,13 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         if hasattr(index, "do_polysemous_training"):
             index.do_polysemous_training = False  # minutes of annealing, for a search mode that is not used here
         if not index.is_trained:
-            places = torch.randperm(rows, generator=torch.Generator().manual_seed(0))  # always the same
-            index.train(vectors.take(places[: int(parameters["training_rows"])].sort().values).numpy())
+            places = np.random.default_rng(0).permutation(rows)  # always the same
+            index.train(vectors.take(np.sort(places[: int(parameters["training_rows"])])))
         max_norm = 0.0
         for first in range(0, rows, _CHUNK):
-            chunk = vectors.take(torch.arange(first, min(first + _CHUNK, rows)))
-            max_norm = max(max_norm, chunk.norm(dim=1).max().item())
-            index.add(chunk.numpy())
+            chunk = vectors.take(np.arange(first, min(first + _CHUNK, rows)))
+            max_norm = max(max_norm, float(np.linalg.norm(chunk, axis=1).max()))
+            index.add(chunk)
         name = f"faiss-{secrets.token_hex(8)}-{kind}.index"
         with atomic_write(folder / name) as temporary:
             faiss.write_index(index, str(temporary))

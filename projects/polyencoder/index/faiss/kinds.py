@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from polyencoder.errors import ConfigError
-
-if TYPE_CHECKING:
-    import torch
+from polyencoder.index.vector_files import VectorDtype
 
 Parameters = dict[str, int | str]
 
@@ -36,7 +33,7 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
     Raises:
         ConfigError: FAISS is not installed, or the text is invalid: errors are found before hours of encoding.
     """
-    from polyencoder.index.faiss.library import faiss_library  # here: a description needs neither FAISS nor torch
+    from polyencoder.index.faiss.library import faiss_library  # here: a description needs no FAISS
 
     faiss_library()
     kind, *settings = text.split(",")
@@ -54,7 +51,7 @@ def parse_faiss(text: str) -> tuple[str, Parameters]:
     return kind, parameters
 
 
-def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: torch.dtype) -> tuple[str, Parameters]:
+def choose(kind: str, overrides: Parameters, *, rows: int, dim: int, dtype: VectorDtype) -> tuple[str, Parameters]:
     """The kind of index for `rows` vectors of `dtype`, and its parameters: as given, else by the number of rows.
 
     Raises:
@@ -120,7 +117,7 @@ def check_parameters(kind: str, parameters: Parameters, *, dim: int | None = Non
                 raise ConfigError(f"pq_m must divide the vectors' dimension, {dim}; got {value}", argument="faiss")
 
 
-def _suitable(kind: str, *, rows: int, dim: int, dtype: torch.dtype, nlist: int | str | None) -> Parameters:
+def _suitable(kind: str, *, rows: int, dim: int, dtype: VectorDtype, nlist: int | str | None) -> Parameters:
     """The defaults for a number of vectors and, if given, of lists."""
     found: Parameters = {}
     if kind == "hnsw":
@@ -135,5 +132,5 @@ def _suitable(kind: str, *, rows: int, dim: int, dtype: torch.dtype, nlist: int 
         bits = max(1, min(8, int(math.log2(max(2, rows // _LEAST_PER_CENTROID)))))
         found |= {"pq_m": pq_m, "pq_bits": bits}
     else:
-        found["storage"] = "float32" if dtype.itemsize == 4 else "float16"
+        found["storage"] = "float32" if dtype == "float32" else "float16"
     return found

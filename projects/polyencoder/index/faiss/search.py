@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from polyencoder.index.certificate import Shortlist, ShortlistOptions
 from polyencoder.index.faiss.description import FaissFile
@@ -16,38 +15,36 @@ from polyencoder.index.filters import Exactness
 from polyencoder.index.options import SearchOptions, changed
 from polyencoder.index.rescoring import Rescoring
 from polyencoder.index.vectors import Vectors
-from polyencoder.scoring import ContextEncoding, TopK, search
-from polyencoder.scoring.exact import scale_of
-from polyencoder.scoring.search import available_rows
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.scan import TopK, available_rows, search
+from polyencoder.search.scores import scale_of
 
 
 class Results(NamedTuple):
     """The best rows of each context, best first, with the exactness of each result."""
 
-    scores: Tensor
-    """[batch, k], fp32 or float64."""
-    rows: Tensor
+    scores: Array
+    """[batch, k]"""
+    rows: Array
     """int64 [batch, k]."""
     found: list[Exactness]
     """[batch]"""
 
 
 def scan_vectors(
-    contexts: ContextEncoding,
+    contexts: Contexts,
     vectors: Vectors,
     options: SearchOptions,
     *,
-    allowed: Tensor | None = None,
+    allowed: Array | None = None,
     attention: str = "basic",
 ) -> Results:
     """The best rows by scoring all, or all that are `allowed`, bool [rows]; at most `top_k`."""
     k = options.k(available_rows(vectors, allowed))
     if k == 0:
-        nothing = contexts.vectors.new_empty(contexts.batch_size, 0)
-        return Results(nothing, nothing.long(), ["exact"] * contexts.batch_size)
-    dtype = options.compute_dtype
-    scores, rows = search(contexts, vectors, k=k, allowed=allowed, attention=attention, compute_dtype=dtype)
-    return Results(scores, rows, ["exact" if dtype is None else "approximate"] * contexts.batch_size)
+        nothing = np.empty((len(contexts), 0))
+        return Results(nothing, nothing.astype(np.int64), ["exact"] * len(contexts))
+    return Results(*search(contexts, vectors, k=k, allowed=allowed, attention=attention), ["exact"] * len(contexts))
 
 
 class FaissSearch:
@@ -66,25 +63,24 @@ class FaissSearch:
         self.vectors = vectors
         self.lists = FaissLists(meta, vectors.folder, dim=vectors.dim, rows=len(vectors), index=index)
 
-    @torch.no_grad()
     def search(
         self,
-        contexts: ContextEncoding,
+        contexts: Contexts,
         options: SearchOptions | None = None,
         *,
-        allowed: Tensor | None = None,
+        allowed: Array | None = None,
         attention: str = "basic",
         **changes: Any,
     ) -> Results:
         """The best rows for each context; of equal scores in a list, the lowest row comes first.
 
-        All scores are exact, as computed by `polyencoder.scoring`; an approximate search may miss a row.
+        All scores are exact, as computed by `polyencoder.search`; an approximate search may miss a row.
 
         Args:
             options: without `filter`.
             allowed: bool [rows], True for the rows that may be found. If they are few they are scanned; so is
                 everything for a `top_k` above 1,024.
-            attention: "basic", "sqrt" or "multihead", as in `polyencoder.scoring.score`. With "multihead", lists do
+            attention: "basic", "sqrt" or "multihead", as in `search.scores.score`. With "multihead", lists do
                 not bound scores: everything is scanned. Certificates hold for the others. But the weights of
                 "sqrt" are flatter and its scores lie further below the largest logit, so it needs longer lists for
                 a certificate, and for the same recall.
@@ -105,10 +101,10 @@ class FaissSearch:
 
     def search_lists(
         self,
-        contexts: ContextEncoding,
+        contexts: Contexts,
         options: SearchOptions,
         *,
-        allowed: Tensor | None = None,
+        allowed: Array | None = None,
         attention: str = "basic",
     ) -> Results:
         """`search` of at least one context, by FAISS even if few rows are allowed (at least one)."""
@@ -116,7 +112,7 @@ class FaissSearch:
         engine = _Shortlists(self, contexts, options, k=k, allowed=allowed, attention=attention)
         answers = self.lists.search(engine, options)
         scores, rows, found = zip(*answers, strict=True)
-        return Results(torch.stack(scores), torch.stack(rows), list(found))
+        return Results(np.stack(scores), np.stack(rows), list(found))
 
 
 class _Shortlists(Rescoring):
@@ -127,11 +123,11 @@ class _Shortlists(Rescoring):
     def __init__(
         self,
         searcher: FaissSearch,
-        contexts: ContextEncoding,
+        contexts: Contexts,
         options: ShortlistOptions,
         *,
         k: int,
-        allowed: Tensor | None,
+        allowed: Array | None,
         attention: str,
     ) -> None:
         self.contexts = contexts
@@ -140,28 +136,27 @@ class _Shortlists(Rescoring):
         self.exact_lists = searcher.meta.has_exact_lists
         self._vectors, self._covered = searcher.vectors, searcher.meta.rows
         self._allowed = allowed
-        mask = None if allowed is None else allowed.cpu().numpy()
-        self._request = FaissRequest(searcher.lists, options, allowed=mask)
+        self._request = FaissRequest(searcher.lists, options, allowed=allowed)
 
-    def scan(self, contexts: ContextEncoding) -> TopK:
+    def scan(self, contexts: Contexts) -> TopK:
         return search(contexts, self._vectors, k=self.k, allowed=self._allowed, attention=self.attention)
 
-    def propose(self, contexts: ContextEncoding, places: Sequence[int], length: int) -> Iterator[Shortlist]:
+    def propose(self, contexts: Contexts, places: Sequence[int], length: int) -> Iterator[Shortlist]:
         """As in `certificate.ShortlistSearch`; each list also has the k best of the rows that FAISS lacks."""
-        codes = [own.numpy() for own in contexts.to("cpu", torch.float32).codes()]
-        for place, (rows, bound) in zip(places, self._request.lists(codes, length), strict=True):
-            found = torch.from_numpy(rows)
-            if len(found):
-                found = torch.cat([found, self._newer[place]])
+        for place, (rows, bound) in zip(places, self._request.lists(contexts.codes(), length), strict=True):
+            found = np.concatenate([rows, self._newer[place]]) if len(rows) else rows
             yield Shortlist(found, self._vectors.take(found), bound)
 
     @cached_property
-    def _newer(self) -> Tensor:
+    def _newer(self) -> Array:
         """The k best of the rows that FAISS lacks, or all if fewer: int64 [batch, n], ascending."""
-        newer = torch.arange(len(self._vectors)) >= self._covered
+        nothing = np.empty((len(self.contexts), 0), dtype=np.int64)
+        if self._covered == len(self._vectors):  # without a look at every row
+            return nothing
+        newer = np.arange(len(self._vectors)) >= self._covered
         if self._allowed is not None:
-            newer &= self._allowed.cpu()
+            newer &= self._allowed
         if (k := min(self.k, int(newer.sum()))) == 0:
-            return torch.empty(self.contexts.batch_size, 0, dtype=torch.int64)
+            return nothing
         found = search(self.contexts, self._vectors, k=k, allowed=newer, attention=self.attention)
-        return found.indices.cpu().sort(dim=1).values
+        return np.sort(found.rows, axis=1)

@@ -19,8 +19,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from polyencoder.checks import checked_count
 from polyencoder.errors import ConfigError, InputError
@@ -29,7 +27,8 @@ from polyencoder.index.faiss.lists import LONGEST_LIST
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.hits import TOP_K
 from polyencoder.index.options import SearchOptions
-from polyencoder.scoring import ContextEncoding, search
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.scan import search
 
 SAMPLE = 200
 """Enough contexts to measure a recall: the error is 0.007 at 0.99."""
@@ -40,14 +39,13 @@ _SHORTEST_LIST = 64
 _LEAST_EFFORT = {"hnsw": 16, "ivf-flat": 1, "ivf-pq": 1}
 
 
-@torch.no_grad()
 def tune(
     searcher: FaissSearch,
-    contexts: Sequence[ContextEncoding],
+    contexts: Sequence[Contexts],
     *,
     recall: float,
     top_k: int = TOP_K,
-    allowed: Tensor | None = None,
+    allowed: Array | None = None,
     attention: str = "basic",
     source: str = "",
 ) -> Tuned:
@@ -113,8 +111,7 @@ def checked_recall(recall: Any) -> float:
 
 def sample(items: Sequence[T], n: int) -> list[T]:
     """Samples at most `n` items, deterministically, in order."""
-    chosen = torch.randperm(len(items), generator=torch.Generator().manual_seed(0))[:n]
-    return [items[i] for i in chosen.sort().values.tolist()]
+    return [items[i] for i in sorted(np.random.default_rng(0).permutation(len(items))[:n].tolist())]
 
 
 class _Measure:
@@ -123,10 +120,10 @@ class _Measure:
     def __init__(
         self,
         searcher: FaissSearch,
-        contexts: Sequence[ContextEncoding],
+        contexts: Sequence[Contexts],
         *,
         top_k: int,
-        allowed: Tensor | None,
+        allowed: Array | None,
         attention: str,
     ) -> None:
         available = len(searcher.vectors) if allowed is None else int(allowed.sum())
@@ -141,16 +138,16 @@ class _Measure:
         found = [search(one, searcher.vectors, k=k, allowed=allowed, attention=attention) for one in self._parts]
         self.scan_seconds = time.perf_counter() - start
         # A candidate with the k-th best score counts too; and products may differ by rounding.
-        last = torch.cat([scores for scores, _ in found])[:, -1:]
-        self._least = last - 1e-5 * last.abs().clamp(min=1)
+        last = np.concatenate([scores for scores, _ in found])[:, -1:]
+        self._least = last - 1e-5 * np.maximum(np.abs(last), 1)
 
-    def __call__(self, effort: int, list_length: int) -> tuple[Tensor, float]:
+    def __call__(self, effort: int, list_length: int) -> tuple[Array, float]:
         """Returns the share [contexts] of the best that is found, and the seconds of all searches."""
         start = time.perf_counter()
         options = SearchOptions(top_k=self._k, effort=effort, list_length=list_length)
         found = [self._search(one, options).scores for one in self._parts]
         seconds = time.perf_counter() - start
-        return (torch.cat(found) >= self._least).float().mean(dim=1), seconds
+        return (np.concatenate(found) >= self._least).mean(axis=1), seconds
 
 
 def _efforts(searcher: FaissSearch) -> list[int]:

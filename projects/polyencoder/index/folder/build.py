@@ -23,8 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
-import torch
-
 from polyencoder.checks import check_choice
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
@@ -187,7 +185,7 @@ def _entered(
 
     def check_faiss(rows: int) -> None:
         if options.faiss is not None:
-            choose(*parse_faiss(options.faiss), rows=rows, dim=plan.dim, dtype=torch.float32)
+            choose(*parse_faiss(options.faiss), rows=rows, dim=plan.dim, dtype="float32")
 
     def read() -> Iterator[Candidate]:
         with progress_bar(step="reading", unit="candidates", show=progress) as bar:

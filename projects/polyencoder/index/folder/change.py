@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
@@ -34,7 +33,7 @@ from polyencoder.index.meta import IndexMeta, separable
 from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vector_files import beside, first_row, vectors_file
 from polyencoder.index.vectors import MappedFile, Vectors, is_whole, map_file, write_vectors
-from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Array, Contexts
 from polyencoder.storage.digests import file_digest, fingerprint
 
 T = TypeVar("T")
@@ -107,7 +106,7 @@ class Change:
         """
         vectors = self._vectors()
         living, size = self._living(), self.meta.shard_size
-        pieces = {i * size: rows for i, rows in enumerate(living.split(size)) if len(rows)}
+        pieces = {i * size: rows for i, rows in enumerate(_pieces(living, size))}
         kept = {
             first: vectors.file_of(first, len(rows)) if first == rows[0] and first + len(rows) - 1 == rows[-1] else None
             for first, rows in pieces.items()
@@ -134,13 +133,13 @@ class Change:
         """See `polyencoder.index.faiss.file.build_faiss`."""
         if rows := self.catalogue.rows:  # else an error below
             # before added texts are encoded; the type of vectors decides nothing that could be refused
-            choose(kind, overrides, rows=rows, dim=self.meta.dim, dtype=torch.float32)
+            choose(kind, overrides, rows=rows, dim=self.meta.dim, dtype="float32")
         faiss = build_faiss(self._vectors(), kind=kind, **overrides)
         self._forget_faiss()
         self._add_files(self.folder / faiss.file)
         self._describe_faiss(faiss)
 
-    def tune_faiss(self, contexts: Sequence[ContextEncoding], **settings: Any) -> Tuned:
+    def tune_faiss(self, contexts: Sequence[Contexts], **settings: Any) -> Tuned:
         """Tunes the FAISS index (`polyencoder.index.faiss.tuning.tune`) for the living rows.
 
         Raises:
@@ -148,8 +147,7 @@ class Change:
         """
         if (faiss := self.meta.faiss) is None:
             raise ConfigError(f"{self.folder}: has no FAISS index to measure; build one with it", argument="faiss")
-        vectors, mask = self._vectors(), self.catalogue.allowed()
-        allowed = None if mask is None else torch.from_numpy(mask)
+        vectors, allowed = self._vectors(), self.catalogue.allowed()
         tuned = tune(FaissSearch(faiss, vectors), contexts, allowed=allowed, **settings)
         self._describe_faiss(replace(faiss, tuned=tuned))
         return tuned
@@ -211,10 +209,10 @@ class Change:
         """The version after the change."""
         return self._before.version + 1
 
-    def _living(self) -> Tensor:
+    def _living(self) -> Array:
         """The rows with entries: int64, ascending."""
         mask = self.catalogue.allowed()
-        return torch.arange(self.catalogue.rows) if mask is None else torch.from_numpy(mask.nonzero()[0])
+        return np.arange(self.catalogue.rows) if mask is None else np.flatnonzero(mask)
 
     def _vectors(self) -> Vectors:
         """The vectors of all texts; encodes those that were added."""
@@ -252,8 +250,8 @@ class Change:
         scales = [part.scales for part in parts if part.scales is not None]
         tokens = [part.tokens for part in parts if part.tokens is not None]
         return MappedFile(
-            torch.cat([part.rows for part in parts]),
-            torch.cat(scales) if scales else None,
+            np.concatenate([part.rows for part in parts]),
+            np.concatenate(scales) if scales else None,
             TokenRows.joined(tokens) if tokens else None,
         )
 
@@ -294,5 +292,9 @@ def checksum(path: Path, *, progress: Callable[[int], object] = int) -> str:
     return file_digest(path, new=partial(hashlib.blake2b, digest_size=16), progress=progress)
 
 
-def _stored(vectors: Vectors, rows: Tensor) -> MappedFile:
+def _pieces(rows: Array, size: int) -> list[Array]:
+    return [rows[i : i + size] for i in range(0, len(rows), size)]
+
+
+def _stored(vectors: Vectors, rows: Array) -> MappedFile:
     return MappedFile(*vectors.stored(rows), vectors.token_rows(rows))

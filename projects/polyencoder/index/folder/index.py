@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Context, TextRanker
@@ -37,9 +36,8 @@ from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
-from polyencoder.modeling.base import RankerModel
-from polyencoder.scoring import ContextEncoding
-from polyencoder.scoring.tokens import TokenVectors
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.late import TokenVectors
 from polyencoder.text.dialogue import checked_contexts
 
 _AT_ONCE = 32  # contexts per batch when recall is measured
@@ -148,24 +146,23 @@ class FolderIndex(Index):
 
         def find(state: State, catalogue: Catalogue) -> dict[str, np.ndarray[Any, Any]]:
             rows = catalogue.rows_of(wanted)
-            vectors = state.vectors.take(torch.tensor([*rows.values()], dtype=torch.int64))
-            return dict(zip(rows, vectors.numpy(), strict=True))
+            vectors = state.vectors.take(np.array([*rows.values()], dtype=np.int64))
+            return dict(zip(rows, vectors, strict=True))
 
         return self._read(find)
 
-    def token_vectors(self, texts: Iterable[str], model: RankerModel) -> dict[str, TokenVectors]:
+    def token_vectors(self, texts: Iterable[str], fingerprint: str | None) -> dict[str, TokenVectors]:
         wanted = [*texts]
 
         def find(state: State, catalogue: Catalogue) -> dict[str, TokenVectors]:
-            if state.meta.tokens is None or not state.meta.tokens.are_of(model):
+            if state.meta.tokens is None or state.meta.tokens.fingerprint != fingerprint:
                 return {}
             rows = catalogue.rows_of_texts(wanted)
-            places = torch.tensor(list(rows.values()), dtype=torch.int64)
+            places = np.array([*rows.values()], dtype=np.int64)
             if (tokens := state.vectors.token_rows(places)) is None:
                 return {}
-            device = next(model.parameters()).device
-            both = zip(state.vectors.take(places).to(device), tokens.vectors(device), strict=True)
-            return {text: TokenVectors(*one) for text, one in zip(rows, both, strict=True)}
+            both = zip(state.vectors.take(places), tokens.vectors(), strict=True)
+            return {text: TokenVectors(*each) for text, each in zip(rows, both, strict=True)}
 
         return self._read(find)
 
@@ -182,7 +179,7 @@ class FolderIndex(Index):
 
     # Searching
 
-    def _search(self, contexts: ContextEncoding, options: SearchOptions) -> list[list[Hit]]:
+    def _search(self, contexts: Contexts, options: SearchOptions) -> list[list[Hit]]:
         def find(state: State, catalogue: Catalogue) -> list[list[Hit]]:
             attention = self._model.attention(state.meta, contexts)
             return state.by_vectors(catalogue, contexts, options, attention=attention)
@@ -190,7 +187,7 @@ class FolderIndex(Index):
         return self._read(find)
 
     def _search_both(
-        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
+        self, contexts: Contexts, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         def find(state: State, catalogue: Catalogue) -> tuple[list[list[Hit]], list[list[Hit]]]:
             attention = self._model.attention(state.meta, contexts)
@@ -296,7 +293,7 @@ class FolderIndex(Index):
                 )
             texts = change.some_texts(SAMPLE) if said is None else sample(said, SAMPLE)
             some = (texts[i : i + _AT_ONCE] for i in range(0, len(texts), _AT_ONCE))
-            parts = [replace(self._ranker.encode_contexts(one), tokens=None) for one in some]  # FAISS reads vectors
+            parts = [replace(Contexts.of(self._ranker.encode_contexts(each)), tokens=None) for each in some]
             attention = self._ranker.model.config.poly_attention
             with explained(self.folder):
                 tuned = change.tune_faiss(parts, recall=recall, top_k=top_k, attention=attention, source=source)

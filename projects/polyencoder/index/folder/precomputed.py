@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from polyencoder.errors import InputError
 from polyencoder.index.entries import Candidate
@@ -68,9 +67,9 @@ class PrecomputedShards:
     def _rounded(self, candidates: Sequence[Candidate]) -> MappedFile:
         vectors = np.stack([candidate.vector for candidate in candidates if candidate.vector is not None])
         texts = [candidate.text for candidate in candidates]
-        return MappedFile(*quantize(torch.from_numpy(vectors), self._plan.dtype, texts=texts))
+        return MappedFile(*quantize(vectors, self._plan.dtype, texts=texts))
 
 
 def _vector(file: MappedFile, place: int) -> np.ndarray[Any, Any]:
-    vector = file.rows[place].float()
-    return (vector if file.scales is None else vector * file.scales[place]).numpy()
+    vector: np.ndarray[Any, Any] = file.vectors(slice(place, place + 1))[0]
+    return vector

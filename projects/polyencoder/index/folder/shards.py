@@ -12,9 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import PolyencoderError
@@ -25,8 +23,10 @@ from polyencoder.index.folder.files import UNFINISHED
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vector_files import vectors_file
 from polyencoder.index.vectors import is_whole, write_vectors
-from polyencoder.modeling.base import RankerModel
 from polyencoder.text import TextEncoder
+
+if TYPE_CHECKING:
+    from polyencoder.modeling.base import RankerModel
 
 Advance = Callable[[int], object]
 """Called with the number of texts encoded since the last call."""
@@ -87,6 +87,8 @@ def encode_in_processes(
 
     Raises PolyencoderError if one of them is killed; finished shards are kept.
     """
+    import torch  # here: to open an index takes none
+
     # Spawned, not forked: a fork of a process with library threads may deadlock.
     spawn = multiprocessing.get_context("spawn")
     done, numbers = spawn.Value("q", 0), spawn.Value("i", 0)
@@ -124,6 +126,8 @@ _encode: Callable[[Sequence[int]], None]  # in a worker process: bound to its mo
 
 
 def _start_worker(settings: dict[str, Any], done: Any, numbers: Any) -> None:
+    import torch
+
     global _encode
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with numbers.get_lock():

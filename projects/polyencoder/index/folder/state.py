@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from polyencoder.errors import CheckpointError
-from polyencoder.index.base import check_contexts
 from polyencoder.index.faiss.search import FaissSearch, scan_vectors
 from polyencoder.index.filters import Filter, checked_filter
 from polyencoder.index.folder.catalogue import Array, Catalogue, check_size
@@ -20,7 +19,8 @@ from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.vectors import Vectors
 from polyencoder.index.words import query_words
-from polyencoder.scoring import ContextEncoding, score
+from polyencoder.search.contexts import Contexts, check_finite
+from polyencoder.search.scores import score
 
 _FILTERS = 16  # cached filters
 
@@ -96,16 +96,15 @@ class State:
     def by_vectors(
         self,
         catalogue: Catalogue,
-        contexts: ContextEncoding,
+        contexts: Contexts,
         options: SearchOptions,
         *,
         attention: str,
     ) -> list[list[Hit]]:
         """The best `top_k` entries of each context, with the FAISS index if there is one, else by scoring all."""
-        check_contexts(contexts, dim=self.meta.dim)
+        check_finite(contexts, dim=self.meta.dim)
         wanted = replace(options, top_k=max(1, options.k(self.meta.entries)))
-        mask = self.allowed(catalogue, wanted.filter)
-        allowed = None if mask is None else torch.from_numpy(mask)
+        allowed = self.allowed(catalogue, wanted.filter)
         if wanted.exactness == "exact" or self.meta.faiss is None:
             found = scan_vectors(contexts, self.vectors, wanted, allowed=allowed, attention=attention)
         else:
@@ -113,11 +112,10 @@ class State:
         results = found.scores.tolist(), found.rows.tolist(), found.found
         return catalogue.hits(*results, most=wanted.top_k, filter=wanted.filter)
 
-    @torch.no_grad()
     def by_words(
         self,
         catalogue: Catalogue,
-        contexts: ContextEncoding,
+        contexts: Contexts,
         turns: Sequence[Sequence[str]],
         options: SearchOptions,
         *,
@@ -128,7 +126,7 @@ class State:
         Raises:
             CheckpointError: the index had words, but an index without them has replaced it.
         """
-        check_contexts(contexts, dim=self.meta.dim)
+        check_finite(contexts, dim=self.meta.dim)
         if catalogue.words is None:
             raise CheckpointError(f"{self.folder}: has no words any more; open it again")
         allowed = self.allowed(catalogue, options.filter) if options.filter else None  # words: of living rows
@@ -136,7 +134,7 @@ class State:
         found = [dict(catalogue.words.find(query_words(some), k=k, allowed=allowed)) for some in turns]
         scores: list[list[float]] = []
         for place, rows in enumerate(found):
-            vectors = self.vectors.take(torch.tensor([*rows], dtype=torch.int64))
-            scores.append(score(contexts.select(place), vectors, attention=attention)[0].tolist() if rows else [])
+            vectors = self.vectors.take(np.array([*rows], dtype=np.int64))
+            scores.append(score(contexts.select([place]), vectors, attention=attention)[0].tolist() if rows else [])
         how: list[Found] = ["words"] * len(found)
         return catalogue.hits(scores, [[*rows] for rows in found], how, most=k, filter=options.filter, by_words=found)

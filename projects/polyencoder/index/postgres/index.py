@@ -12,12 +12,10 @@ from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 
 from polyencoder.data.loader import in_batches
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError
-from polyencoder.index.base import check_contexts
 from polyencoder.index.entries import Candidate
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import Fingerprints
@@ -29,8 +27,8 @@ from polyencoder.index.postgres.table import Table
 from polyencoder.index.row_search import Field, search_rows
 from polyencoder.index.rows import ROWS_AT_ONCE, Row, RowIndex
 from polyencoder.index.words import query_words
-from polyencoder.scoring import ContextEncoding, score
-from polyencoder.scoring.exact import at_least_fp32
+from polyencoder.search.contexts import Contexts, check_finite
+from polyencoder.search.scores import score
 
 T = TypeVar("T")
 
@@ -121,16 +119,15 @@ class PostgresIndex(RowIndex):
 
     # Searching
 
-    @torch.no_grad()
     def _search_both(
-        self, contexts: ContextEncoding, turns: Sequence[Sequence[str]], options: SearchOptions
+        self, contexts: Contexts, turns: Sequence[Sequence[str]], options: SearchOptions
     ) -> tuple[list[list[Hit]], list[list[Hit]]]:
         def find(table: Table) -> tuple[list[list[Hit]], list[list[Hit]]]:
             if not table.meta.words:
                 raise CheckpointError(f"{self.address}: has no words any more; open it again")
-            check_contexts(contexts, dim=table.meta.dim)
+            check_finite(contexts, dim=table.meta.dim)
             attention = self._model.attention(table.meta, contexts)
-            each = ((contexts.select(place), some) for place, some in enumerate(turns))
+            each = ((contexts.select([place]), some) for place, some in enumerate(turns))
             hits = [_by_words(table, context, some, options, attention=attention) for context, some in each]
             if options.words_only:
                 return [[] for _ in turns], hits
@@ -176,15 +173,14 @@ class PostgresIndex(RowIndex):
 
 
 def _by_words(
-    table: Table, context: ContextEncoding, turns: Sequence[str], options: SearchOptions, *, attention: str
+    table: Table, context: Contexts, turns: Sequence[str], options: SearchOptions, *, attention: str
 ) -> list[Hit]:
     """The best `top_k` rows of one context by words, with the scores of their vectors."""
     words = query_words(turns)
     if not (ranking := table.by_words(words, k=options.k(1 << 62), filter=options.filter) if words else []):
         return []
     rows = table.rows([key for key, _ in ranking], ("id", "text", "metadata", "vector"))
-    vectors = torch.from_numpy(np.stack([rows[key]["vector"] for key, _ in ranking]))
-    scores = score(context.to(dtype=at_least_fp32(context.vectors.dtype)), vectors, attention=attention)[0]
+    scores = score(context, np.stack([rows[key]["vector"] for key, _ in ranking]), attention=attention)[0]
     return [
         Hit(row["id"], row["text"], by_vector, row["metadata"] or None, "words", word_score=by_words)
         for (key, by_words), by_vector in zip(ranking, scores.tolist(), strict=True)

@@ -20,7 +20,8 @@ from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.faiss.tuning import tune
 from polyencoder.index.open import described
 from polyencoder.index.vectors import quantize, write_vectors
-from polyencoder.scoring import ContextEncoding, search
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.scan import search
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 
@@ -37,18 +38,18 @@ def searcher(request, tmp_path_factory, open_vectors) -> FaissSearch:
     return FaissSearch(build_faiss(vectors, kind=request.param, **KINDS[request.param]), vectors)
 
 
-def drawn(n: int, *, seed: int) -> list[ContextEncoding]:
+def drawn(n: int, *, seed: int) -> list[Contexts]:
     """Contexts of six codes that are much alike, as a trained model's are, in two batches."""
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randn(n, 1, DIM, generator=generator) + 0.3 * torch.randn(n, 6, DIM, generator=generator)
-    return [ContextEncoding(codes[: n // 2]), ContextEncoding(codes[n // 2 :])]
+    return [Contexts(codes[: n // 2].numpy()), Contexts(codes[n // 2 :].numpy())]
 
 
-def recall_of(searcher: FaissSearch, contexts: list[ContextEncoding], *, k: int = 10, **options) -> float:
+def recall_of(searcher: FaissSearch, contexts: list[Contexts], *, k: int = 10, **options) -> float:
     """Counted by rows, as nobody else does."""
     hits = 0
     for part in contexts:
-        truth = search(part, searcher.vectors, k=k).indices.tolist()
+        truth = search(part, searcher.vectors, k=k).rows.tolist()
         found = searcher.search(part, top_k=k, **options).rows.tolist()
         hits += sum(len(set(one) & set(other)) for one, other in zip(found, truth, strict=True))
     return hits / (k * sum(part.batch_size for part in contexts))
@@ -67,7 +68,7 @@ def test_the_recall_is_reached_and_used(searcher, recall):
     own = FaissSearch(replace(searcher.meta, tuned=tuned), searcher.vectors, index=searcher.lists.index)
     others = drawn(60, seed=2)
     for part in others:
-        assert torch.equal(own.search(part).rows, searcher.search(part, **told).rows)
+        np.testing.assert_array_equal(own.search(part).rows, searcher.search(part, **told).rows)
     assert recall_of(own, others) >= recall - 0.03
 
 
@@ -89,7 +90,7 @@ def test_the_fastest_that_reaches_it_is_chosen(searcher, seed, recall):
 
         def __call__(self, effort, list_length):
             asked.append((effort, list_length))
-            return torch.full((4,), found[effort, list_length]), seconds[effort, list_length]
+            return np.full(4, found[effort, list_length]), seconds[effort, list_length]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuning, "_Measure", Table)
@@ -112,7 +113,7 @@ def test_a_sample_that_lost_nothing_proves_only_so_much(searcher):
         scan_seconds = 1.0
 
         def __init__(self, _, contexts, **__):
-            self.found = torch.ones(sum(part.batch_size for part in contexts))
+            self.found = np.ones(sum(part.batch_size for part in contexts))
 
         def __call__(self, effort, list_length):
             self.found[0] = float(effort == efforts[-1])
@@ -126,7 +127,7 @@ def test_a_sample_that_lost_nothing_proves_only_so_much(searcher):
 
 
 def test_what_is_removed_is_not_missed(searcher):
-    allowed = torch.arange(ROWS) % 10 > 0
+    allowed = np.arange(ROWS) % 10 > 0
     tuned = tune(searcher, drawn(40, seed=1), recall=0.9, allowed=allowed)
     assert tuned.reached
 
@@ -137,7 +138,7 @@ def test_lists_are_measured_also_where_so_few_rows_are_left_that_searches_scan_t
     write_vectors(tmp_path, 0, *quantize(torch.randn(6000, DIM), "float32"))
     vectors = open_vectors(tmp_path, dim=DIM, dtype="float32")
     searcher = FaissSearch(build_faiss(vectors, kind="ivf-pq", nlist=2, pq_m=1, pq_bits=1), vectors)
-    contexts, living = drawn(20, seed=1), torch.arange(6000) > 0
+    contexts, living = drawn(20, seed=1), np.arange(6000) > 0
     assert (searcher.search(contexts[0], allowed=living).rows > 0).all()
     for allowed in (None, living):
         one = tuning._Measure(searcher, contexts, top_k=10, allowed=allowed, attention="basic")

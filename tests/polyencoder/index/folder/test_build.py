@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+import polyencoder.encoding.encode as encoding_module
 import polyencoder.index.folder.build as build_module
-import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.shards as shards_module
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
@@ -21,6 +21,7 @@ from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.files import DATABASE, LOCK, UNFINISHED
 from polyencoder.index.folder.shards import Share
 from polyencoder.index.vectors import quantize
+from polyencoder.search.rows import Block
 from tests.forked import forkserver
 from tests.polyencoder.index.folder.building import N_TEXTS, SHARD, built, contents, many
 
@@ -44,14 +45,11 @@ def test_each_text_has_its_vector(make_index, ranker, dtype):
     index = FolderIndex.open(folder, ranker)
     meta, vectors, texts = index.meta, index.vectors, index.texts()
     assert (meta.rows, meta.dim, meta.dtype, meta.architecture) == (N_TEXTS, 16, dtype, "poly")
-    one_by_one = torch.cat([ranker.encode_candidates([text]) for text in texts])
-    stored, scales = quantize(one_by_one, dtype)
-    expected = stored.float() if scales is None else stored.float() * scales.unsqueeze(1)
-    largest = one_by_one.abs().max()
+    one_by_one = torch.cat([ranker.encode_candidates([text]) for text in texts]).numpy()
+    expected, largest = Block(0, *quantize(one_by_one, dtype)).vectors(), np.abs(one_by_one).max()
     step = {"float32": 0, "float16": 2**-10, "bfloat16": 2**-7, "int8": 1 / 127}[dtype]  # one place of rounding
-    torch.testing.assert_close(
-        vectors.take(torch.arange(N_TEXTS)), expected, rtol=1e-4, atol=float(largest * step) + 1e-5
-    )
+    found = vectors.take(np.arange(N_TEXTS))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=float(largest * step) + 1e-5)
 
 
 def test_the_files_are_shards(make_index):

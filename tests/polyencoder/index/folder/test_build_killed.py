@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import polyencoder.encoding.encode as encoding_module
 import polyencoder.index.folder.build as build_module
-import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.shards as shards_module
 import polyencoder.index.vectors as vectors_module
 from polyencoder.index.entries import Candidate

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import count
 
+import numpy as np
 import pytest
-import torch
 
+import polyencoder.encoding.encode as encoding_module
 import polyencoder.index.folder.change as change_module
-import polyencoder.index.folder.encoding as encoding_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.faiss.file import build_faiss
@@ -252,10 +252,10 @@ class TestCompacting:
     def test_vectors_are_copied_to_the_bit(self, tmp_path, ranker, candidates, dtype):
         build_index(tmp_path / "i", candidates, ranker, shard_size=3, dtype=dtype)
         index = FolderIndex.open(tmp_path / "i", ranker)
-        before = index.vectors.take(torch.tensor([0, 2, 3, 4, 5, 6, 7]))
+        before = index.vectors.take(np.array([0, 2, 3, 4, 5, 6, 7]))
         index.remove(["1", "twin 1"])
         index.compact()
-        assert index.vectors.take(torch.arange(7)).equal(before)
+        np.testing.assert_array_equal(index.vectors.take(np.arange(7)), before)
 
     def test_to_nothing(self, index, ranker, folder, assert_finds):
         index.remove([str(i) for i in range(8)])

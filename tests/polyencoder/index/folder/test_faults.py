@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyencoder.encoding import encode as encoding
 from polyencoder.encoding.encode import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, FolderIndex, verify
-from polyencoder.index.folder import encoding
 from polyencoder.index.meta import Fingerprints
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+import polyencoder.encoding.encode as encoding_module
 import polyencoder.index.milvus.collection as collection_module
 import polyencoder.index.milvus.index as index_module
-import polyencoder.index.rows as rows_module
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index import Fingerprints
 from polyencoder.index.entries import Candidate
@@ -36,9 +36,11 @@ def test_a_database_in_a_file_is_not_remote(index):
 class TestChanging:
     def test_only_new_texts_are_encoded_and_each_once(self, monkeypatch, index, few):
         encoded = []
-        original = rows_module.encode_candidates
+        original = encoding_module.encode_candidates
         monkeypatch.setattr(
-            rows_module, "encode_candidates", lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts)
+            encoding_module,
+            "encode_candidates",
+            lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts),
         )
         assert index.add([*few, Candidate("x", "new"), Candidate("y", "new"), Candidate(None, "new", {"a": 1})]) == 3
         assert index.add(few) == 0

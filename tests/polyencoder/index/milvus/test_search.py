@@ -12,7 +12,9 @@ from polyencoder.index.folder import FolderIndex
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.index.rows import Entry, key_of
-from polyencoder.scoring import ContextEncoding, search
+from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.scan import search
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed")
 server_manager = pytest.importorskip("milvus_lite.server_manager", reason="this milvus-lite has no server of its own")
@@ -70,8 +72,8 @@ class TestSearching:
         contexts = ContextEncoding(torch.randn(3, 1, 16))
         found = index.search(contexts, top_k=5, exactness="certified")
         assert {hit.found for hits in found for hit in hits} == {"certified"}
-        expected = search(contexts, vectors, k=5)
-        assert [[int(hit.id) for hit in hits] for hits in found] == expected.indices.tolist()
+        expected = search(Contexts.of(contexts), vectors.numpy(), k=5)
+        assert [[int(hit.id) for hit in hits] for hits in found] == expected.rows.tolist()
 
     def test_what_lists_miss_is_not_certified(self, where, ranker):
         """The best candidate is second in both codes' lists."""
@@ -177,8 +179,6 @@ class TestSearching:
             index.search(contexts, top_k=1, list_length=0)
         with pytest.raises(ConfigError, match="effort is for FAISS, .*; give list_length"):
             index.search(contexts, top_k=1, effort=64)
-        with pytest.raises(ConfigError, match="dtype is for scans of index folders; Milvus has only float32"):
-            index.search(contexts, top_k=1, dtype="bfloat16")
 
     def test_no_context(self, index, contexts):
         assert index.search(contexts.select(slice(0, 0)), top_k=1) == []

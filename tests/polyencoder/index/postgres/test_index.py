@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 
+import polyencoder.encoding.encode as encoding_module
 import polyencoder.index.postgres.connection as connection_module
 import polyencoder.index.postgres.index as index_module
 import polyencoder.index.postgres.table as table_module
-import polyencoder.index.rows as rows_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError, NoAnswerError, PolyencoderError
 from polyencoder.index import open_index
 from polyencoder.index.entries import Candidate
@@ -88,9 +88,9 @@ def test_changes_are_counted_and_texts_read_in_steps(index, monkeypatch):
 
 def test_only_new_texts_are_encoded(index, monkeypatch):
     encoded = Counter()
-    original = rows_module.encode_candidates
+    original = encoding_module.encode_candidates
     monkeypatch.setattr(
-        rows_module, "encode_candidates", lambda m, t, texts, **_: encoded.update(texts) or original(m, t, texts)
+        encoding_module, "encode_candidates", lambda m, t, texts, **_: encoded.update(texts) or original(m, t, texts)
     )
     index.update([Candidate("id 0", "text 0", {"new": 1}), Candidate("id 1", "new"), Candidate("id 2", "new")])
     assert encoded == {"new": 1}

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.runtime.late import ContextTokens, LateScore, TokenVectors
+from polyencoder.search.late import ContextTokens, LateScore, TokenVectors
 
 
 def unit(*shape: int, generator: torch.Generator) -> torch.Tensor:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyencoder.text.batches import Array
+Array = np.ndarray[Any, Any]
 
 
 class TokenVectors(NamedTuple):

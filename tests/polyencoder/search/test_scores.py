@@ -9,9 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyencoder.runtime.scoring import Contexts, score
+from polyencoder.modeling.multihead import CandidateAttention
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring import score as torch_score
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.scores import score
 
 
 @given(
@@ -33,6 +35,18 @@ def test_the_scores_of_torch(n_contexts, codes, n, attention, masked, seed):
     contexts = Contexts(vectors.numpy(), None if mask is None else mask.numpy())
     found = score(contexts, candidates.numpy(), attention=attention)
     assert (found.dtype, len(contexts)) == (np.float32, n_contexts)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@given(st.integers(1, 4), st.sampled_from([1, 2, 4]), st.booleans(), st.integers(0, 1000))
+def test_the_scores_of_torch_under_multi_head_attention(codes, heads, masked, seed):
+    torch.manual_seed(seed)
+    mask = torch.rand(3, codes) < 0.7 if masked else None
+    with torch.no_grad():
+        encoded = CandidateAttention(8, heads)(ContextEncoding(torch.randn(3, codes, 8), mask))
+    candidates = torch.randn(5, 8)
+    expected = torch_score(encoded, candidates, attention="multihead")
+    found = score(Contexts.of(encoded), candidates.numpy(), attention="multihead")
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -1,0 +1,166 @@
+"""`Contexts`: the vectors of encoded contexts as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from polyencoder.errors import InputError
+from polyencoder.search.late import ContextTokens
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """The keys of multi-head attention, from which attention weights are computed; see `polyencoder.scoring.keys`.
+
+    Args:
+        vectors: [contexts, codes, dim], where `codes` counts the heads of each code, consecutively.
+        biases: [contexts, codes], added to their products with a candidate.
+        heads: the number of heads, each with its own softmax.
+    """
+
+    vectors: Array
+    biases: Array
+    heads: int
+
+
+@dataclass(frozen=True, eq=False)
+class Contexts:
+    """A batch of encoded contexts.
+
+    Args:
+        vectors: [contexts, codes, dim], float32 or float64.
+        mask: bool [contexts, codes], False at padding; None without padding.
+        keys: the keys of multi-head attention; None if the vectors are their own keys.
+        tokens: what a late-interaction encoder compares of each context besides; None of other models.
+
+    Raises:
+        InputError: the vectors have another shape or type.
+    """
+
+    vectors: Array
+    mask: Array | None = None
+    keys: Keys | None = None
+    tokens: list[ContextTokens] | None = None
+
+    def __post_init__(self) -> None:
+        if self.vectors.ndim != 3 or self.vectors.shape[1] == 0 or self.vectors.dtype.kind != "f":
+            raise InputError(
+                "context vectors must be floating point [batch, codes, dim] with at least one code, "
+                f"got {self.vectors.dtype} {list(self.vectors.shape)}"
+            )
+
+    @classmethod
+    def of(cls, contexts: Any) -> Contexts:
+        """Converts what a model encoded, a tensor or an array, [contexts, dim] or [contexts, codes, dim].
+
+        Token vectors are left out, unless these are `Contexts` already. InputError for another shape.
+        """
+        if isinstance(contexts, cls):
+            return contexts
+        if hasattr(contexts, "vectors"):  # torch's `ContextEncoding`
+            mask, keys = contexts.mask, contexts.keys
+            return cls(
+                _floats(contexts.vectors),
+                None if mask is None else as_array(mask),
+                None if keys is None else Keys(_floats(keys.vectors), _floats(keys.biases), keys.heads),
+            )
+        try:
+            vectors = _floats(contexts)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"contexts is {contexts!r:.60}; it must be vectors, [contexts, dim]") from None
+        return cls(vectors[:, None] if vectors.ndim == 2 else vectors)
+
+    def __len__(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def batch_size(self) -> int:
+        return len(self.vectors)
+
+    @property
+    def n_codes(self) -> int:
+        return int(self.vectors.shape[1])
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors.shape[2])
+
+    @property
+    def context_vectors(self) -> Array:
+        """The vector of each context, [contexts, dim], of a model that `has_one_vector`."""
+        return self.vectors[:, 0] if self.tokens is None else np.stack([each.vector for each in self.tokens])
+
+    def codes(self) -> list[Array]:
+        """The vectors of each context without padding: float32 [n, dim]."""
+        vectors = self.vectors.astype(np.float32, copy=False)
+        return [*vectors] if self.mask is None else [v[m] for v, m in zip(vectors, self.mask, strict=True)]
+
+    def select(self, places: Sequence[int] | slice) -> Contexts:
+        """The contexts at these places."""
+        rows = places if isinstance(places, slice) else [*places]
+        tokens = self.tokens
+        if tokens is not None:
+            tokens = tokens[rows] if isinstance(rows, slice) else [tokens[place] for place in rows]
+        keys = self.keys
+        return replace(
+            self,
+            vectors=self.vectors[rows],
+            mask=None if self.mask is None else self.mask[rows],
+            keys=None if keys is None else Keys(keys.vectors[rows], keys.biases[rows], keys.heads),
+            tokens=tokens,
+        )
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Contexts]) -> Contexts:
+        """The contexts of several batches without keys, padded to the most codes."""
+        masks = [part.mask for part in parts]
+        if len({part.n_codes for part in parts}) > 1 or any(mask is not None for mask in masks):
+            masks = [np.ones(part.vectors.shape[:2], bool) if part.mask is None else part.mask for part in parts]
+        tokens = [text for part in parts for text in part.tokens or ()] or None
+        mask = None if masks[0] is None else stacked([mask for mask in masks if mask is not None])
+        return cls(stacked([part.vectors for part in parts]), mask, tokens=tokens)
+
+
+def stacked(parts: Sequence[Array]) -> Array:
+    """Concatenates arrays [batch, ...]; those with fewer codes are padded with zeros (False)."""
+    if parts[0].ndim == 1:
+        return np.concatenate(parts)
+    width = max(part.shape[1] for part in parts)
+    behind = [(0, 0)] * (parts[0].ndim - 2)  # nothing is added to the dimensions after the codes
+    return np.concatenate([np.pad(part, [(0, 0), (0, width - part.shape[1]), *behind]) for part in parts])
+
+
+def check_finite(contexts: Contexts, *, dim: int) -> None:
+    """Raises InputError unless the vectors of the contexts fit an index of this dimension, and are finite."""
+    if contexts.dim != dim:
+        raise InputError(f"context vectors {list(contexts.vectors.shape)} do not fit an index of dimension {dim}")
+    finite: Array = np.all(np.isfinite(contexts.vectors), axis=-1)
+    if contexts.mask is not None:
+        finite |= ~contexts.mask
+    if not finite.all():
+        place = int(np.argmin(finite.all(axis=-1)))
+        raise InputError(f"the vectors of context {place} are not finite (inf or nan): this model cannot search")
+
+
+def as_array(value: Any) -> Array:
+    """An array of numpy, from one, or from a tensor on any device; bfloat16 and float16 become float32."""
+    if hasattr(value, "detach"):  # torch's
+        value = value.detach().cpu()
+        if value.is_floating_point() and value.dtype.itemsize < 4:  # numpy has no bfloat16
+            value = value.float()
+        return np.asarray(value.numpy())
+    return np.asarray(value)
+
+
+def _floats(value: Any) -> Array:
+    """The same in float32, or float64 for such numbers."""
+    array = as_array(value)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{array.dtype} is no type of numbers")
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)

@@ -1,0 +1,247 @@
+"""Exact top-k search: every row is looked at in low precision, and the few that may be among the best are scored again.
+
+A row's logits are known up to a radius, so its score is known up to an interval. A row whose upper end is below the
+k-th best score so far cannot be among the best. The others are scored in float64, and these scores order the result:
+it does not depend on the precision of the first look. docs/search/exactness.md has the proof.
+
+Memory is O(block x codes + k), whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from polyencoder.errors import InputError
+from polyencoder.search.contexts import Contexts
+from polyencoder.search.products import Queries
+from polyencoder.search.rows import ArrayRows, Block, Rows
+from polyencoder.search.scores import attended, attention_weights, scale_of, score
+
+Array = np.ndarray[Any, Any]
+
+_LOGITS = 1 << 21  # of a block; 8 MB, which a cache holds
+_MOST_ROWS = 1 << 16  # of a block
+_MOST_QUERIES = 1 << 12  # vectors of contexts that a block is multiplied with at once
+_FIRST_ROWS = 256  # of a block before there are k scores
+# If a smaller share of a block's rows is allowed, these are copied out; otherwise all are multiplied.
+_SPARSE = 0.5
+
+
+class TopK(NamedTuple):
+    """The best candidates of each context, best first; of equal scores the first row."""
+
+    scores: Array
+    """[contexts, k]: in float32's precision, or float64's for contexts in float64."""
+    rows: Array
+    """int64 [contexts, k]."""
+
+
+def search(
+    contexts: Contexts, rows: Rows | Array, *, k: int, allowed: Array | None = None, attention: str = "basic"
+) -> TopK:
+    """Finds the k best rows of each context; equal scores are ordered by row, and a nan counts as -inf.
+
+    Args:
+        rows: `Rows`, or an array of floats [n, dim], which may be mapped into memory.
+        k: at most n, or the number of allowed rows.
+        allowed: bool [n], True for rows that may be found. Blocks without any are not read.
+        attention: "basic", "sqrt" or "multihead", as in `scores.score`.
+
+    Raises:
+        ConfigError: the attention type is unknown.
+        InputError: k is below 1 or above the number of rows, or shapes, types or the attention type do not fit.
+    """
+    scale_of(contexts, attention)
+    if isinstance(rows, np.ndarray):
+        if rows.ndim != 2 or rows.dtype.kind != "f":
+            raise InputError(f"search needs floating point vectors [n, dim], got {rows.dtype} {list(rows.shape)}")
+        rows = ArrayRows(rows)
+    if contexts.dim != rows.dim:
+        shape = list(contexts.vectors.shape)
+        raise InputError(f"context vectors {shape} do not fit candidates of dimension {rows.dim}")
+    if allowed is not None and (allowed.dtype != np.bool_ or allowed.shape != (len(rows),)):
+        raise InputError(f"allowed must be bool [{len(rows)}], got {allowed.dtype} {list(allowed.shape)}")
+    available = available_rows(rows, allowed)
+    if not 1 <= k <= available:
+        which = "candidates" if allowed is None else "allowed candidates"
+        raise InputError(f"k must be between 1 and the number of {which}, {available}; got {k}")
+    return scan(contexts, rows, k=k, allowed=allowed, attention=attention)
+
+
+def available_rows(rows: Rows, allowed: Array | None) -> int:
+    """How many rows are searched."""
+    return len(rows) if allowed is None else int(np.count_nonzero(allowed))
+
+
+def scan(contexts: Contexts, rows: Rows, *, k: int, allowed: Array | None = None, attention: str = "basic") -> TopK:
+    """`search` without its checks: the k best rows of each context, or all if there are fewer. Reads the rows once."""
+    at_once = max(1, _MOST_QUERIES // contexts.n_codes)
+    parts = [contexts.select(slice(i, i + at_once)) for i in range(0, len(contexts), at_once)]
+    best = [_Best(part, k=k, attention=attention) for part in parts]
+    queries = contexts.n_codes * min(at_once, max(1, len(contexts)))
+    size = max(1, min(_MOST_ROWS, _LOGITS // queries))
+    with np.errstate(all="ignore"):  # infinite and nan bounds keep a row
+        for block, numbers, permitted in _blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
+            for each in best:
+                each.add(block, numbers, permitted)
+    found = [each.top() for each in best]
+    width = min((each.scores.shape[1] for each in found), default=0)
+    if not found:
+        return TopK(np.empty((0, k), contexts.vectors.dtype), np.empty((0, k), np.int64))
+    return TopK(*(np.concatenate([part[:, :width] for part in column]) for column in zip(*found, strict=True)))
+
+
+class _Best:
+    """The best rows so far of some contexts."""
+
+    def __init__(self, contexts: Contexts, *, k: int, attention: str) -> None:
+        self._contexts, self._k, self._attention = contexts, k, attention
+        self._scale = scale_of(contexts, attention)
+        self._queries = None if contexts.keys is not None else Queries(contexts)
+        # one entry for each context and row: of the k best
+        self._of = self._rows = np.empty(0, np.int64)
+        self._scores = np.empty(0)
+        self._least = np.full(len(contexts), -np.inf)  # the k-th best score, which a row must exceed
+
+    def add(self, block: Block, numbers: Array, permitted: Array | None) -> None:
+        """Looks at a block's rows, which have these numbers, and of which these may be found."""
+        if self._queries is None:
+            self._add_scored(block, numbers, permitted)
+            return
+        queries, look = self._queries, self._queries.look(block)
+        most = look.most()  # [n, contexts]
+        least = np.nextafter(self._least.astype(np.float32), np.float32(-np.inf))
+        # a later row with an equal score is behind; a nan is kept
+        promising = ~(most + look.radius <= least)
+        if permitted is not None:
+            promising &= permitted[:, None]
+        places, of = np.nonzero(promising)
+        if not len(of):
+            return
+        if queries.codes == 1:
+            middle, radius = most[places, of].astype(np.float64), look.radius[places, of].astype(np.float64)
+        else:
+            middle, radius = self._intervals(look, places, of)
+        kept = self._may_be_best(of, middle - radius, middle + radius)
+        places, of = places[kept], of[kept]
+        self._merge(of, numbers[places], self._exact(block, places, of))
+
+    def _intervals(self, look: Any, places: Array, of: Array) -> tuple[Array, Array]:
+        """The scores of pairs by their logits, and how far they may be off."""
+        mask = self._contexts.mask
+        middle, radius = np.empty(len(of)), np.empty(len(of))
+        step = max(1, _LOGITS // self._contexts.n_codes)
+        for i in range(0, len(of), step):
+            some = slice(i, i + step)
+            logits, error = look.logits(places[some], of[some])
+            weights = attention_weights(logits, None if mask is None else mask[of[some]], scale=self._scale)
+            mean = (weights * logits).sum(axis=1)
+            spread = np.sqrt((weights * (logits - mean[:, None]) ** 2).sum(axis=1))
+            slope = self._scale * np.exp(self._scale * error) * (spread + error)
+            middle[some], radius[some] = mean, error * (1 + slope)
+        return middle, radius
+
+    def _may_be_best(self, of: Array, lower: Array, upper: Array) -> Array:
+        """Which pairs may be among the k best: where at least k others have lower ends above, it is not."""
+        ends = np.concatenate([self._scores, np.nan_to_num(lower, nan=-np.inf)])
+        least = _kth(np.concatenate([self._of, of]), ends, k=self._k, contexts=len(self._contexts))
+        return ~(upper < least[of])
+
+    def _exact(self, block: Block, places: Array, of: Array) -> Array:
+        """The scores of pairs in float64, rounded to the precision of the contexts."""
+        needed, own = np.unique(places, return_inverse=True)
+        vectors = block.vectors(needed).astype(np.float64)
+        scores = np.empty(len(of))
+        order = np.argsort(of, kind="stable")
+        bounds = np.flatnonzero(np.diff(of[order], prepend=-1, append=-1))
+        for first, end in pairwise(bounds.tolist()):
+            pairs = order[first:end]
+            context = int(of[pairs[0]])
+            scores[pairs] = self._score(context, vectors[own[pairs]])
+        return scores
+
+    def _score(self, context: int, vectors: Array) -> Array:
+        assert self._queries is not None
+        codes, mask = self._queries.exact[context], self._contexts.mask
+        scores = attended(vectors @ codes.T, None if mask is None else mask[context], scale=self._scale)
+        return scores if self._contexts.vectors.dtype == np.float64 else rounded(scores)
+
+    def _add_scored(self, block: Block, numbers: Array, permitted: Array | None) -> None:
+        """The same under multi-head attention, where no logit bounds a score: all are scored."""
+        scores = score(self._contexts, block.vectors(), attention=self._attention).astype(np.float64)
+        promising = ~(scores <= self._least[:, None])
+        if permitted is not None:
+            promising &= permitted
+        of, places = np.nonzero(promising)
+        self._merge(of, numbers[places], scores[of, places])
+
+    def _merge(self, of: Array, rows: Array, scores: Array) -> None:
+        of, rows = np.concatenate([self._of, of]), np.concatenate([self._rows, rows])
+        scores = np.concatenate([self._scores, np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)])
+        order = np.lexsort((rows, -scores, of))
+        self._of, self._rows, self._scores = of[order], rows[order], scores[order]
+        kept = _ranks(self._of) < self._k
+        self._of, self._rows, self._scores = self._of[kept], self._rows[kept], self._scores[kept]
+        last = np.flatnonzero(_ranks(self._of) == self._k - 1)
+        self._least[self._of[last]] = self._scores[last]
+
+    def top(self) -> TopK:
+        """The best of each context, all as many."""
+        shape = len(self._contexts), -1
+        if not len(self._of):
+            return TopK(np.empty((len(self._contexts), 0)), np.empty((len(self._contexts), 0), np.int64))
+        return TopK(self._scores.reshape(shape), self._rows.reshape(shape))
+
+
+def rounded(scores: Array) -> Array:
+    """Numbers in float64, rounded to the 24 bits of a float32, whatever their size."""
+    mantissa, exponent = np.frexp(scores)
+    near: Array = np.ldexp(np.rint(np.ldexp(mantissa, 24)), exponent - 24)
+    return near
+
+
+def _ranks(of: Array) -> Array:
+    """The place of each entry among those with the same number, which follow each other."""
+    starts = np.flatnonzero(np.diff(of, prepend=-1))
+    return np.arange(len(of)) - np.repeat(starts, np.diff(starts, append=len(of)))
+
+
+def _kth(of: Array, values: Array, *, k: int, contexts: int) -> Array:
+    """The k-th largest of the values of each context, [contexts]; -inf where there are fewer."""
+    order = np.lexsort((-values, of))
+    of, values = of[order], values[order]
+    least = np.full(contexts, -np.inf)
+    last = np.flatnonzero(_ranks(of) == k - 1)
+    least[of[last]] = values[last]
+    return least
+
+
+def _blocks(
+    rows: Rows, size: int, *, first: int, k: int, allowed: Array | None
+) -> Iterator[tuple[Block, Array, Array | None]]:
+    """Blocks of rows in order, at most `size` rows at once, and `first` until k that are allowed were read.
+
+    Each with the numbers of its rows, and which of them are allowed; None for all.
+    """
+    n_read = 0
+    for chunk in rows.chunks(size):
+        stop = 0
+        while stop < len(chunk.stored):
+            part = slice(stop, len(chunk.stored) if n_read >= k else min(stop + first, len(chunk.stored)))
+            block, stop = chunk.part(part), part.stop
+            numbers = np.arange(block.first, block.first + len(block.stored))
+            permitted = None if allowed is None else allowed[block.first : block.first + len(numbers)]
+            count = len(numbers) if permitted is None else int(np.count_nonzero(permitted))
+            if count == 0:
+                continue
+            if count == len(numbers):
+                permitted = None
+            elif permitted is not None and count < _SPARSE * len(numbers):
+                places = np.flatnonzero(permitted)
+                block, numbers, permitted = block.select(places), numbers[places], None
+            n_read += count
+            yield block, numbers, permitted
