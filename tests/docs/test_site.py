@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cyclopts.ext.mkdocs import process_cyclopts_directives
 from fastapi import FastAPI
+from markdown.extensions.toc import slugify
 
 import polyencoder.index
 import polyencoder.training
@@ -58,6 +59,17 @@ def test_the_site_lists_each_command_with_its_flags():
 def test_the_page_of_the_server_names_each_route():
     page = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
     assert [path for path in add_routes(FastAPI()).openapi()["paths"] if path.partition("/{")[0] not in page] == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md"])
+def test_links_beside_the_site_lead_somewhere(name):
+    """mkdocs checks the links of docs/ alone."""
+    for target in re.findall(r"\]\(([^):\s]+)\)", (ROOT / name).read_text(encoding="utf-8")):
+        path, _, anchor = target.partition("#")
+        page = ROOT / (path or name)
+        assert page.exists(), target
+        headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in {slugify(heading, "-") for heading in headings}, target
 
 
 def test_links_to_source_files_lead_somewhere():
