@@ -69,7 +69,7 @@ def test_formats(save, make, messages, suffix):
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "tsv", "parquet"])
 def test_names_of_columns(save, make, write, write_csv, tmp_path, suffix):
-    records = [{"question": "a ?", "answer": "b", "wrong": ["c", "b"], "id": 1}]
+    records = [{"asked": "a ?", "reply": "b", "wrong": ["c", "b"], "id": 1}]
     path = tmp_path / f"pairs.{suffix}"
     if suffix == "parquet":
         arrow = pytest.importorskip("pyarrow", reason="needs pyarrow")
@@ -78,10 +78,10 @@ def test_names_of_columns(save, make, write, write_csv, tmp_path, suffix):
         write(path, records)
     else:
         delimiter = "\t" if suffix == "tsv" else ","
-        write_csv(path, ["id", "question", "answer", "wrong"], [["1", "a ?", "b", "c|b"]], delimiter=delimiter)
-    names = {"selection_context": "question", "selection_response": "answer", "selection_candidates": "wrong"}
+        write_csv(path, ["id", "asked", "reply", "wrong"], [["1", "a ?", "b", "c|b"]], delimiter=delimiter)
+    names = {"selection_context": "asked", "selection_response": "reply", "selection_candidates": "wrong"}
     assert fields([make(selection_file=str(path), **names).act()]) == [("a ?", "b", ["c", "b"])]
-    with pytest.raises(InputError, match=r"has no 'context'; it has .*'question'.*Name the column with the context"):
+    with pytest.raises(InputError, match=r"has no 'context'; it has .*'asked'.*Name the column with the context"):
         make(selection_file=str(path))
 
 

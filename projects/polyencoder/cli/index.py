@@ -12,11 +12,11 @@ from polyencoder.checks import without_password
 from polyencoder.cli.shared.loading import load, load_named
 from polyencoder.cli.shared.output import ProgressBars, say
 from polyencoder.data.contexts import read_questions
-from polyencoder.data.readers import BadExamples, expand, lines, open_bytes
+from polyencoder.data.readers import BadExamples, expand, lines, open_bytes, parse_delimiter
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.build_options import IndexOptions
-from polyencoder.index.candidates import check_beginnings
+from polyencoder.index.candidates import CandidateColumns, check_beginnings
 from polyencoder.index.faiss.kinds import check_parameters, parse_faiss
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import MakerSettings, RankerSettings
@@ -50,6 +50,25 @@ class FaissSettings(Settings):
 
 
 @settings()
+class CandidateSettings(Settings):
+    """The columns of files of candidates. All others are metadata."""
+
+    text: str = "text"
+    """The column with the texts of candidates."""
+    id: str = "id"
+    """The column with their ids, if any."""
+    title: str | None = None
+    """A column with titles, which begin the texts."""
+    delimiter: str | None = None
+    """What separates the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
+    show)."""
+
+    @property
+    def columns(self) -> CandidateColumns:
+        return CandidateColumns(self.text, self.id, self.title, parse_delimiter(self.delimiter))
+
+
+@settings()
 class IndexSettings(Settings):
     """Settings of a new index: candidates, place and format."""
 
@@ -59,6 +78,7 @@ class IndexSettings(Settings):
     candidates: Annotated[Files | None, Parameter(alias="-c"), Without("vectors")] = None
     """The candidates: FILE, GLOB or - for standard input, comma-separated: one text per line, or JSON lines, CSV, TSV
     or Parquet with `text`, optionally `id`, and any metadata; plain, .gz, .bz2, .xz or .zst."""
+    columns: Annotated[CandidateSettings, Needs("candidates")] = field(default_factory=CandidateSettings)
     vectors: Annotated[tuple[str, ...], Parameter(consume_multiple=1, allow_leading_hyphen=False)] = ()
     """Candidates whose vectors exist, which are not encoded: FILE or GLOB, comma-separated: Parquet or JSON lines with
     `text`, `vector`, optionally `id`, and any metadata."""
@@ -89,10 +109,11 @@ def index_candidates(*, settings: IndexSettings) -> None:
     files = _files(settings, share)  # looks for them before the model is loaded
     contexts = faiss.read_contexts()
     given = bool(settings.vectors)
+    columns = settings.columns.columns
     if not given:
-        check_beginnings(files, skip=settings.skip_bad_candidates)
+        check_beginnings(files, skip=settings.skip_bad_candidates, columns=columns)
     with make_index(
-        vectors_from(files, bad=bad) if given else candidates_from(files, bad=bad),
+        vectors_from(files, bad=bad) if given else candidates_from(files, columns=columns, bad=bad),
         settings.out,
         _maker(settings, files),
         replace(settings.options, faiss=faiss.faiss, recall=faiss.recall),
@@ -164,6 +185,7 @@ class UpdateSettings(Settings):
     """Replace texts or metadata of existing ids, from files."""
     add: Files | None = None
     """Add new candidates, from files as those of polyencoder index."""
+    columns: CandidateSettings = field(default_factory=CandidateSettings)
     compact: bool = False
     """Rewrite the folder without removed candidates; drops any FAISS index."""
     words: bool = False
@@ -190,7 +212,8 @@ def update(*, settings: UpdateSettings) -> None:
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
     contexts = faiss.read_contexts()
     removed, updated, added = (expand(one) if one else [] for one in (settings.remove, settings.update, settings.add))
-    check_beginnings([*updated, *added], skip=settings.skip_bad_candidates)
+    columns = settings.columns.columns
+    check_beginnings([*updated, *added], skip=settings.skip_bad_candidates, columns=columns)
     bad = BadExamples(skip=settings.skip_bad_candidates, argument="skip_bad_candidates")
     done, had_words = dict[str, int](), True
     had_faiss = False
@@ -206,9 +229,11 @@ def update(*, settings: UpdateSettings) -> None:
             if settings.remove_id or removed:
                 done["removed"] = _remove(opened, settings.remove_id, removed)
             if updated:
-                done |= _counted(opened.update, candidates_from(updated, bad=bad), "changed", "unchanged")
+                done |= _counted(
+                    opened.update, candidates_from(updated, columns=columns, bad=bad), "changed", "unchanged"
+                )
             if added:
-                done |= _counted(opened.add, candidates_from(added, bad=bad), "added", "there already")
+                done |= _counted(opened.add, candidates_from(added, columns=columns, bad=bad), "added", "there already")
             if isinstance(opened, FolderIndex):
                 had_faiss = opened.meta.faiss is not None
                 if settings.compact:

@@ -54,6 +54,7 @@ OTHER_NAMES = {
     "allow_hosts": "allow_host",
     "columns": "column",
     "columns.candidates": "column_candidates",
+    "columns.negatives": "negatives_column",
     "dim": "embedding_size",
     "examples": "example",
     "hard_negative_ranks": "ranks",

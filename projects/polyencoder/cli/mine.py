@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, load
 from polyencoder.cli.shared.output import ProgressBars, check_json_lines, say
 from polyencoder.data.example import Example
-from polyencoder.data.layouts import ANCHORS, MESSAGES, POSITIVE, labels_of, usual_columns
+from polyencoder.data.layouts import LAYOUT_COLUMNS, PARTS, has_labels
 from polyencoder.data.loader import in_batches
 from polyencoder.data.pairs import pairs_and_records
 from polyencoder.data.readers import BadExamples, OnBad, expand
@@ -146,7 +146,7 @@ def _with_negatives(record: dict[str, Any], pair: Example, texts: list[str], set
     """The record with its right texts and mined negatives as candidates, and labels of these if it has labels."""
     columns, candidates = settings.columns.columns, [*pair.right, *texts]
     whole = {**record, settings.candidates: candidates}
-    if labels_of(usual_columns(record, columns, where=pair.where), columns, candidates) is not None:
+    if has_labels(record, columns, candidates, where=pair.where):
         if settings.candidates != columns.candidates:  # labels are of one list
             whole.pop(columns.candidates, None)
         numbers = pair.labels or {pair.label: 1.0}
@@ -164,7 +164,7 @@ def _check_column(settings: MineSettings) -> None:
             "candidates come from an index of them, --index",
             argument="candidates",
         )
-    taken = {columns.context, columns.response, columns.responses, columns.labels, MESSAGES, POSITIVE, *ANCHORS}
+    taken = {*LAYOUT_COLUMNS, *(getattr(columns, part) for part in PARTS)} - {"candidates"}
     if name in taken:
         raise ConfigError(
             f"candidates is {name!r}, a column that the pairs are read from: give another name", argument="candidates"
@@ -190,7 +190,8 @@ def _pairs(files: list[str], settings: MineSettings, bad: OnBad) -> Iterator[tup
     for file in files:
         for pair, record in pairs_and_records(file, columns=columns, add_response=True, bad=bad):
             theirs = record.get(name)
-            if name != columns.candidates and theirs and pair.candidates is None and labels_of(record, columns, theirs):
+            own = name == columns.candidates or pair.candidates is not None
+            if theirs and not own and has_labels(record, columns, theirs, where=pair.where):
                 raise InputError(
                     f"{pair.where}: its labels seem to be of {name!r}, but candidates with labels are read from "
                     f"{columns.candidates!r}: rename that column",

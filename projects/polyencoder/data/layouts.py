@@ -1,14 +1,10 @@
-"""The layouts of records that examples are read from.
+"""The layouts of records that examples are read from: `LAYOUTS`, in the order in which they are tried.
 
-- a pair: `{"context": ["...", "..."] or "...", "response": "...", "candidates": [...]}`; the candidates may be missing;
-- several right responses: `{"context", "responses": [...]}`, with or without candidates;
-- graded candidates: `{"context", "candidates": [...], "labels": [2, 0, 1]}`, a number for each;
-- sentence-transformers' triples and n-tuples: `{"anchor" or "query", "positive", "negative", "negative_1", ...}`.
-
-Columns may have other names. Or the context has a column for each turn, as in PolyAI's datasets: `context`, the last
-one, `context/0`, the one before it, `context/1`, ... Or it is a chat, `[{"role": "user", "content": "..."}]`, also
-under the name `messages`: each message of the assistant after one of the user is then the response of an example, as in
-fine-tuning of chat models, unless the record has a response or candidates, which are of the last message.
+A record has the first layout whose columns it fills. Columns of a pair may have other names (`Columns`). A context is a
+text, turns or chat messages; or it has a column for each turn, as in PolyAI's datasets: `context`, the last one,
+`context/0`, the one before it, `context/1`, ... Of a chat each message of the assistant after one of the user is the
+response of an example, as in fine-tuning of chat models, unless the record has a response or candidates, which are of
+the last message.
 
 A list in one cell of a table, in JSON or as Python writes it, is a list: of turns, messages, candidates, responses or
 labels. In a table every record has all columns: an empty or null one counts as absent beside one of another layout.
@@ -20,7 +16,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, pairwise, takewhile
 from typing import Any
@@ -32,6 +28,8 @@ from polyencoder.data.ubuntu import is_ubuntu
 from polyencoder.errors import InputError
 from polyencoder.text.dialogue import (
     SPEAKERS,
+    SYSTEM,
+    TOOLS,
     SystemMessages,
     are_messages,
     is_of_tools,
@@ -39,17 +37,22 @@ from polyencoder.text.dialogue import (
     turns_of_messages,
 )
 
-MESSAGES = "messages"
-"""The column of chat messages, `[{"role": "user", "content": "hi"}]`, in records without a context."""
-ANCHORS = ("anchor", "query")
-POSITIVE = "positive"
+Record = dict[str, Any]
+PARTS = ("context", "response", "candidates", "responses", "labels", "negatives")
+"""The columns of a pair, which may have other names."""
+ROLES = {"human": "user", "gpt": "assistant", "function_call": "function", "observation": "tool"}
+"""OpenAI's roles for those of ShareGPT."""
 _NUMPY_LIST = re.compile(r"""(['"])\s+['"]""")
-_NEGATIVE = re.compile(r"negative(?:_(\d+))?")
+_NEGATIVE = re.compile(r"negative_(\d+)")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of the columns of a file of pairs, and what becomes of a chat's system messages."""
+    """The names of the columns of a file of pairs, and how its tables and chats are read.
+
+    system: what becomes of a chat's system messages. roles: who answers in chats; without any, `assistant` and `gpt`.
+    delimiter: of CSV; None for the one that its first rows show.
+    """
 
     context: str = "context"
     response: str = "response"
@@ -57,40 +60,110 @@ class Columns:
     responses: str = "responses"
     labels: str = "labels"
     system: SystemMessages = "leave-out"
+    negatives: str = "negatives"
+    roles: tuple[str, ...] = ()
+    delimiter: str | None = None
 
 
-def pair_of(record: dict[str, Any], columns: Columns, *, where: str, add_response: bool = False) -> Example:
-    """Reads the example of a record; InputError names `where` an invalid one is from."""
+@dataclass(frozen=True)
+class Layout:
+    """The columns that a record must fill, those that it must not, and others that are read; `read` makes pairs.
+
+    `read` gets the record's columns that are not empty, under the names of `PARTS`, and returns these of each pair.
+    """
+
+    needs: tuple[str, ...]
+    read: Callable[[Layout, Record, Columns, str, Counter[str]], list[Record]]
+    unless: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
+
+
+def examples_of(
+    record: Record, columns: Columns, *, where: str, add_response: bool = False, counts: Counter[str] | None = None
+) -> list[tuple[Example, Record]]:
+    """Reads the examples of a record, one or those of a chat, each with a record of the columns of a pair.
+
+    Args:
+        where: the record's place, which errors name.
+        add_response: a response that is not among its candidates joins them, instead of being an error.
+        counts: of `chats`, their `replies`, those that are `answers`, and their `system` messages; it is increased.
+
+    Raises:
+        InputError: the record has none of `LAYOUTS`, or one of its columns cannot be used.
+    """
     if is_ubuntu(record):
         _check_right(record.get(UBUNTU_LABEL), where=where)
-    given, record = record, usual_columns(record, columns, where=where)
-    right = next((name for name in (columns.response, columns.responses) if name in record), columns.response)
-    names = {"context": columns.context}
-    if columns.labels not in record:
-        names["response"] = right
-    for part in ("candidates", "responses", "labels"):  # a named column must exist
-        if getattr(columns, part) != getattr(Columns, part):
-            names[part] = getattr(columns, part)
-    for part, name in names.items():
-        if name not in record and (part in ("context", "response") or name not in given):
-            raise InputError(
-                f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the column with "
-                f"the {part}",
-                argument=f"columns.{part}",
-            )
+    layout, usual = _layout_of(_with_usual_names(record, columns, where=where), columns, where=where)
     try:
-        turns, candidates = _turns(record, columns), _texts(record.get(columns.candidates), "candidate")
-        responses = _responses(record, columns) if right in record else None
-        if problem := next(filter(None, map(unencodable, (*turns, *(responses or ())))), None):
-            raise TypeError(problem)
-        if (labels := labels_of(record, columns, candidates)) is not None:
-            return _graded(turns, candidates, labels, responses, where=where)
+        pairs = layout.read(layout, usual, columns, where, Counter() if counts is None else counts)
+        examples = [_example(pair, columns, where=where, add_response=add_response) for pair in pairs]
     except (TypeError, InputError) as error:
+        if str(error).startswith(where):
+            raise
         raise InputError(f"{where}: {error}") from None
+    if layout.read is _pair:
+        return [(examples[0], record)]
+    read = {*layout.needs, *layout.also, *(getattr(columns, part) for part in PARTS)}
+    rest = {name: value for name, value in record.items() if name not in read and not _NEGATIVE.fullmatch(name)}
+    named = ({getattr(columns, part): value for part, value in pair.items()} for pair in pairs)
+    return [(example, rest | pair) for example, pair in zip(examples, named, strict=True)]
+
+
+def _with_usual_names(record: Record, columns: Columns, *, where: str) -> Record:
+    """Renames columns to `PARTS`, and reads lists in cells; InputError without a column that was named."""
+    names = {part: getattr(columns, part) for part in PARTS}
+    has_right = not {columns.responses, columns.labels}.isdisjoint(record)
+    for part, name in names.items():
+        if name != part and name not in record and not (part == "response" and has_right):
+            raise InputError(_without(name, record, where=where, part=part), argument=f"columns.{part}")
+    if (column := columns.context) != "context":
+        names |= {name.replace(column, "context", 1): name for name in earlier_columns(record, column)}
+    usual_names = {name: part for part, name in names.items()}
+    usual = {
+        usual_names.get(name, name): value for name, value in record.items() if name in usual_names or name not in names
+    }
+    for name in _LISTS & usual.keys():
+        usual[name] = parse_list(usual[name], where=where, numbers=name == "labels")
+    return usual
+
+
+def _layout_of(record: Record, columns: Columns, *, where: str) -> tuple[Layout, Record]:
+    """The layout of a record, and its columns: those that are not empty, unless it has no layout without the others."""
+    filled = {name: value for name, value in record.items() if not _is_empty(value) or name.startswith("context/")}
+    right = "response" in filled or "responses" in filled or {"candidates", "labels"} <= filled.keys()
+    if not right and are_messages(filled.get("context")):
+        filled["messages"] = filled.pop("context")
+    for there in (filled, record):
+        for layout in LAYOUTS:
+            if there.keys() >= {*layout.needs} and there.keys().isdisjoint(layout.unless):
+                return layout, there
+    part = "response" if "context" in record else "context"
+    known = "; ".join(" + ".join(layout.needs) for layout in LAYOUTS)
+    raise InputError(
+        f"{_without(getattr(columns, part), record, where=where, part=part)}, or give the columns of a layout: {known}",
+        argument=f"columns.{part}",
+    )
+
+
+def _without(name: str, record: Record, *, where: str, part: str) -> str:
+    names = ", ".join(map(repr, record)) or "nothing"
+    return f"{where}: has no {name!r}; it has {names}. Name the column with the {part}"
+
+
+def _example(pair: Record, columns: Columns, *, where: str, add_response: bool) -> Example:
+    """The example of the columns of a pair."""
+    turns, candidates = _turns(pair, columns), _texts(pair.get("candidates"), "candidate")
+    responses = _responses(pair) if "response" in pair or "responses" in pair else None
+    if problem := next(filter(None, map(unencodable, (*turns, *(responses or ())))), None):
+        raise TypeError(problem)
+    if (labels := _labels(pair, columns, candidates)) is not None:
+        return _graded(turns, candidates, labels, responses, where=where)
     assert responses is not None
+    if not candidates and (wrong := _texts(pair.get("negatives"), "negative")):
+        candidates = list(dict.fromkeys((*responses, *wrong)))
     others = [text for text in responses if text not in candidates] if candidates else []
     if others and not add_response:
-        raise InputError(f"{where}: its response is not among its {len(candidates)} candidates")
+        raise InputError(f"its response is not among its {len(candidates)} candidates")
     numbers = None if len(responses) == 1 else dict.fromkeys(responses, 1.0)
     return Example(turns, responses[0], [*others, *candidates] or None, where, numbers)
 
@@ -109,12 +182,12 @@ def _graded(
     return replace(example, label=responses[0]) if responses is not None and len(responses) == 1 else example
 
 
-def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[str]) -> Sequence[Any] | None:
+def _labels(record: Mapping[str, Any], columns: Columns, candidates: Sequence[str]) -> Sequence[Any] | None:
     """The candidates' labels; None for a pair without, and for other data in a column of that name."""
-    if columns.labels not in record:
+    if "labels" not in record:
         return None
-    value = record[columns.labels]
-    must = columns.labels != Columns.labels or not {columns.response, columns.responses} & record.keys()
+    value = record["labels"]
+    must = columns.labels != "labels" or record.keys().isdisjoint(("response", "responses"))
     if not must and not candidates:
         return None
     if isinstance(value, str) and (must or "|" in value):  # one cell of a CSV file
@@ -126,6 +199,13 @@ def labels_of(record: Mapping[str, Any], columns: Columns, candidates: Sequence[
     if must:
         raise TypeError(f"the labels are {value!r:.60}, not a list of numbers (in CSV: joined by |)")
     return None
+
+
+def has_labels(record: Record, columns: Columns, candidates: Sequence[str], *, where: str) -> bool:
+    """Whether a record has labels of these candidates; other data may be in a column of that name."""
+    usual = _with_usual_names(record, columns, where=where)
+    filled = {name: value for name, value in usual.items() if not _is_empty(value)}
+    return _labels(filled, columns, candidates) is not None
 
 
 def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
@@ -150,74 +230,115 @@ def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
     return items if any(all(isinstance(item, kind) for item in items) for kind in kinds) else value
 
 
-def split_chat(record: dict[str, Any], columns: Columns, *, where: str, counts: Counter[str]) -> list[dict[str, Any]]:
-    """The records of a chat: one for each message of the assistant after one of the user. Another record is itself.
+def _pair(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+    """The record has the columns of a pair."""
+    return [record]
 
-    So is a chat with a response, candidates or labels. Counts `chats`, their `replies` and their `system` messages.
+
+def _tuple(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+    """A context, a right text or several, and wrong ones, as training data for search have them."""
+    _check_right(record.get("label"), where=where)
+    context, positive = layout.needs
+    numbered = sorted((int(match[1]), name) for name in record if (match := _NEGATIVE.fullmatch(name)))
+    wrong = [*layout.also, *(name for _, name in numbered)] if layout.also else []
+    right = _passages(record[positive])
+    pair = {"context": record[context], **({"responses": right} if len(right) != 1 else {"response": right[0]})}
+    if negatives := [text for name in wrong for text in _passages(parse_list(record.get(name), where=where) or [])]:
+        pair["negatives"] = negatives
+    return [pair | ({"candidates": record["candidates"]} if "candidates" in record else {})]
+
+
+def _passages(value: Any) -> list[Any]:
+    """A text, texts, or passages with `text` and perhaps `title`, as texts; the messages of a reply are one."""
+    values = value if isinstance(value, list) else [value]
+    if are_messages(values) and all(isinstance(item, Mapping) and "role" in item for item in values):
+        return ["\n".join(turns_of_messages(values, name="the response"))]
+    return [
+        " ".join(filter(None, (item.get("title"), item.get("text")))).strip() if isinstance(item, Mapping) else item
+        for item in values
+    ]
+
+
+def _chat(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+    """A pair for each message of the assistant after one of the user, or the pair of a response of its own.
+
     InputError for messages that cannot be read, or without such a reply.
     """
-    lists = _without_absent(_with_lists(record, columns, where=where), columns)
-    messages = _messages(lists, columns)
+    name = layout.needs[0]
+    if not are_messages(record[name]):
+        raise InputError(f"{name!r} is {type(record[name]).__name__}, not a list of messages")
+    messages = [_message(item, columns) for item in record[name]]
     counts["system"] += num_system_messages(messages)
-    if not are_messages(messages) or {columns.response, columns.responses, columns.labels, columns.candidates} & {
-        *lists
-    }:
-        return [record]
-    turns_of_messages(messages, name=f"{where}: the messages")
+    rest = {part: record[part] for part in PARTS[1:] if part in record}
+    if not rest.keys().isdisjoint(("response", "responses", "labels")):
+        return [{**rest, "context": messages}]
+    if "candidates" in rest:
+        last = messages[-1]
+        if not isinstance(last, Mapping) or last.get("role") != "assistant":
+            raise InputError(
+                f"has no {columns.response!r}, and the last of its messages, which would be the response, is not the "
+                "assistant's"
+            )
+        if not (said := turns_of_messages([last], name="the response")):
+            raise InputError("the last of its messages, which would be the response, only calls tools")
+        return [{**rest, "context": messages[:-1], "response": said[0]}]
+    turns_of_messages(messages, name="the messages")
     spoken = [
-        (place, message)
-        for place, message in enumerate(messages)
+        (idx, message)
+        for idx, message in enumerate(messages)
         if message["role"] in SPEAKERS and not is_of_tools(message)
     ]
-    replies = [place for place, message in spoken if message["role"] == "assistant"]
     answers = [
-        place
-        for (_, earlier), (place, message) in pairwise(spoken)
+        idx
+        for (_, earlier), (idx, message) in pairwise(spoken)
         if (earlier["role"], message["role"]) == ("user", "assistant")
     ]
     if not answers:
         raise InputError(
-            f"{where}: has no {columns.response!r}, and none of its messages is the assistant's after the user's"
+            f"{where}: has no {columns.response!r}, and none of its messages is the assistant's after the user's: say "
+            "who answers",
+            argument="columns.roles",
         )
-    counts.update(chats=1, replies=len(replies), answers=len(answers))
-    rest = {name: value for name, value in lists.items() if name not in (columns.context, MESSAGES)}
+    replies = sum(message["role"] == "assistant" for _, message in spoken)
+    counts.update(chats=1, replies=replies, answers=len(answers))
     return [
         {
             **rest,
-            columns.context: messages[:place],
-            columns.response: turns_of_messages([messages[place]], name=f"{where}: the response")[0],
+            "context": messages[:idx],
+            "response": turns_of_messages([messages[idx]], name="the response")[0],
         }
-        for place in answers
+        for idx in answers
     ]
 
 
-def usual_columns(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
-    """A record of any layout in the columns of a pair or graded candidates; InputError if it has no response."""
-    record = _with_lists(record, columns, where=where)
-    return _of_tuple(_of_messages(_without_absent(record, columns), columns, where=where), columns, where=where)
+def _message(item: Any, columns: Columns) -> Any:
+    """A message in OpenAI's form: of ShareGPT's, and of turns with a speaker and a text."""
+    if not isinstance(item, Mapping):
+        return item
+    role = next((item[key] for key in ("role", "from", "speaker") if key in item), None)
+    content = next((item[key] for key in ("content", "value", "text") if key in item), None)
+    role = ROLES.get(role, role) if isinstance(role, str) else role
+    if columns.roles:
+        answers = not {role, item.get("role"), item.get("from"), item.get("speaker")}.isdisjoint(columns.roles)
+        role = "assistant" if answers else role if role in (*SYSTEM, *TOOLS) else "user"
+    return {**item, "role": role, "content": content}
 
 
-def _with_lists(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
-    lists = (columns.context, columns.candidates, columns.responses, columns.labels, MESSAGES)
-    found = {
-        name: parse_list(record[name], where=where, numbers=name == columns.labels) for name in lists if name in record
-    }
-    return {**record, **found}
-
-
-def _without_absent(record: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    """Leaves out columns that are empty or null because another one has the context, or says what is right."""
-    filled = {name for name, value in record.items() if not _is_empty(value)}
-    usual, right = columns.context == Columns.context, {columns.response, columns.responses}
-    has_context = columns.context in filled
-    is_tuple = usual and not has_context and POSITIVE in filled and not filled.isdisjoint(ANCHORS)
-    is_chat = are_messages(record[columns.context] if has_context else record.get(MESSAGES) if usual else None)
-    absent: set[str] = set()
-    if is_tuple or is_chat:
-        absent |= {columns.context, columns.candidates, *ANCHORS}
-    if is_tuple or is_chat or {columns.candidates, columns.labels} <= filled or right & filled:
-        absent |= {*right, columns.labels}
-    return {name: value for name, value in record.items() if name in filled or name not in absent}
+def _dialogue(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
+    """A pair for each turn but the first; of turns with speakers that are known, those of a chat."""
+    turns = record[layout.needs[0]]
+    if are_messages(turns):
+        messages = [_message(item, columns) for item in turns]
+        if columns.roles or any(isinstance(one, Mapping) and one["role"] == "assistant" for one in messages):
+            return _chat(layout, record, columns, where, counts)
+        turns = [one["content"] if isinstance(one, Mapping) else one for one in messages]
+    rest = {part: record[part] for part in PARTS[1:] if part in record}
+    if not rest.keys().isdisjoint(("response", "responses", "labels")):
+        return [{**rest, "context": turns}]
+    turns = _turns({"context": turns}, columns)
+    if len(turns) < 2:
+        raise InputError("is a dialogue of one turn: a response is a turn after another one")
+    return [{**rest, "context": turns[:idx], "response": turns[idx]} for idx in range(1, len(turns))]
 
 
 def _is_empty(value: Any) -> bool:
@@ -226,33 +347,14 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, list) and not value)
 
 
-def _responses(record: Mapping[str, Any], columns: Columns) -> list[str]:
+def _responses(record: Mapping[str, Any]) -> list[str]:
     """The right responses of a record without labels, one or several; without duplicates."""
-    if columns.response in record:
-        return [_text(record[columns.response])]
-    found = list(dict.fromkeys(_texts(record[columns.responses], "response")))
+    if "response" in record:
+        return [_text(record["response"])]
+    found = list(dict.fromkeys(_texts(record["responses"], "response")))
     if not found:
         raise TypeError("the responses are empty")
     return found
-
-
-def _of_tuple(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
-    """Renames the columns of a triple or n-tuple to those of a pair; other records are returned unchanged."""
-    usual = columns.context == Columns.context and columns.response == Columns.response
-    anchor = next((name for name in ANCHORS if name in record), None)
-    taken = {columns.context, columns.response, columns.responses, columns.labels} & record.keys()
-    if not usual or anchor is None or POSITIVE not in record or taken:
-        return record
-    found = sorted((int(match[1] or 0), name) for name in record if (match := _NEGATIVE.fullmatch(name)))
-    negatives = [text for _, name in found if not _is_empty(text := record[name])]  # shorter than other tuples
-    _check_right(record.get("label"), where=where)
-    if any(isinstance(text, list) for text in (record[POSITIVE], *negatives)):
-        raise InputError(f"{where}: a tuple of {anchor!r} and {POSITIVE!r} has a text in each column, and here a list")
-    made = {columns.context: record[anchor], columns.response: record[POSITIVE]}
-    own = record.get(columns.candidates)
-    if own is None and negatives:
-        own = [record[POSITIVE], *negatives]
-    return made if own is None else made | {columns.candidates: own}
 
 
 def _check_right(label: Any, *, where: str) -> None:
@@ -262,33 +364,6 @@ def _check_right(label: Any, *, where: str) -> None:
             f"{where}: has the label 0, so its response is wrong, and pairs have right ones: leave it out",
             argument="skip_bad_examples",
         )
-
-
-def _of_messages(record: dict[str, Any], columns: Columns, *, where: str) -> dict[str, Any]:
-    """Converts a record of `messages` to the columns of a pair; the default response is the assistant's last one."""
-    messages = _messages(record, columns)
-    if not are_messages(messages):
-        return record
-    found = {**record, columns.context: messages}
-    if columns.response not in record:
-        last = messages[-1]
-        if not isinstance(last, Mapping) or last.get("role") != "assistant":
-            if {columns.responses, columns.labels} & record.keys():
-                return found
-            raise InputError(
-                f"{where}: has no {columns.response!r}, and the last of its messages, which would be the response, is "
-                "not the assistant's"
-            )
-        said = turns_of_messages([last], name=f"{where}: the response")
-        if not said:
-            raise InputError(f"{where}: the last of its messages, which would be the response, only calls tools")
-        found |= {columns.context: messages[:-1], columns.response: said[0]}
-    return found
-
-
-def _messages(record: Mapping[str, Any], columns: Columns) -> Any:
-    """What may be the messages of a chat."""
-    return record.get(columns.context, record.get(MESSAGES) if columns.context == Columns.context else None)
 
 
 def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[str]:
@@ -311,8 +386,8 @@ def with_earlier(record: Mapping[str, Any], column: str = "context") -> Any:
     return [turn for turn in turns if turn]
 
 
-def _turns(record: dict[str, Any], columns: Columns) -> list[str]:
-    value = with_earlier(record, columns.context)
+def _turns(record: Record, columns: Columns) -> list[str]:
+    value = with_earlier(record, "context")
     if isinstance(value, str):
         turns = [value]
     elif are_messages(value):
@@ -341,3 +416,26 @@ def _texts(value: Any, name: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise TypeError(f"the {name}s are not a list of texts (in CSV: joined by |)")
     return [checked_candidate(f"{name} {place}", text).strip() for place, text in enumerate(value)]
+
+
+_RIGHT = ("context", "response", "responses")
+LAYOUTS = (
+    Layout(("context", "response"), _pair),
+    Layout(("context", "responses"), _pair),
+    Layout(("context", "candidates", "labels"), _pair),
+    Layout(("messages",), _chat, unless=("context",)),
+    Layout(("conversations",), _chat, unless=("context",)),
+    Layout(("turns",), _dialogue, unless=("context",)),
+    Layout(("dialog",), _dialogue, unless=("context",)),
+    Layout(("anchor", "positive"), _tuple, unless=_RIGHT, also=("negative",)),
+    Layout(("query", "positive"), _tuple, unless=_RIGHT, also=("negative",)),
+    Layout(("query", "pos"), _tuple, unless=_RIGHT, also=("neg",)),
+    Layout(("query", "positive_passages"), _tuple, unless=_RIGHT, also=("negative_passages",)),
+    Layout(("question", "positive_ctxs"), _tuple, unless=_RIGHT, also=("hard_negative_ctxs",)),
+    Layout(("prompt", "completion"), _tuple, unless=_RIGHT),
+    Layout(("question", "answer"), _tuple, unless=_RIGHT),
+)
+"""Layouts of pairs, of chats and dialogues, and of tuples: sentence-transformers', BGE's, Tevatron's, DPR's, others."""
+LAYOUT_COLUMNS = frozenset(name for layout in LAYOUTS for name in (*layout.needs, *layout.also))
+_LISTS = (LAYOUT_COLUMNS | {"negatives"}) - {"response", "anchor", "query", "question", "answer", "completion"}
+"""Columns whose cells may hold lists."""

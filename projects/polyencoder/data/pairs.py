@@ -12,7 +12,7 @@ from typing import Any
 from polyencoder.data.epochs import Counts, estimated_counts
 from polyencoder.data.example import Example
 from polyencoder.data.judged import is_judged, judged_pairs
-from polyencoder.data.layouts import Columns, pair_of, split_chat
+from polyencoder.data.layouts import Columns, examples_of
 from polyencoder.data.negatives import NegativeSampler, normalized
 from polyencoder.data.readers import (
     BadExamples,
@@ -64,21 +64,20 @@ def pairs_and_records(
         name = source.removeprefix(HUB)
         rows = ((f"{name}, row {number}", row) for number, row in enumerate(_hub(name)[2], start=1))
     else:
-        rows = records(source, bad=bad)
+        rows = records(source, delimiter=columns.delimiter, bad=bad)
     counts = Counter[str]()
     for where, record in rows:
         try:
-            parts = split_chat(record, columns, where=where, counts=counts)
-            pairs = [pair_of(part, columns, where=where, add_response=add_response) for part in parts]
+            pairs = examples_of(record, columns, where=where, add_response=add_response, counts=counts)
         except InputError as error:
             bad(error)
         else:
-            yield from zip(pairs, parts, strict=True)
+            yield from pairs
     _log_chats(str(source.path if isinstance(source, DataFile) else source), counts, system=columns.system)
 
 
 def _log_chats(name: str, counts: Counter[str], *, system: SystemMessages) -> None:
-    """Logs, once for a file however often it is read, what `split_chat` counted and what is left out of contexts."""
+    """Logs, once for a file however often it is read, what `examples_of` counted and what is left out of contexts."""
     if counts["chats"]:
         all_answer = counts["answers"] == counts["replies"]
         log_once(
@@ -106,12 +105,11 @@ def pairs_of_rows(
         try:
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: is neither a record with named columns nor an Example: {row!r:.60}")
-            parts = split_chat(dict(row), columns, where=where, counts=counts)
-            pairs = [pair_of(part, columns, where=where) for part in parts]
+            pairs = examples_of(dict(row), columns, where=where, counts=counts)
         except InputError as error:
             bad(error)
         else:
-            yield from pairs
+            yield from (pair for pair, _ in pairs)
     _log_chats(name, counts, system=(columns or Columns()).system)
 
 

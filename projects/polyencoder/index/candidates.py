@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -19,18 +20,33 @@ MAX_CHARACTERS = 20_000
 _CHECKED = 100_000  # candidates of a file: half a second
 
 
+@dataclass(frozen=True)
+class CandidateColumns:
+    """The names of the columns of a file of candidates; a `title` is the beginning of the text.
+
+    delimiter: of CSV and TSV; None for the one that their first rows show.
+    """
+
+    text: str = "text"
+    id: str = "id"
+    title: str | None = None
+    delimiter: str | None = None
+
+
 def candidates_from(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
+    columns: CandidateColumns = CandidateColumns(),
     bad: OnBad = raise_it,
 ) -> Iterator[Candidate]:
     """Yields the candidates of files, in order.
 
-    JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`; all other fields are metadata, and so are
-    the fields of a `metadata` object, as for `Ranker.index`. In a table, empty cells are no fields, and `metadata` may
-    be a JSON object. A record with `_id` in place of `id` is one of BEIR's `corpus.jsonl`: its `title` is the beginning
-    of the text. Any other file has a text per line; empty lines are skipped. The names may be globs and comma-separated
-    lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst` files are decompressed.
+    JSON lines, CSV, TSV and Parquet have a field `text` and optionally `id`, or those that `columns` names; all other
+    fields are metadata, and so are the fields of a `metadata` object, as for `Ranker.index`. In a table, empty cells
+    are no fields, and `metadata` may be a JSON object. A record with `_id` in place of `id` is one of BEIR's
+    `corpus.jsonl`: its `title` is the beginning of the text. Any other file has a text per line; empty lines are
+    skipped. The names may be globs and comma-separated lists; `-` is standard input; `.gz`, `.bz2`, `.xz` and `.zst`
+    files are decompressed.
 
     Raises:
         InputError: a file that cannot be read, or, unless `bad` handles it, a candidate without text, with more than
@@ -39,47 +55,60 @@ def candidates_from(
     """
     for path in expand(paths):
         format = format_of(path)
-        for where, record in records(path, bad=bad):
+        for where, record in records(path, delimiter=columns.delimiter, bad=bad):
             if format == "txt" and not record["text"].strip():
                 continue
-            if format in TABLES:
-                record = row_of_table(record)
             try:
+                _check_columns(record, columns, where=where)
+                if format in TABLES:
+                    record = row_of_table(record, text=columns.text)
                 if isinstance(record.get("vector"), list):
                     raise InputError(f"{where}: has a vector: give the file as vectors, or leave that column out")
-                candidate = candidate_of(record, where=where)
+                candidate = candidate_of(record, where=where, columns=columns)
             except InputError as error:
                 bad(error)
                 continue
             yield candidate
 
 
-def check_beginnings(paths: Iterable[str], *, skip: bool) -> None:
+def check_beginnings(paths: Iterable[str], *, skip: bool, columns: CandidateColumns = CandidateColumns()) -> None:
     """Reads the first candidates of files, all but pipes, before a model is loaded for them.
 
     Raises:
         InputError: as `candidates_from`; with `skip` only for a file that cannot be read.
     """
     for path in filter(os.path.isfile, paths):
-        for _ in islice(candidates_from([path], bad=BadExamples(skip=skip, argument="skip_bad_candidates")), _CHECKED):
+        bad = BadExamples(skip=skip, argument="skip_bad_candidates")
+        for _ in islice(candidates_from([path], columns=columns, bad=bad), _CHECKED):
             pass
 
 
-def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
-    """Converts a record of a file to a candidate: fields other than `text` and `id` are metadata. Errors as above."""
-    if "text" not in record:
-        raise InputError(
-            f"{where}: has no 'text'; it has {', '.join(map(repr, record)) or 'nothing'}. Rename the column with the "
-            "candidates to text"
-        )
-    text, is_beir = record.pop("text", None), "_id" in record and "id" not in record
-    id_ = as_id(record.pop("_id" if is_beir else "id", None))
-    if is_beir and isinstance(title := record.get("title"), str) and isinstance(text, str):
-        del record["title"]
+def _check_columns(
+    record: dict[str, Any], columns: CandidateColumns, *, where: str, parts: Iterable[str] = ("text", "id", "title")
+) -> None:
+    """Raises InputError for a record without the column of its text, or without another one that is named."""
+    for part in parts:
+        name = getattr(columns, part)
+        if name not in record and (part == "text" or name != getattr(CandidateColumns, part)):
+            raise InputError(
+                f"{where}: has no {name!r}; it has {', '.join(map(repr, record)) or 'nothing'}. Name the column with "
+                f"the {part} of candidates",
+                argument=part,
+            )
+
+
+def candidate_of(record: dict[str, Any], *, where: str, columns: CandidateColumns = CandidateColumns()) -> Candidate:
+    """Converts a record of a file to a candidate: fields that `columns` does not name are metadata. Errors as above."""
+    _check_columns(record, columns, where=where, parts=["text"])  # other cells of a table may be empty
+    text, is_beir = record.pop(columns.text, None), "_id" in record and columns.id not in record
+    id_ = as_id(record.pop("_id" if is_beir else columns.id, None))
+    named = columns.title or ("title" if is_beir else None)
+    if named and isinstance(title := record.get(named), str) and isinstance(text, str):
+        del record[named]
         text = f"{title} {text}".strip()  # as BEIR's models read it
     if not isinstance(text, str) or not text.strip():
         raise InputError(
-            f"{where}: no text in the field `text` ({text!r:.40}); a candidate is {{'text': ..., 'id': ...}}"
+            f"{where}: no text in the field `{columns.text}` ({text!r:.40}); a candidate is {{'text': ..., 'id': ...}}"
         )
     if len(text) > MAX_CHARACTERS and not is_beir:
         raise InputError(
@@ -101,12 +130,12 @@ def candidate_of(record: dict[str, Any], *, where: str) -> Candidate:
     return Candidate(id_, text, record or None, where)
 
 
-def row_of_table(record: dict[str, Any]) -> dict[str, Any]:
+def row_of_table(record: dict[str, Any], *, text: str = "text") -> dict[str, Any]:
     """A row of a table without its empty cells: there is no other way to say that a candidate lacks a field.
 
     Its metadata, a JSON object or a map, are a dict.
     """
-    record = {name: cell for name, cell in record.items() if name == "text" or (cell is not None and cell != "")}
+    record = {name: cell for name, cell in record.items() if name == text or (cell is not None and cell != "")}
     if (metadata := record.pop("metadata", None)) is None:
         return record
     if isinstance(metadata, dict):  # a struct of Parquet has all fields in each row

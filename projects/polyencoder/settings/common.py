@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.data.layouts import Columns
+from polyencoder.data.readers import parse_delimiter
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Without
 from polyencoder.text.dialogue import SystemMessages
@@ -62,12 +64,31 @@ class PairColumns(Settings):
     """The column with the right response."""
     responses: str = "responses"
     """The column with several right responses, in place of one: a list, or one text joined by |."""
+    labels: str = "labels"
+    """The column with a number for each candidate, 0 for a wrong one and more for a better one, in place of a
+    response: a list, or numbers joined by |."""
+    negatives_column: str = "negatives"
+    """The column with wrong responses alone, in place of candidates: a list, or one text joined by |."""
     system: SystemMessages = "leave-out"
     """The system messages of chats: left out, or the persona before the conversation."""
+    roles: str = ""
+    """Who answers in chats, such as agent,bot (default: assistant and gpt)."""
+    delimiter: str | None = None
+    """What separates the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
+    show)."""
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.context, self.response, responses=self.responses, system=self.system)
+        return Columns(
+            self.context,
+            self.response,
+            responses=self.responses,
+            labels=self.labels,
+            negatives=self.negatives_column,
+            system=self.system,
+            roles=tuple(filter(None, map(str.strip, self.roles.split(",")))),
+            delimiter=parse_delimiter(self.delimiter),
+        )
 
 
 @settings()
@@ -76,10 +97,7 @@ class ColumnSettings(PairColumns):
 
     candidates: str = "candidates"
     """The column with candidates: a list, or one text joined by |."""
-    labels: str = "labels"
-    """The column with a number for each candidate, 0 for a wrong one and more for a better one, in place of a
-    response: a list, or numbers joined by |."""
 
     @property
     def columns(self) -> Columns:
-        return Columns(self.context, self.response, self.candidates, self.responses, self.labels, self.system)
+        return replace(super().columns, candidates=self.candidates)

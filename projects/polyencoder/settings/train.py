@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from pydantic import Field
 
 from polyencoder.config import Architecture, Attention, ContextVectors, Reduction, TurnSeparator
+from polyencoder.data.layouts import Columns
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
 from polyencoder.settings.base import Settings, flat_values, settings
+from polyencoder.settings.common import PairColumns
 from polyencoder.settings.fields import Count, Files, Needs, Numbers, Parlai, Positive, Share, Without, leaves
 from polyencoder.settings.presets import OF_ANY, PRESETS, PresetName
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
-from polyencoder.text.dialogue import SystemMessages
 
 _POLY = Needs("architecture", Families(lambda own: own.can.has_vectors and not own.can.has_one_vector))
 _CROSS = Needs("architecture", Families(lambda own: own.has_backbone and not own.can.has_vectors))
 _LATE = Needs("architecture", Families(lambda own: own.can.has_vectors and own.can.reads_pairs))
 _CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))
 _NEW = Without("init")
+
+
+@settings(panel="Data")
+class TrainColumns(PairColumns):
+    """The columns of training and validation data."""
+
+    column_candidates: str = "candidates"
+    """The column with candidates, if any: a list, or one text joined by |."""
+
+    @property
+    def columns(self) -> Columns:
+        return replace(super().columns, candidates=self.column_candidates)
 
 
 @settings(panel="Data")
@@ -35,19 +48,7 @@ class DataSettings(Settings):
     """Evaluation data, in the same form (default: a tenth of the training data is held out)."""
     out: str
     """The folder to write the model and its card to. A run that was killed resumes from it."""
-    context: str = "context"
-    """The column with the context: a text or a list of turns."""
-    response: str = "response"
-    """The column with the right response."""
-    column_candidates: str = "candidates"
-    """The column with candidates, if any: a list, or one text joined by |."""
-    responses: str = "responses"
-    """The column with several right responses, in place of one: a list, or one text joined by |."""
-    labels: str = "labels"
-    """The column with a number for each candidate, 0 for a wrong one and more for a better one, in place of a
-    response: a list, or numbers joined by |."""
-    system: SystemMessages = "leave-out"
-    """The system messages of chats: left out, or the persona before the conversation."""
+    columns: TrainColumns = field(default_factory=TrainColumns)
     streaming: bool = False
     """Read the training data on demand instead of loading it into memory; needs --valid."""
     shuffle_buffer: Annotated[Count, Needs("streaming")] = 4096

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.data.epochs import Source, Streamed
 from polyencoder.data.example import Example
-from polyencoder.data.layouts import Columns
 from polyencoder.data.negatives import SAMPLED_FROM, NegativeSampler, normalized
 from polyencoder.data.pairs import (
     HUB,
@@ -124,7 +123,7 @@ def _of_splits(splits: Splits, valid: Rows | None, settings: TrainSettings) -> t
 
 def _pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamples) -> list[Example]:
     """The pairs of files, or of records in memory."""
-    columns = _columns(settings)
+    columns = settings.data.columns.columns
     if rows is None:
         return list(read_all_pairs(names, columns=columns, bad=bad))
     return list(pairs_of_rows(rows, name=names, columns=columns, bad=bad))
@@ -188,25 +187,20 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
         raise InputError(f"{unseekable}: cannot be read again in each epoch, which streaming needs")
 
     def examples(file: str) -> Iterator[Example]:
-        return _examples(read_pairs(file, columns=_columns(settings), bad=bad), settings, bad)
+        return _examples(read_pairs(file, columns=settings.data.columns.columns, bad=bad), settings, bad)
 
     def responses() -> Iterator[str]:
-        pairs = (pair for file in files for pair in read_pairs(file, columns=_columns(settings), bad=bad))
+        pairs = (pair for file in files for pair in read_pairs(file, columns=settings.data.columns.columns, bad=bad))
         return islice(responses_of(pairs), SAMPLED_FROM)
 
     for file in files:
         for _ in islice(examples(file), CHECKED):
             pass
-    estimate = partial(pair_counts, files, columns=_columns(settings))
+    estimate = partial(pair_counts, files, columns=settings.data.columns.columns)
     source = Streamed(examples, files, buffer=settings.data.shuffle_buffer, estimate=estimate)
     size = source.counts().examples
     _log.info("streaming about %d pairs, mixed in a buffer of %d", size, settings.data.shuffle_buffer)
     return source, size, responses
-
-
-def _columns(settings: TrainSettings) -> Columns:
-    data = settings.data
-    return Columns(data.context, data.response, data.column_candidates, data.responses, data.labels, data.system)
 
 
 def _examples(pairs: Iterable[Example], settings: TrainSettings, bad: BadExamples) -> Iterator[Example]:

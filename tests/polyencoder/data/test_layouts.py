@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from polyencoder.data.example import Example
-from polyencoder.data.layouts import Columns, pair_of
+from polyencoder.data.layouts import LAYOUTS, Columns, examples_of
 from polyencoder.data.pairs import read_pairs
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
@@ -225,13 +227,150 @@ def test_a_text_with_the_label_0_is_no_response(tmp_path, right, wrong):
     assert read(tmp_path, class_of_another_kind) == [graded("a", None)]
 
 
-@pytest.mark.parametrize("field", ["positive", "negative", "negative_2"])
-def test_a_tuple_has_a_text_in_each_column(tmp_path, field):
-    with pytest.raises(InputError, match="line 1: a tuple of 'anchor' and 'positive' has a text in each column"):
-        read(tmp_path, {**LABELLED, field: ["a", "b"]})
+PASSAGES = [{"docid": "7", "title": "Ants", "text": "They dig."}, {"title": "", "text": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("record", "example"),
+    [
+        ({"anchor": "hi", "positive": ["a", "b"]}, ("a", None, {"a": 1, "b": 1})),
+        ({"anchor": "hi", "positive": "a", "negative": ["b", "c"], "negative_2": "d"}, ("a", ["a", "b", "c", "d"])),
+        ({"anchor": "hi", "positive": "a", "negative": ["b", "a", "b"]}, ("a", ["a", "b"])),
+        ({"query": "hi", "pos": ["a"], "neg": ["b", "c"]}, ("a", ["a", "b", "c"])),
+        ({"query": "hi", "pos": ["a", "b"], "neg": []}, ("a", None, {"a": 1, "b": 1})),
+        ({"query": "hi", "pos": ["a"], "neg": [], "prompt": "Find it"}, ("a", None)),
+        (
+            {"query": "hi", "query_id": "1", "positive_passages": PASSAGES[:1], "negative_passages": PASSAGES[1:]},
+            ("Ants They dig.", ["Ants They dig.", "a"]),
+        ),
+        (
+            {"question": "hi", "answers": ["x"], "positive_ctxs": PASSAGES, "hard_negative_ctxs": []},
+            ("Ants They dig.", None, {"Ants They dig.": 1, "a": 1}),
+        ),
+        (
+            {"question": "hi", "answer": "x", "positive_ctxs": PASSAGES[1:], "hard_negative_ctxs": [{"text": "b"}]},
+            ("a", ["a", "b"]),
+        ),
+        ({"prompt": "hi", "completion": "a"}, ("a", None)),
+        (
+            {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "a"}]},
+            ("a", None),
+        ),
+        ({"question": "hi", "answer": "a", "id": 7}, ("a", None)),
+        ({"context": "hi", "response": "a", "negatives": ["b", "c"]}, ("a", ["a", "b", "c"])),
+        ({"context": "hi", "response": "a", "negatives": "b|c"}, ("a", ["a", "b", "c"])),
+        ({"context": "hi", "responses": ["a", "b"], "negatives": ["c"]}, ("a", ["a", "b", "c"], {"a": 1, "b": 1})),
+        ({"context": "hi", "response": "a", "candidates": ["a", "d"], "negatives": ["c"]}, ("a", ["a", "d"])),
+    ],
+)
+def test_tuples_of_other_projects(tmp_path, record, example):
+    assert read(tmp_path, record) == [graded(*example)]
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"query": "hi", "pos": [], "neg": ["b"]}, "the responses are empty"),
+        ({"query": "hi", "pos": ["a", 5]}, "the responses are not a list of texts"),
+        ({"query": "hi", "pos": ["a"], "neg": ["b", " "]}, "negative 1 is empty"),
+        ({"query": "hi", "positive_passages": [{"docid": "7"}]}, "the response is empty"),
+        ({"question": "hi", "answer": 5}, "the response is int, not a text"),
+        ({"question": "", "answer": "a"}, "the context is empty"),
+        (
+            {"context": "x", "question": "hi", "answer": "a"},
+            "has no 'response'; it has 'context', 'question', 'answer'",
+        ),
+        ({"query": "hi", "text": "a"}, "has no 'context'; it has 'query', 'text'"),
+    ],
+)
+def test_tuples_that_cannot_be_used(tmp_path, record, message):
+    with pytest.raises(InputError, match=f"a.jsonl, line 1: {message}"):
+        read(tmp_path, record)
+
+
+def test_the_error_of_a_record_without_a_layout_lists_them(tmp_path):
+    with pytest.raises(InputError) as raised:
+        read(tmp_path, {"sentence": "hi"})
+    assert all(" + ".join(layout.needs) in str(raised.value) for layout in LAYOUTS)
+    assert raised.value.argument == "columns.context"
+
+
+def test_a_named_column_is_of_no_other_layout(tmp_path):
+    record = {"query": "hi", "positive": "a", "answer": "b"}
+    with pytest.raises(InputError, match="line 1: has no 'context'"):
+        read(tmp_path, record, columns=Columns(response="answer"))
+    named = Columns(context="query", response="answer")
+    assert read(tmp_path, record, columns=named) == [graded("b", None)]
+    assert read(tmp_path, {**record, "wrong": ["c"]}, columns=replace(named, negatives="wrong")) == [
+        graded("b", ["b", "c"])
+    ]
+
+
+HUMAN, GPT = {"from": "human", "value": "hi"}, {"from": "gpt", "value": "a"}
+SYSTEM = {"from": "system", "value": "i ski"}
+
+
+def test_chats_of_sharegpt(tmp_path):
+    calls = [{"from": "function_call", "value": "f()"}, {"from": "observation", "value": "7"}]
+    record = {"conversations": [SYSTEM, HUMAN, GPT, HUMAN, *calls, {"from": "gpt", "value": "b"}], "id": "x"}
+    first, second = [(["hi"], "a"), (["hi", "a", "hi"], "b")]
+    assert read(tmp_path, record) == [Example(*first), Example(*second)]
+    (one, _) = read(tmp_path, record, columns=Columns(system="persona"))
+    assert one.turns == ["your persona: i ski", "hi"]
+
+
+def test_who_answers_in_chats(tmp_path):
+    chat = [{"role": "customer", "content": "hi"}, {"role": "agent", "content": "a"}, {"role": "bot", "content": "b"}]
+    with pytest.raises(InputError, match=r"line 1: the messages, message 0 .* role"):
+        read(tmp_path, {"messages": chat})
+    assert read(tmp_path, {"messages": chat}, columns=Columns(roles=("agent",))) == [Example(["hi"], "a")]
+    assert read(tmp_path, {"conversations": [HUMAN, GPT]}, columns=Columns(roles=("gpt",))) == [Example(["hi"], "a")]
+    with pytest.raises(InputError, match="none of its messages is the assistant's") as raised:
+        read(tmp_path, {"messages": chat}, columns=Columns(roles=("nobody",)))
+    assert raised.value.argument == "columns.roles"
+
+
+@pytest.mark.parametrize("name", ["turns", "dialog"])
+def test_each_turn_of_a_dialogue_after_the_first_is_a_response(tmp_path, name):
+    pairs = [Example(["hi"], "a"), Example(["hi", "a"], "b")]
+    speakers = [{"speaker": who, "text": text} for who, text in (("A", "hi"), ("B", "a"), ("A", "b"))]
+    for turns in (["hi", " ", "a", "b"], speakers):
+        assert read(tmp_path, {name: turns, "split": "x"}) == pairs
+    assert read(tmp_path, {name: speakers}, columns=Columns(roles=("B",))) == pairs[:1]
+    assert read(tmp_path, {name: ["hi", "a"], "response": "c"}) == [Example(["hi", "a"], "c")]
+    with pytest.raises(InputError, match="line 1: is a dialogue of one turn"):
+        read(tmp_path, {name: ["hi"]})
+
+
+@pytest.mark.parametrize(
+    ("record", "rest"),
+    [
+        ({"query": "hi", "pos": ["a"], "neg": ["b"], "id": 7}, {"id": 7, "negatives": ["b"]}),
+        ({"conversations": [HUMAN, GPT], "id": 7}, {"id": 7}),
+    ],
+)
+def test_the_record_of_a_pair_has_its_columns(record, rest):
+    """As `polyencoder mine` writes it."""
+    ((example, written),) = examples_of(record, Columns(), where="x")
+    assert {name: written[name] for name in rest} == rest
+    assert not {"query", "pos", "neg", "conversations"} & written.keys()
+    assert [one for one, _ in examples_of(written, Columns(), where="x")] == [example]
+
+
+def test_the_samples_of_the_documentation(tmp_path):
+    """Two lines of each layout, and a row in the table."""
+    page = (Path(__file__).parents[3] / "docs" / "training.md").read_text()
+    rows, samples = page.partition("### Layouts")[2].split("```jsonl\n", 1)
+    lines = samples.split("```")[0].splitlines()
+    records = list(map(json.loads, lines))
+    for layout in LAYOUTS:
+        assert all(f"`{name}`" in rows for name in (*layout.needs, *layout.also))
+        assert sum({*layout.needs} <= record.keys() for record in records) == 2
+    assert len(records) == 2 * len(LAYOUTS)
+    assert len(read(tmp_path, *records)) >= len(records)
 
 
 def test_a_response_that_is_no_candidate_can_join_them():
     record = {"context": "hi", "responses": ["c", "a"], "candidates": ["a", "b"]}
-    found = pair_of(record, Columns(), where="x", add_response=True)
+    ((found, _),) = examples_of(record, Columns(), where="x", add_response=True)
     assert found == graded("c", ["c", "a", "b"], {"c": 1, "a": 1})

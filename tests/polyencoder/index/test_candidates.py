@@ -4,13 +4,14 @@ import gzip
 import io
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from polyencoder.data.readers import BadExamples
 from polyencoder.errors import InputError
-from polyencoder.index.candidates import candidates_from
+from polyencoder.index.candidates import CandidateColumns, candidates_from
 from polyencoder.index.entries import Candidate
 
 
@@ -146,7 +147,7 @@ def test_standard_input(monkeypatch):
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"reply": "a"}, "line 2: has no 'text'; it has 'reply'. Rename the column with the candidates to text"),
+        ({"reply": "a"}, "line 2: has no 'text'; it has 'reply'. Name the column with the text"),
         ({"id": "a", "text": " "}, "line 2: no text in the field `text`"),
         ({"text": " "}, "line 2: no text in the field `text`"),
         ({"text": 5}, "line 2: no text in the field `text`"),
@@ -169,6 +170,20 @@ def test_records_that_cannot_be_used(tmp_path, record, message):
     bad = BadExamples(skip=True)
     assert [candidate.text for candidate in candidates_from(path, bad=bad)] == ["fine", "fine too"]
     assert bad.count == 1
+
+
+def test_columns_of_other_names(tmp_path):
+    """The file of questions and answers that trains a ranker is indexed, too."""
+    (tmp_path / "c.csv").write_text("answer;nr;topic;question\nat ten;7;Hours;when ?\nyes;;;open ?\n")
+    columns = CandidateColumns(text="answer", id="nr", title="topic")
+    assert without_place(candidates_from(tmp_path / "c.csv", columns=columns)) == [
+        ("7", "Hours at ten", {"question": "when ?"}),
+        (None, "yes", {"question": "open ?"}),
+    ]
+    for part in ("text", "id", "title"):
+        with pytest.raises(InputError, match=rf"c\.csv, line 2: has no 'x'; .* the {part}") as raised:
+            list(candidates_from(tmp_path / "c.csv", columns=replace(columns, **{part: "x"})))
+        assert raised.value.argument == part
 
 
 def test_bytes_that_are_no_text(tmp_path):

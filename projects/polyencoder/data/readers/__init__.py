@@ -6,6 +6,7 @@ Every reader takes a path or an open `DataFile`, and `bad`: what to do with a re
 from __future__ import annotations
 
 from polyencoder.data.readers.bad import BadExamples, OnBad, log_once, log_system_messages, raise_it
+from polyencoder.data.readers.delimited import parse_delimiter
 from polyencoder.data.readers.json_array import json_array
 from polyencoder.data.readers.lines import lines
 from polyencoder.data.readers.records import FORMATS, HEAD, format_of, is_record, records
@@ -27,6 +28,7 @@ __all__ = [
     "log_once",
     "log_system_messages",
     "open_bytes",
+    "parse_delimiter",
     "raise_it",
     "records",
 ]

@@ -10,22 +10,22 @@ from itertools import count
 from polyencoder.data.readers.bad import OnBad, raise_it
 from polyencoder.data.readers.lines import raw_lines, undecodable
 from polyencoder.data.readers.sources import DamagedFile, DataFile, Source, opened
-from polyencoder.errors import InputError
+from polyencoder.errors import ConfigError, InputError
 
 # Python's own limit, 131,072 characters, is less than some conversations have. The limit is one for all of the process.
 LONGEST_CELL = 1 << 26
+SAMPLE = 1 << 14  # bytes that a delimiter is detected in
 SWALLOWED = 1 << 17  # bytes: a row of more that has wrong quotes is several rows
 csv.field_size_limit(max(LONGEST_CELL, csv.field_size_limit()))
 
 
-DELIMITERS = {
-    "\t": "if tabs separate its columns, name the file .tsv",
-    ";": "if semicolons separate its columns, save it with commas",
-    ",": "if commas separate its columns, name the file .csv",
-}
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", r"\t": "\t"}
+"""What may separate columns, by the names that a shell needs not quote."""
 
 
-def rows(source: Source, *, delimiter: str = ",", bad: OnBad = raise_it) -> Iterator[tuple[str, dict[str, str]]]:
+def rows(
+    source: Source, *, usual: str = ",", delimiter: str | None = None, bad: OnBad = raise_it
+) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields the rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Skips empty lines.
 
     Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins. After a quote
@@ -33,22 +33,22 @@ def rows(source: Source, *, delimiter: str = ",", bad: OnBad = raise_it) -> Iter
 
     Args:
         source: a path or an open `DataFile`.
+        usual: what separates columns, unless another one of `DELIMITERS` fits the first kilobytes better.
+        delimiter: what separates columns, whatever they show.
         bad: gets the error of a row whose quotes are wrong, or with more or fewer cells than the header; of a file
             without a header, and of one that is damaged from some line on.
 
     Raises:
-        InputError: a file that cannot be opened, or with another delimiter; and what `bad`
-            raises.
+        InputError: a file that cannot be opened; and what `bad` raises.
     """
     with opened(source) as file:
+        delimiter = delimiter or detect_delimiter(_beginning(file), usual=usual)
         text = _Lines(file)
         try:
-            header, names = _header(text, delimiter)
+            names = _header(text, delimiter)
         except InputError as error:  # without its header, nothing of the file can be used
             bad(error)
             return
-        if len(names) == 1 and (other := next((one for one in DELIMITERS if one in names[0]), None)):
-            raise InputError(f"{header}: the header is one column, {names[0]!r:.60}; {DELIMITERS[other]}")
         for where, cells in _cells(text, delimiter, bad):
             if len(cells) != len(names):
                 bad(InputError(f"{where}: has {len(cells)} cells, but the header names {len(names)} columns"))
@@ -56,13 +56,47 @@ def rows(source: Source, *, delimiter: str = ",", bad: OnBad = raise_it) -> Iter
             yield where, dict(zip(names, cells, strict=True))
 
 
-def _header(text: _Lines, delimiter: str) -> tuple[str, list[str]]:
-    """The place of the header row, and its column names."""
+def parse_delimiter(text: str | None) -> str | None:
+    """The character that a delimiter or its name means; ConfigError for another text."""
+    character = text if text is None else DELIMITERS.get(text.lower(), text)
+    if character is not None and (len(character) != 1 or character in '"\r\n'):
+        raise ConfigError(
+            f"delimiter is {text!r:.40}; give one character or {', '.join(map(repr, DELIMITERS))}", argument="delimiter"
+        )
+    return character
+
+
+def _beginning(file: DataFile) -> bytes:
+    try:
+        return file.peek(SAMPLE)[:SAMPLE]
+    except DamagedFile:  # which the next read meets again
+        return b""
+
+
+def detect_delimiter(sample: bytes, *, usual: str = ",") -> str:
+    """The delimiter with which most rows have as many cells as the header, more than one; of equals the usual one.
+
+    `csv.Sniffer` looks for a character that is alike frequent in all lines, which a comma of texts may be.
+    """
+
+    def num_fitting(delimiter: str) -> int:
+        lines = sample.decode("utf-8-sig", errors="replace").splitlines(keepends=True)
+        try:
+            header, *rows = (row for row in csv.reader(lines, delimiter=delimiter) if row)
+        except (csv.Error, ValueError):  # no row
+            return 0
+        return 0 if len(header) < 2 else 1 + sum(len(row) == len(header) for row in rows)
+
+    return max(dict.fromkeys((usual, ",", ";", "\t", "|")), key=num_fitting)
+
+
+def _header(text: _Lines, delimiter: str) -> list[str]:
+    """The column names of the header row."""
     for where, names in _cells(text, delimiter, raise_it):
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise InputError(f"{where}: the header names the column {twice!r} twice")
-        return where, names
+        return names
     raise InputError(f"{text.path}: has no header row that names its columns")
 
 

@@ -21,10 +21,16 @@ from polyencoder.packages import require
 Record = dict[str, Any]
 ROWS_AT_ONCE = 1024  # of a Parquet file
 HEAD = 10  # lines of a text file: a title or empty lines may come before records
-_RECORD_KEYS = {"text", "context", "response", "messages", "turns", "sentences"}  # a record has one or more
+TABLES = ("csv", "tsv")
+_RECORD_KEYS = {  # a record has one or more
+    *("text", "context", "response", "messages", "conversations", "turns", "dialog", "sentences"),
+    *("anchor", "query", "question", "prompt"),
+}
 
 
-def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it) -> Iterator[tuple[str, Record]]:
+def records(
+    source: Source, *, format: str | None = None, delimiter: str | None = None, bad: OnBad = raise_it
+) -> Iterator[tuple[str, Record]]:
     """Yields the records of a file in order, each with its place: (`file.csv, line 12`, {name: value}).
 
     Formats: `jsonl` (an object a line, or one array of objects; `.jsonl`, `.ndjson` and `.json`), `csv` and `tsv`
@@ -35,6 +41,7 @@ def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it)
     Args:
         source: a path (`-` is standard input) or an open `DataFile`.
         format: one of `FORMATS`; None: by the file's name.
+        delimiter: what separates the columns of `csv` and `tsv`; None: what the first rows show.
         bad: gets the error of a record that cannot be used, and of a file that is damaged from some record on.
 
     Raises:
@@ -44,7 +51,7 @@ def records(source: Source, *, format: str | None = None, bad: OnBad = raise_it)
     name = format or format_of(source)
     if name not in FORMATS:
         raise ConfigError(f"unknown format {name!r}; use one of {', '.join(FORMATS)}")
-    return FORMATS[name](source, bad=bad)
+    return FORMATS[name](source, bad=bad, **({"delimiter": delimiter} if delimiter and name in TABLES else {}))
 
 
 def format_of(source: Source) -> str:
@@ -122,7 +129,7 @@ def _parquet(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
 FORMATS: dict[str, Callable[..., Iterator[tuple[str, Record]]]] = {
     "jsonl": _json,
     "csv": rows,
-    "tsv": partial(rows, delimiter="\t"),
+    "tsv": partial(rows, usual="\t"),
     "parquet": _parquet,
     "txt": _text,
 }
