@@ -5,7 +5,7 @@ from __future__ import annotations
 from setuptools import setup
 
 MODULES = """
-__init__ __main__ checks config errors lazy packages processor ranked selector
+__init__ __main__ checks config errors lazy packages processor ranked selector validation
 calibration.__init__ calibration.probability calibration.relevance
 cli.__init__ cli.main cli.removed cli.serve cli.shared.__init__ cli.shared.output
 data.__init__ data.example data.layouts data.ubuntu
@@ -21,7 +21,7 @@ index.folder.encoding index.folder.files index.folder.index index.folder.schema 
 encoding.__init__ encoding.fingerprint encoding.protocol
 runtime.__init__ runtime.ranker
 search.__init__ search.contexts search.late search.products search.rows search.scan search.scores
-settings.__init__ settings.base settings.common settings.fields settings.messages settings.yaml_file
+settings.__init__ settings.base settings.common settings.fields settings.yaml_file
 storage.__init__ storage.digests storage.files storage.names storage.publish storage.temporary storage.versioned
 text.__init__ text.batches text.context text.dialogue text.encoder text.memory text.options
 text.subwords.__init__ text.subwords.tokenizer text.subwords.words

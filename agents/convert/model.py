@@ -88,7 +88,9 @@ class ConvertFamily(ModelFamily):
                 raise ConfigError("--number-turns true: needs --extra-contexts; leave it out")
             multi_context, size = text.config.history_size != 1, text.tokenizer.get_vocab_size(False)
             given = parse_sizes({name: opt[name] for name in CONVERT_SIZES if opt.get(name) is not None})
-            sizes = ConvertConfig(size, multi_context=multi_context, **given, **_quantization(opt), **dropout)
+            sizes = ConvertConfig(
+                vocab_size=size, multi_context=multi_context, **given, **_quantization(opt), **dropout
+            )
             config = convert_ranker(sizes, text.config)
         else:
             check_start(opt, start)

@@ -104,7 +104,7 @@ class PretrainingFamily(ModelFamily):
             vectors = {}
         response = longest // CONTEXT_SHARE  # so that any context fits into a sequence with any candidate
         both = dataclasses.replace(text.config, text_truncate=longest - response, label_truncate=response)
-        return RankerConfig(architecture, backbone, both, **vectors), pretrained
+        return RankerConfig(architecture=architecture, backbone=backbone, text=both, **vectors), pretrained
 
 
 class PretrainingDictionary(RankerDictionary):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import operator
 import os
 import re
-import types
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
 from polyencoder.errors import ConfigError, InputError, first_line
@@ -219,45 +216,6 @@ def without_password(address: str) -> str:
     if "?" in login and "/" in login:  # the @ is one of a query, or all of it is a password
         return f"{scheme}://{re.split('[:/?]', login)[0]}/...{'#' + name if name else ''}"
     return f"{scheme}://{login.partition(':')[0]}{at}{path.partition('?')[0]}{'#' + name if name else ''}"
-
-
-_hints_of = cache(get_type_hints)  # reading those of a class takes ten times as long as a check
-
-
-def check_fields(config: Any) -> None:
-    """Raises ConfigError for a field of a dataclass whose value does not match its declared type.
-
-    Integers count as numbers; bool accepts only True and False; infinite numbers and NaN are invalid.
-    """
-    hints = _hints_of(config.__class__)
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if not _is_of(value, hints[field.name]):
-            found = f"{value!r:.60}" if get_origin(hints[field.name]) is Literal else shown(value)
-            raise ConfigError(f"{field.name} is {found}; it must be {_kind(hints[field.name])}", argument=field.name)
-
-
-def _is_of(value: Any, hint: Any) -> bool:
-    origin = get_origin(hint)
-    if origin in (Union, types.UnionType):
-        return any(_is_of(value, one) for one in get_args(hint))
-    if origin is Literal:
-        return isinstance(value, str) and value in get_args(hint)
-    if hint in (int, float):
-        kinds = (int, float) if hint is float else int
-        return isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e18
-    return isinstance(value, origin or hint)
-
-
-def _kind(hint: Any) -> str:
-    if get_origin(hint) in (Union, types.UnionType):
-        return " or ".join(_kind(one) for one in get_args(hint))
-    if get_origin(hint) is Literal:
-        return "one of " + ", ".join(get_args(hint))
-    if get_origin(hint) is tuple:
-        return "several values: a list in JSON, a tuple in Python"
-    kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
-    return kinds.get(hint, "an object")
 
 
 def _items(values: Any) -> list[Any] | None:

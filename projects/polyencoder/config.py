@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import field
+from typing import Annotated, Any, Final, Literal
 
-from polyencoder.checks import check_fields
-from polyencoder.errors import ConfigError, did_you_mean
+from pydantic import Field
 
-FORMAT_VERSION = 1
+from polyencoder.errors import ConfigError
+from polyencoder.validation import AtLeastZero, Count, Positive, Share, Whole, from_json_values, validated
+
+FORMAT_VERSION: Final = 1
 
 Backend = Literal["torch", "onnx", "onnx-int8"]
 """The runtime of the transformers: torch, or onnxruntime with exported graphs (see `polyencoder.export.onnx`)."""
@@ -42,6 +44,9 @@ PairStart = bool | Literal["end", "same_segment"]
 """What a candidate begins with behind a context: nothing (false and "same_segment"), its start token (true), or another
 end token ("end"). With "end" and "same_segment" it is in the segment of the context."""
 
+Length = Annotated[int, Field(ge=3, lt=10**18)]
+"""Tokens: start, at least another one, end."""
+Sizes = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000)]
 
 PROMPTS = ("context_prompt", "candidate_prompt")
 """The fields of a `TextConfig` that are prompts."""
@@ -53,7 +58,7 @@ OF_CONTEXTS = {
 """The fields of a `TextConfig` that change no candidate."""
 
 
-@dataclass(frozen=True)
+@validated
 class TextConfig:
     """The layout of a context's or candidate's tokens.
 
@@ -67,9 +72,9 @@ class TextConfig:
     one text, from the most recent to the oldest, with the persona lines last. Start and end are not added.
     """
 
-    text_truncate: int = 360
-    label_truncate: int = 72
-    history_size: int = 20
+    text_truncate: Length = 360
+    label_truncate: Length = 72
+    history_size: Literal[-1] | Count = 20
     """The maximum utterances of a context, where each line of a turn is one; -1 for all. Persona lines (`your persona:
     ...`) do not count, and are kept if they fit beside the last utterance, which gets at least half of the tokens if it
     needs them. With the truncation `tokens`, turns of any kind are counted, as in ParlAI."""
@@ -112,13 +117,6 @@ class TextConfig:
         return self.text_truncate + (2 if self.truncation == "tokens" and self.surround else 0)
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        for name in ("text_truncate", "label_truncate"):
-            if getattr(self, name) < 3:
-                raise ConfigError(
-                    f"{name} is {getattr(self, name)}; it must be at least 3: start, one token, end",
-                    argument=name,
-                )
         if self.surround and self.truncation == "recent_first":
             raise ConfigError("surround is true; the truncation `recent_first` does not support it")
         for name in PROMPTS:
@@ -128,13 +126,9 @@ class TextConfig:
                     "prompts: leave it out",
                     argument=name,
                 )
-        if self.history_size == 0 or self.history_size < -1:
-            raise ConfigError(
-                f"history_size is {self.history_size}; it must be -1 (all) or at least 1", argument="history_size"
-            )
 
 
-@dataclass(frozen=True)
+@validated
 class ConvertConfig:
     """Sections 2.1 and 2.2 of the paper, whose numbers are the defaults; in brackets those of its ablations (Table 4).
 
@@ -149,43 +143,25 @@ class ConvertConfig:
     embeddings, while a quantized model learns.
     """
 
-    vocab_size: int
-    hidden_size: int = 512
-    attention_limits: tuple[int, ...] = (3, 5, 48, 48, 48, 48)
-    attention_heads: int = 1
-    attention_size: int = 64
+    vocab_size: Count
+    hidden_size: Count = 512
+    attention_limits: Annotated[tuple[AtLeastZero, ...], Field(max_length=1_000)] = (3, 5, 48, 48, 48, 48)
+    attention_heads: Count = 1
+    attention_size: Count = 64
     relative_bias: bool = True
-    intermediate_size: int = 2_048
-    positions: tuple[int, ...] = (47, 11)
-    reduction_heads: int = 2
-    reduction_size: int = 64
-    head_sizes: tuple[int, ...] = (1_024, 1_024, 1_024)
-    output_size: int = 512
+    intermediate_size: Count = 2_048
+    positions: Sizes = (47, 11)
+    reduction_heads: Count = 2
+    reduction_size: Count = 64
+    head_sizes: Sizes = (1_024, 1_024, 1_024)
+    output_size: Count = 512
     skips: bool = True
     activation: Activation = "gelu"
     multi_context: bool = False
-    dropout: float = 0.0
-    scale_batches: int = 10_000
+    dropout: Share = 0.0
+    scale_batches: AtLeastZero = 10_000
     quantized: bool = False
-    quantization_update: int = 100
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not 0 <= self.dropout < 1:
-            raise ConfigError(
-                f"dropout of a convert model is {self.dropout}; it must be at least 0 and below 1", argument="dropout"
-            )
-        for f in dataclasses.fields(self):
-            value, least = getattr(self, f.name), 0 if f.name in ("scale_batches", "attention_limits") else 1
-            if f.name == "dropout" or isinstance(value, (bool, str)):
-                continue
-            numbers = value if isinstance(value, tuple) else (value,)
-            fits = all(type(one) is int and one >= least for one in numbers) and len(numbers) <= 1_000
-            if not fits or not (numbers or f.name == "attention_limits"):
-                kind = "whole numbers, each" if isinstance(value, tuple) else "a whole number,"
-                raise ConfigError(
-                    f"{f.name} of a convert model is {value!r:.60}; it must be {kind} at least {least}", argument=f.name
-                )
+    quantization_update: Count = 100
 
     @property
     def separator_id(self) -> int:
@@ -193,27 +169,22 @@ class ConvertConfig:
         return self.vocab_size + 1
 
 
-@dataclass(frozen=True)
+@validated
 class DenseConfig:
     """A `Dense` module of a sentence encoder: activation(linear layer), from the vectors before it to `size`."""
 
-    size: int
+    size: Count
     activation: DenseActivation = "identity"
     bias: bool = True
     norm_eps: float | None = field(default=None, repr=False)  # not in fingerprints of candidates, which have none
     """The epsilon of a layer normalization behind the activation, as in the head of ModernBERT; None without one."""
 
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.size < 1:
-            raise ConfigError(f"size of a dense layer is {self.size}; it must be at least 1", argument="size")
 
-
-TurnEnd = int | tuple[int, ...] | None
+TurnEnd = Whole | tuple[Whole, ...] | None
 """The id of the token that ends a turn of a context, or those of several; None where nothing does."""
 
 
-@dataclass(frozen=True)
+@validated
 class RankerConfig:
     """Everything that is needed to build a ranker around its weights.
 
@@ -227,36 +198,36 @@ class RankerConfig:
     text: TextConfig = field(default_factory=TextConfig)
     share_encoders: bool = False
     reduction: Reduction = "first"
-    reduction_outputs: int = 64
+    reduction_outputs: Count = 64
     """M of the reduction `mean_first`: the average of the first M outputs."""
-    prompt_tokens: tuple[int, ...] | None = None
+    prompt_tokens: tuple[AtLeastZero, AtLeastZero] | None = None
     """How many tokens at the start of contexts and of candidates, their prompts, pooling leaves out: for a sentence
     encoder with `include_prompt: false`. None to pool prompts, too."""
     dense: tuple[DenseConfig, ...] = ()
     """A sentence encoder's linear layers behind the pooling; of a cross-encoder the hidden layer of a trained
     reranker."""
-    output_scaling: float = 1.0
+    output_scaling: Positive = 1.0
     normalize: bool = False
     """Whether vectors have length 1 before `output_scaling`: logits are then its square times a cosine."""
-    vector_dim: int | None = None
+    vector_dim: Count | None = None
     """How many of their first dimensions vectors keep, before they are normalized; None for all. For models trained
     with `matryoshka` (Kusupati et al., "Matryoshka Representation Learning", NeurIPS 2022)."""
     context_vectors: ContextVectors = "codes"
-    n_codes: int = 64
+    n_codes: Count = 64
     codes_attention: Attention = "basic"
     poly_attention: Attention = "basic"
-    codes_attention_heads: int = 4
-    poly_attention_heads: int = 4
+    codes_attention_heads: Count = 4
+    poly_attention_heads: Count = 4
     """Heads of the attention `multihead`: of the codes over the outputs, of a candidate over the codes."""
     candidate_mlp: bool = False
     """Whether a perceptron with one hidden layer follows the candidates' encoder, as ParlAI's `share_encoders`
     puts one there."""
-    foreign_dim: int | None = None
+    foreign_dim: Whole | None = None
     """The dimension of candidates' vectors that another encoder computed and an index holds: the model has no encoder
     of candidates, and a linear map takes its contexts to this dimension. None for candidates that it encodes itself."""
     foreign_fingerprint: str | None = None
     """The fingerprint of these vectors."""
-    token_dim: int | None = None
+    token_dim: Count | None = None
     """Late-interaction encoder: dimensions of a linear map behind the outputs that are compared; None for no map."""
     turn_end: TurnEnd = None
     """Late-interaction encoder, context vectors `turns`: what ends a turn; None for one turn."""
@@ -264,38 +235,22 @@ class RankerConfig:
     """Cross-encoder: what the candidate begins with behind the context: nothing, as in BERT's pairs; its start token,
     as in ParlAI's; another end token, as in RoBERTa's; or nothing, in the context's segment, as by tokenizers that give
     no token types."""
-    pair_truncate: int | None = None
+    pair_truncate: Whole | None = None
     """Cross-encoder: the most tokens of a pair, to which candidates are cut; None for those of a longest context and a
     longest candidate."""
     base: RankerConfig | None = None
     """Residual cross-encoder: the ranker that it started from, whose score it adds to its own. Both read texts laid out
     as `text`, whatever the base's own is."""
     convert: ConvertConfig | None = None
-    format_version: int = FORMAT_VERSION
+    format_version: Literal[1] = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        if not self.output_scaling > 0:
-            raise ConfigError(f"output_scaling is {self.output_scaling}; it must be above 0", argument="output_scaling")
-        for name in ("n_codes", "reduction_outputs", "codes_attention_heads", "poly_attention_heads"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
         if len({self.foreign_dim is None, self.foreign_fingerprint is None, not self.text.candidate_rows}) > 1:
             raise ConfigError("foreign_dim, foreign_fingerprint and candidate_rows of the text belong together")
         if self.convert is not None and self.backbone:
             raise ConfigError("a configuration has either `backbone` or, for a convert model, `convert`, never both")
-        if isinstance(self.turn_end, tuple) and not all(type(one) is int for one in self.turn_end):
-            raise ConfigError(f"turn_end is {self.turn_end!r:.60}; it must be the ids of tokens", argument="turn_end")
-        if not all(isinstance(one, DenseConfig) for one in self.dense):
-            raise ConfigError(f"dense is {self.dense!r:.60}; it must be a list of layers", argument="dense")
-        skipped = (0, 0) if self.prompt_tokens is None else self.prompt_tokens
-        if len(skipped) != 2 or not all(type(one) is int and one >= 0 for one in skipped):
-            raise ConfigError(
-                f"prompt_tokens is {self.prompt_tokens!r:.60}; it must be two numbers", argument="prompt_tokens"
-            )
-        for name in ("token_dim", "vector_dim"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1", argument=name)
+        if self.base is not None and self.base.base is not None:
+            raise ConfigError("`base` adds to another score itself; it must be a ranker without `base`")
         if self.pair_truncate is not None and self.pair_truncate < self.text.longest_context + 3:
             raise ConfigError(
                 f"contexts may have {self.text.longest_context} of the {self.pair_truncate} tokens of a pair, which "
@@ -326,44 +281,14 @@ class RankerConfig:
             values = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{origin}: not valid JSON ({error})") from None
-        return cls._from_values(values, origin=origin)
-
-    @classmethod
-    def _from_values(cls, values: Any, *, origin: str) -> RankerConfig:
         if not isinstance(values, dict) or "architecture" not in values:
             raise ConfigError(f"{origin}: not the configuration of a ranker (no `architecture` in it)")
-        version = values.get("format_version")
-        if version != FORMAT_VERSION:
+        if (version := values.get("format_version")) != FORMAT_VERSION:
             raise ConfigError(
                 f"{origin}: format version {version!r}, but this version of polyencoder reads {FORMAT_VERSION}; "
                 "install the version that wrote it"
             )
-        for name in ("turn_end", "prompt_tokens"):
-            if isinstance(values.get(name), list):
-                values[name] = tuple(values[name])
-        if isinstance(values.get("dense"), list):
-            layers = (_from_dict(DenseConfig, one, origin=f"{origin}, `dense`") for one in values["dense"])
-            values["dense"] = tuple(layers)
-        values["text"] = _from_dict(TextConfig, values.get("text", {}), origin=f"{origin}, `text`")
-        if (sizes := values.get("convert")) is not None:
-            if isinstance(sizes, dict):
-                sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in sizes.items()}
-            values["convert"] = _from_dict(ConvertConfig, sizes, origin=f"{origin}, `convert`")
-        if (base := values.get("base")) is not None:
-            if isinstance(base, dict) and base.get("base") is not None:
-                raise ConfigError(f"{origin}, `base`: adds to another score itself; it must be a ranker without `base`")
-            values["base"] = cls._from_values(base, origin=f"{origin}, `base`")
-        config: RankerConfig = _from_dict(cls, values, origin=origin)
-        return config
-
-
-def _from_dict(cls: type, values: Any, *, origin: str) -> Any:
-    if not isinstance(values, dict):
-        raise ConfigError(f"{origin}: is {values!r}; it must be an object with the keys of a {cls.__name__}")
-    known = {f.name for f in dataclasses.fields(cls)}
-    if unknown := sorted(set(values) - known):
-        raise ConfigError(f"{origin}: unknown key {unknown[0]!r}{did_you_mean(unknown[0], sorted(known))}")
-    try:
-        return cls(**values)
-    except (TypeError, ConfigError) as error:
-        raise ConfigError(f"{origin}: {error}") from None
+        try:
+            return from_json_values(cls, values)
+        except ConfigError as error:
+            raise ConfigError(f"{origin}: {error}") from None

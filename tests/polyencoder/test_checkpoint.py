@@ -55,7 +55,7 @@ def change_weights():
         ("poly", {"codes_attention": "sqrt", "n_codes": 3}),
         ("poly", {"context_vectors": "first_n_last", "n_codes": 2, "poly_attention": "sqrt"}),
         ("cross", {"pair_start": True, "reduction": "mean_first", "reduction_outputs": 2}),
-        ("cross", {"pair_start": "end", "dense": (DenseConfig(8, "tanh", norm_eps=0.1),)}),
+        ("cross", {"pair_start": "end", "dense": (DenseConfig(size=8, activation="tanh", norm_eps=0.1),)}),
     ],
 )
 def test_saved_and_loaded_is_the_same(make_ranker, no_network, tmp_path, sentences, architecture, fields):
@@ -234,7 +234,7 @@ def test_a_truncated_file(folder, name, kept):
     [
         ({"format_version": 2}, "config.json: format version 2, but this version of polyencoder reads 1; install the"),
         ({"format_version": ...}, "config.json: format version None"),
-        ({"colour": "red"}, "config.json: unknown key 'colour'; it must be one of architecture,"),
+        ({"colour": "red"}, "config.json: unknown setting 'colour'; it must be one of architecture,"),
         ({"architecture": ...}, "config.json: not the configuration of a ranker"),
         ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
         (

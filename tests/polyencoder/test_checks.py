@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Literal
 
 import numpy as np
 import pandas
@@ -14,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from polyencoder.checks import (
     DEEPEST,
-    check_fields,
     check_place,
     checked_candidate,
     checked_count,
@@ -175,29 +173,6 @@ def test_fields_of_a_configuration(field, value, make_config):
 def test_fields_of_a_text_configuration(values):
     with pytest.raises(ConfigError):
         TextConfig(**values)
-
-
-def test_types_of_fields():
-    @dataclasses.dataclass
-    class Settings:
-        count: int = 1
-        share: float = 0.5
-        name: str | None = None
-        kind: Literal["a", "b"] = "a"
-
-    Settings.__annotations__ = {"count": int, "share": float, "name": str | None, "kind": Literal["a", "b"]}
-    for good in ({}, {"share": 1}, {"name": "x"}, {"kind": "b"}):
-        check_fields(Settings(**good))
-    for bad in (
-        {"count": 1.0},
-        {"share": True},
-        {"share": float("nan")},
-        {"name": 1},
-        {"kind": "c"},
-        {"count": 10**20},
-    ):
-        with pytest.raises(ConfigError, match=r"^\w+ is .*; it must be "):
-            check_fields(Settings(**bad))
 
 
 def test_a_configuration_of_any_size_takes_no_memory(make_ranker, edit_json, tmp_path):

@@ -36,38 +36,40 @@ def test_fields_that_are_absent_have_their_defaults():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_code": 3}, r"x: unknown key 'n_code'; did you mean n_codes\?$"),
-        (
-            {"text": {"cut": 3}},
-            "x, `text`: unknown key 'cut'; it must be one of candidate_prompt, candidate_rows, context_prompt, ",
-        ),
-        ({"format_version": 2}, "x: format version 2, but this version of polyencoder reads 1"),
-        ({"format_version": None}, "x: format version None"),
+        ({"n_code": 3}, r"unknown setting 'n_code'; did you mean n_codes\?$"),
+        ({"text": {"cut": 3}}, "unknown setting 'text.cut'; it must be one of text_truncate, "),
+        ({"dense": [{"size": 0}]}, "dense.size is 0; it must be at least 1"),
+        ({"base": {"architecture": "bi", "backbone": {"model_type": "bert"}, "n_codes": 0}}, "base.n_codes is 0"),
+        ({"base": {"architecture": "bi", "format_version": 2}}, "base.format_version is 2; it must be 1"),
+        ({"n_codes": 10**20}, "n_codes is 100000000000000000000; it must be below "),
+        ({"share_encoders": 1}, "share_encoders is 1; it must be true or false"),
+        ({"turn_end": [1, "x"]}, "turn_end is "),
+        ({"pair_start": "perhaps"}, "pair_start is 'perhaps'; it must be true or false or one of end, same_segment"),
+        ({"prompt_tokens": [1, 2, 3]}, "prompt_tokens is "),
+        ({"format_version": 2}, "format version 2, but this version of polyencoder reads 1"),
+        ({"format_version": None}, "format version None"),
         ({"reduction": "sum"}, "reduction is 'sum'; it must be one of first, mean, max, mean_first, mean_except_first"),
         ({"context_vectors": "last"}, "context_vectors is 'last'; it must be one of codes, n_first, n_last, first_n"),
         ({"codes_attention": ["basic"]}, r"codes_attention is \['basic'\]; it must be one of basic, sqrt"),
         ({"poly_attention": "cosine"}, "poly_attention is 'cosine'; it must be one of basic, sqrt, multihead"),
         ({"poly_attention_heads": 0}, "poly_attention_heads is 0; it must be at least 1"),
         ({"n_codes": 0}, "n_codes is 0; it must be at least 1"),
-        ({"n_codes": "four"}, "x: "),
+        ({"n_codes": "four"}, "n_codes is 'four'; it must be a whole number"),
         ({"reduction_outputs": -1}, "reduction_outputs is -1; it must be at least 1"),
         ({"backbone": {"hidden_size": 8}}, "the backbone configuration has no `model_type`"),
-        ({"backbone": None}, "x: "),
-        ({"convert": 3}, "x, `convert`: "),
-        (
-            {"convert": {"vocab_size": 9, "head_sizes": 5}},
-            r"head_sizes is 5 \(int\); it must be several values: a list",
-        ),
-        ({"text": None}, "x, `text`: "),
-        ({"text": ["text_truncate"]}, "x, `text`: "),
-        ({"text": {"text_truncate": 2}}, "text_truncate is 2; it must be at least 3: "),
-        ({"text": {"label_truncate": 0}}, "label_truncate is 0; it must be at least 3"),
-        ({"text": {"history_size": 0}}, r"history_size is 0; it must be -1 \(all\) or at least 1"),
-        ({"text": {"history_size": -2}}, "history_size is -2"),
+        ({"backbone": None}, "backbone is None; it must be an object"),
+        ({"convert": 3}, "convert is 3; it must be "),
+        ({"convert": {"vocab_size": 9, "head_sizes": 5}}, "convert.head_sizes is 5; it must be a list"),
+        ({"text": None}, "text is None; it must be "),
+        ({"text": ["text_truncate"]}, r"text is \['text_truncate'\]; it must be "),
+        ({"text": {"text_truncate": 2}}, "text.text_truncate is 2; it must be at least 3"),
+        ({"text": {"label_truncate": 0}}, "text.label_truncate is 0; it must be at least 3"),
+        ({"text": {"history_size": 0}}, "text.history_size is 0; it must be -1 or at least 1"),
+        ({"text": {"history_size": -2}}, "text.history_size is -2"),
     ],
 )
 def test_bad_values_are_named(config, changes, message):
-    with pytest.raises(ConfigError, match=f"^(x(, `(text|convert)`)?: )?{message}") as caught:
+    with pytest.raises(ConfigError, match=f"^x: {message}") as caught:
         RankerConfig.from_json(json.dumps(json.loads(config.to_json()) | changes), origin="x")
     assert "\n" not in str(caught.value)
 
@@ -85,7 +87,7 @@ def test_a_missing_field_is_named():
 
 def test_a_backbone_and_the_sizes_of_a_convert_exclude_each_other():
     with pytest.raises(ConfigError, match="either `backbone` or, for a convert model, `convert`, never both"):
-        RankerConfig("bi", backbone=BACKBONE, convert=ConvertConfig(vocab_size=9))
+        RankerConfig(architecture="bi", backbone=BACKBONE, convert=ConvertConfig(vocab_size=9))
 
 
 def test_configurations_do_not_change(config):

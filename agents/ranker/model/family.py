@@ -180,7 +180,7 @@ class ModelFamily:
         else:  # default lengths are fitted, not an error
             encoder = None if pretrained is None else opt["backbone"]
             lay_out(text, own, backbone, architecture, given=given_lengths(opt), encoder=encoder)
-            config = RankerConfig(architecture, backbone, text.config, **{**own, **fields})
+            config = RankerConfig(architecture=architecture, backbone=backbone, text=text.config, **{**own, **fields})
             config = family(architecture).model.completed(config, text)
         check_layout(config)
         self.describe_in_opt(opt, config)

@@ -105,7 +105,13 @@ def fit(
         threshold, coverage = _threshold(after.flatten(), right, weights, precision=precision)
     final = _fitted(observations, unanswerable=unanswerable, fingerprint=fingerprint)
     return Fit(
-        Calibration(final.temperature, final.none, fingerprint, precision, threshold),
+        Calibration(
+            temperature=final.temperature,
+            none=final.none,
+            fingerprint=fingerprint,
+            precision=precision,
+            threshold=threshold,
+        ),
         reliability(before, right, weights),
         reliability(after.flatten(), right, weights),
         observations.right[:, 0].double().mean().item(),
@@ -178,7 +184,9 @@ def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str
         raise InputError(
             "the scores are no better than chance at finding the right candidate: is it this model's data?"
         )
-    return Calibration(float(deviation) / slope, none + slope * float(mean / deviation), fingerprint)
+    return Calibration(
+        temperature=float(deviation) / slope, none=none + slope * float(mean / deviation), fingerprint=fingerprint
+    )
 
 
 def _threshold(p: Tensor, right: Tensor, weights: Tensor, *, precision: float) -> tuple[float | None, float]:

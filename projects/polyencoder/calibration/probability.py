@@ -21,19 +21,20 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from polyencoder.checks import check_fields
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.storage.names import CALIBRATION
 from polyencoder.storage.versioned import versioned
+from polyencoder.validation import Positive, from_json_values, validated
 
 DEPTH = 10
 """The number of best candidates of a search that have a probability."""
@@ -43,7 +44,7 @@ LeastProbability = float | str
 """A minimum probability: a number, or "auto" for the calibration's threshold."""
 
 
-@dataclass(frozen=True)
+@validated
 class FittedOn:
     """The data of a fit; distinguishes a calibration for an index from one for ranking."""
 
@@ -56,11 +57,11 @@ class FittedOn:
     """The searched index; None if the examples' own candidates were ranked."""
 
 
-@dataclass(frozen=True)
+@validated
 class Calibration:
     """Turns the scores of one model into probabilities, by this module's formula."""
 
-    temperature: float
+    temperature: Positive
     """T."""
     none: float
     """b: the logit of "none of these", per candidate."""
@@ -73,11 +74,6 @@ class Calibration:
     fitted_on: FittedOn | None = None
     index: Calibration | None = None
     """A separate calibration for searches of an index, if fitted."""
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not self.temperature > 0:
-            raise ValueError(f"the temperature is {self.temperature}")
 
     @property
     def for_search(self) -> Calibration:
@@ -175,7 +171,9 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
     if not path.is_file():
         return None
     remedy = "calibrate the model again, with `polyencoder calibrate`"
-    calibration = versioned(path.read_bytes(), _of_json, version=FORMAT_VERSION, origin=path, remedy=remedy)
+    calibration = versioned(
+        path.read_bytes(), partial(from_json_values, Calibration), version=FORMAT_VERSION, origin=path, remedy=remedy
+    )
     if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
         return calibration
     warnings.warn(
@@ -184,15 +182,6 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
         stacklevel=2,
     )
     return None
-
-
-def _of_json(values: dict[str, Any]) -> Calibration:
-    fitted_on, index = values.pop("fitted_on", None), values.pop("index", None)
-    return Calibration(
-        **values,
-        fitted_on=None if fitted_on is None else FittedOn(**fitted_on),
-        index=None if index is None else _of_json(index),
-    )
 
 
 def least_probability(

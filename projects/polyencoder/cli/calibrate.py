@@ -20,8 +20,9 @@ from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
-from polyencoder.settings.fields import Count, Files, Needs, OneIndex, Without
+from polyencoder.settings.fields import Files, Needs, OneIndex, Without
 from polyencoder.storage.files import check_writable, write_text
+from polyencoder.validation import Count
 
 if TYPE_CHECKING:
     from polyencoder.calibration.fitting import Fit
@@ -116,7 +117,7 @@ def calibrate(settings: CalibrateSettings) -> None:
     among = round(observations.among.double().mean().item())
     today = datetime.date.today().isoformat()
     published = without_folder(data), without_folder(index)  # the file goes where the model goes
-    fitted_on = FittedOn(published[0], len(examples), among, today, published[1])
+    fitted_on = FittedOn(data=published[0], examples=len(examples), candidates=among, date=today, index=published[1])
     own = replace(fitted.calibration, fitted_on=fitted_on)
     kept = own.beside(ordering.calibration)
     kept.save(calibrated)

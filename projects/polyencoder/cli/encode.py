@@ -24,8 +24,8 @@ from polyencoder.index.entries import checked
 from polyencoder.packages import require
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerOrBackbone
-from polyencoder.settings.fields import Count
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors, write_array
+from polyencoder.validation import Count
 
 if TYPE_CHECKING:
     import numpy as np

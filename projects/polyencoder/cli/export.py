@@ -13,7 +13,8 @@ from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings
-from polyencoder.settings.fields import Count, Files, Needs
+from polyencoder.settings.fields import Files, Needs
+from polyencoder.validation import Count
 
 
 @settings()

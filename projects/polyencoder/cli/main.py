@@ -225,7 +225,7 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
     """Converts an error of cyclopts to one of ours, in one line."""
     import pydantic
 
-    from polyencoder.settings.messages import config_error
+    from polyencoder.validation import config_error
 
     chain, unread = error.command_chain or (), error.unused_tokens or []
     if isinstance(error, UnknownCommandError) and error.app:

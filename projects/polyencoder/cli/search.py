@@ -23,8 +23,9 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count, Files, OneIndex, Without
+from polyencoder.settings.fields import Files, OneIndex, Without
 from polyencoder.text.dialogue import SystemMessages
+from polyencoder.validation import Count
 
 if TYPE_CHECKING:
     from polyencoder.index.searcher import Searcher

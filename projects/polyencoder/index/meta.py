@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
-from polyencoder.checks import check_fields, checked_count
 from polyencoder.config import Attention
 from polyencoder.encoding.protocol import TextRanker
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.vector_files import VectorDtype
 from polyencoder.storage.versioned import versioned
+from polyencoder.validation import AtLeastZero, Count, from_json_values, validated
 
 if TYPE_CHECKING:
     from polyencoder.modeling.base import RankerModel
@@ -79,7 +78,7 @@ class Fingerprints(NamedTuple):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@validated
 class Maker:
     """The model that made an index, stored by every engine beside the vectors."""
 
@@ -87,7 +86,7 @@ class Maker:
 
     architecture: str
     """Empty if unknown."""
-    dim: int
+    dim: Count
     fingerprints: Fingerprints
     model_name: str
     """Where the model was loaded from, for messages; empty if unknown."""
@@ -103,7 +102,7 @@ class Maker:
         Raises InputError for a cross-encoder.
         """
         if isinstance(ranker, Fingerprints):
-            fields |= {"architecture": "", "dim": checked_count("dim", dim)}
+            fields |= {"architecture": "", "dim": dim}
         else:
             config = separable(ranker).config
             fields |= {
@@ -125,19 +124,8 @@ class Maker:
         """Parses the JSON of the index at `where`. Raises CheckpointError if it is damaged or of another version."""
 
         def make(values: dict[str, Any]) -> M:
-            fingerprints = Fingerprints(values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint"))
-            if values.get("faiss") is not None:
-                values["faiss"] = FaissFile.parsed(values["faiss"])
-            if values.get("tokens") is not None:
-                values["tokens"] = StoredTokens.parsed(values["tokens"])
-            if unknown := sorted(values.keys() - {field.name for field in dataclasses.fields(cls)}):
-                raise CheckpointError(
-                    f"{where}: its description has {', '.join(unknown)}, which this version of polyencoder does not "
-                    "know; install the version that wrote it, or build the index again"
-                )
-            made = cls(fingerprints=fingerprints, **values)
-            made._check()
-            return made
+            fingerprints = values.pop("model_fingerprint"), values.pop("tokenizer_fingerprint")
+            return from_json_values(cls, {**values, "fingerprints": fingerprints})
 
         origin = f"{where}, its description"
         return versioned(text, make, version=cls.FORMAT_VERSION, origin=origin, remedy="build the index again")
@@ -145,13 +133,6 @@ class Maker:
     @property
     def _kind(self) -> str:
         return f"{self.architecture}-encoder" if self.architecture else "foreign encoder"
-
-    def _check(self) -> None:
-        """Raises ConfigError or InputError for an invalid value."""
-        check_fields(self)
-        if not all(isinstance(one, str) for one in self.fingerprints):
-            raise ConfigError("a fingerprint is not a text")
-        checked_count("dim", self.dim)
 
     def check_model(self, ranker: TextRanker | Fingerprints | None, *, where: object) -> None:
         """Raises CheckpointError unless this model, or the one with these fingerprints, made the index; None: any."""
@@ -163,34 +144,28 @@ class Maker:
         return [f"{where}: {entries:,} candidates", f"model: {model}", f"vectors: {vectors}"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@validated
 class IndexMeta(Maker):
     """The description of an index folder."""
 
     FORMAT_VERSION = 4
 
     dtype: VectorDtype
-    shard_size: int
+    shard_size: Count
     """The maximum number of rows of a file of vectors."""
     build: str
     """16 random hex digits, different for each build."""
-    rows: int = 0
+    rows: AtLeastZero = 0
     """Different texts, including removed ones."""
-    entries: int = 0
+    entries: AtLeastZero = 0
     candidates: str | None = None
     """A digest of the candidates it was built from; None after a change."""
-    version: int = 0
+    version: AtLeastZero = 0
     """Counts the changes."""
     faiss: FaissFile | None = None
     """The FAISS index, if any."""
     tokens: StoredTokens | None = None
     """The token vectors beside the vectors, if any."""
-
-    def _check(self) -> None:
-        super()._check()
-        checked_count("shard_size", self.shard_size)
-        for count in ("rows", "entries", "version"):
-            checked_count(count, getattr(self, count), least=0)
 
 
 def separable(ranker: TextRanker) -> RankerModel:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-from polyencoder.checks import check_choice, check_fields, checked_count
+from polyencoder.checks import check_choice
 from polyencoder.errors import InputError
+from polyencoder.validation import Count, validated
 
 if TYPE_CHECKING:
     from polyencoder.modeling.base import RankerModel
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 TokenDtype = Literal["int8", "float16"]
 
 
-@dataclass(frozen=True)
+@validated
 class StoredTokens:
     """Which token vectors an index holds.
 
@@ -23,7 +23,7 @@ class StoredTokens:
     """
 
     dtype: TokenDtype
-    dim: int
+    dim: Count
     fingerprint: str
 
     @classmethod
@@ -36,12 +36,4 @@ class StoredTokens:
                 "late-interaction encoder",
                 argument="store_tokens",
             )
-        return cls(dtype, model.token_dim, model.token_fingerprint or "")
-
-    @classmethod
-    def parsed(cls, values: dict[str, Any]) -> StoredTokens:
-        """Parses JSON. Raises TypeError or ConfigError for invalid values."""
-        parsed = cls(**values)
-        check_fields(parsed)
-        checked_count("dim", parsed.dim)
-        return parsed
+        return cls(dtype=dtype, dim=model.token_dim, fingerprint=model.token_fingerprint or "")

@@ -103,8 +103,8 @@ def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
         raise refused(f"it has {labels} labels, and a score is one number")
     check_finite(weights.items(), origin=os.fspath(name))
     dense = DenseConfig(
-        len(weights["dense.0.weight"]),
-        activation,
+        size=len(weights["dense.0.weight"]),
+        activation=activation,
         bias="dense.0.bias" in weights,
         norm_eps=config.get("norm_eps", 1e-5) if "dense.2.weight" in weights else None,
     )

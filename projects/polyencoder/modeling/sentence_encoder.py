@@ -132,7 +132,8 @@ def _dense(name: str | os.PathLike[str], layer: Any) -> DenseConfig:
     if activation not in ACTIVATIONS or layer.use_residual or named != {"sentence_embedding"}:
         raise _refused(name, f"a Dense with the settings {layer.get_config_dict()}")
     check_finite(linear.named_parameters(), origin=f"{name}, a Dense")
-    return DenseConfig(linear.out_features, activation, bias=linear.bias is not None)  # type: ignore[arg-type]
+    bias = linear.bias is not None
+    return DenseConfig(size=linear.out_features, activation=activation, bias=bias)  # type: ignore[arg-type]
 
 
 def _refused(name: str | os.PathLike[str], what: str) -> ConfigError:

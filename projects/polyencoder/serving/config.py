@@ -13,8 +13,9 @@ from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Count, Needs, OneIndex, Parlai, Positive
+from polyencoder.settings.fields import Needs, OneIndex, Parlai
 from polyencoder.text.dialogue import SystemMessages
+from polyencoder.validation import Count, Positive
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses reachable only from this machine."""

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pydantic
 import pydantic.dataclasses
@@ -24,8 +24,8 @@ from typing_extensions import dataclass_transform  # typing's, from Python 3.11 
 
 from polyencoder.errors import ConfigError
 from polyencoder.settings.fields import Leaf, Needs, Without, leaves, set_help
-from polyencoder.settings.messages import config_error
 from polyencoder.settings.yaml_file import read_yaml
+from polyencoder.validation import config_error, with_config_errors
 
 PANELS = (
     "Data",
@@ -58,16 +58,8 @@ def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[
                 one.metadata = MappingProxyType({**one.metadata, "help": " ".join(words.split())})
             if dataclasses.is_dataclass(plain := one.default_factory) and not issubclass(plain, Settings):
                 set_help(plain)
-        build = made.__init__
-
-        @functools.wraps(build)
-        def checked(self: T, **given: Any) -> None:
-            try:
-                build(self, **given)
-            except ValidationError as error:
-                raise config_error(error, of=made) from None
-
-        made.__init__, made.__panel__, made.__in_parlai__ = checked, panel, in_parlai
+        with_config_errors(made)
+        made.__panel__, made.__in_parlai__ = panel, in_parlai
         group = None if panel is None else Group(panel, sort_key=[*PANELS, panel].index(panel))
         flags = Parameter(name="*") if group is None else Parameter(name="*", group=group)
         return flags(made)
@@ -122,6 +114,11 @@ class Settings:
         return names
 
     @classmethod
+    def field_names(cls) -> Mapping[tuple[str, ...], str]:
+        """The flat names of the settings, by their paths."""
+        return {leaf.path: name for name, leaf in leaves(cls).items()}
+
+    @classmethod
     def presets(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Defaults that depend on other settings, by flat name: they override a field's own default."""
         return {}
@@ -150,15 +147,6 @@ class Settings:
 
 class _Complete(dict[str, Any]):
     """Values of nested settings that the outer settings have completed."""
-
-
-class _Truth(NamedTuple):
-    """True or False instead of a number or text: pydantic would read 1 or 0."""
-
-    value: bool
-
-    def __repr__(self) -> str:
-        return repr(self.value)
 
 
 def check_values(cls: type[Settings], /, **values: Any) -> None:
@@ -204,7 +192,7 @@ def _flat(
         if isinstance(value, Mapping) and (place in groups or name not in known):
             new = _flat(known, value, place, of_file=of_file)
         elif isinstance(value, bool) and name in known and bool not in known[name].kinds:
-            new = {name: _Truth(value)}
+            new = {name: (value,)}  # invalid: pydantic would read 1 or 0
         else:
             new = {name: os.fspath(value) if isinstance(value, os.PathLike) else value}
         if of_file is not None and (twice := sorted(flat.keys() & new.keys() & known.keys())):

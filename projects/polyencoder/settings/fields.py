@@ -10,14 +10,9 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_o
 
 import docstring_parser
 from cyclopts import Parameter
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 T = TypeVar("T")
-
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 def commas(value: Any) -> Any:

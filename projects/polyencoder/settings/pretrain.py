@@ -11,9 +11,8 @@ from pydantic import Field
 from polyencoder.config import NextName, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count, Files, Needs, NotNegative, Parlai, Positive, Share, Without
+from polyencoder.settings.fields import Files, Needs, Parlai, Without
 from polyencoder.settings.training import (
-    AtLeastZero,
     OptimizerConfig,
     OptimizerName,
     PrecisionName,
@@ -22,6 +21,7 @@ from polyencoder.settings.training import (
     TrackerSettings,
     TrainingConfig,
 )
+from polyencoder.validation import AtLeastZero, Count, NotNegative, Positive, Share
 
 WARMUP_SHARE, WARMUP = 0.06, 1_000  # of the steps; where their number is not known, as in ParlAI's loop, steps
 _NEW = Without("backbone")

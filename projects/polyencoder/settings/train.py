@@ -15,9 +15,10 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
 from polyencoder.settings.base import Settings, flat_values, settings
 from polyencoder.settings.common import PairColumns
-from polyencoder.settings.fields import Count, Files, Needs, Numbers, Parlai, Positive, Share, Without, leaves
+from polyencoder.settings.fields import Files, Needs, Numbers, Parlai, Without, leaves
 from polyencoder.settings.presets import OF_ANY, PRESETS, PresetName
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
+from polyencoder.validation import Count, Positive, Share
 
 _POLY = Needs("architecture", Families(lambda own: own.can.has_vectors and not own.can.has_one_vector))
 _CROSS = Needs("architecture", Families(lambda own: own.has_backbone and not own.can.has_vectors))

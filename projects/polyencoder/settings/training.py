@@ -14,19 +14,8 @@ from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import (
-    Count,
-    Hidden,
-    Needs,
-    NotNegative,
-    Numbers,
-    Pair,
-    Parlai,
-    Positive,
-    Share,
-    Without,
-    commas,
-)
+from polyencoder.settings.fields import Hidden, Needs, Numbers, Pair, Parlai, Without, commas
+from polyencoder.validation import AtLeastZero, Count, NotNegative, Positive, Share
 
 OptimizerName = Literal["adamw", "adam", "adamax", "sgd", "adadelta"]
 ScheduleName = Literal["plateau", "linear", "cosine", "invsqrt", "constant"]
@@ -64,7 +53,6 @@ class Below:
 AROUND_BACKBONE = Needs("architecture", Families(lambda own: own.has_backbone))
 TWO_TOWERS = Needs("architecture", Families(lambda own: own.has_backbone and own.can.has_vectors))
 
-AtLeastZero = Annotated[int, Field(ge=0)]
 _LABELS_COUNT = Needs("distillation_weight", Below(1))
 
 NEW_PARTS = 100.0

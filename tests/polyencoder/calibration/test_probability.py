@@ -117,7 +117,7 @@ def test_a_text_of_many_entries_is_one_candidate(make_ranker, sentences, tmp_pat
     if where.startswith("milvus"):
         pytest.importorskip("milvus_lite")
     ranker = make_ranker("poly")
-    ranker.calibration = Calibration(2.0, -1.0, "")
+    ranker.calibration = Calibration(temperature=2.0, none=-1.0, fingerprint="")
     texts = [*sentences, *(f"candidate {i}" for i in range(8))]
     first = ranker.rank(CONTEXT, texts)[0].text
     often = [f"of the first {i}" for i in range(30)]
@@ -243,7 +243,7 @@ def test_a_model_that_was_trained_again_is_not_calibrated(make_ranker, sentences
         ('{"format_version": 3, "temperature": 1, "none": NaN, "fingerprint": ""}', "damaged .*none is nan"),
         ('{"format_version": 3, "temperature": 1, "none": 0, "fingerprint": "", "threshold": [1]}', "threshold is"),
         ('{"format_version": 3, "temperature": 1}', "damaged"),
-        ('{"format_version": 3, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*the temperature is -1"),
+        ('{"format_version": 3, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*temperature is -1"),
         ('{"format_version": 3, "temperature": "1", "none": 0, "fingerprint": ""}', "damaged .*temperature is '1'"),
         ('{"format_version": 3, "temperature": 1, "none": 0, "fingerprint": "", "index": 1}', "damaged"),
         ('{"format_version": 1, "temperature": 1, "none": 0, "fingerprint": ""}', "format version 1, but"),

@@ -137,8 +137,8 @@ def test_the_fingerprint_tells_everything_apart_that_changes_a_vector(make_model
         candidate_fingerprint(make_model("bi", reduction="mean"), text),
         candidate_fingerprint(make_model("bi", output_scaling=0.5), text),
         candidate_fingerprint(make_model("bi", prompt_tokens=(0, 2)), text),
-        candidate_fingerprint(make_model("bi", dense=(DenseConfig(8),)), text),
-        candidate_fingerprint(make_model("bi", dense=(DenseConfig(8, "tanh"),)), text),
+        candidate_fingerprint(make_model("bi", dense=(DenseConfig(size=8),)), text),
+        candidate_fingerprint(make_model("bi", dense=(DenseConfig(size=8, activation="tanh"),)), text),
         candidate_fingerprint(model, TextEncoder(more, text_config)),
         candidate_fingerprint(model, TextEncoder(tokenizer, replace(text_config, label_truncate=5))),
     ]

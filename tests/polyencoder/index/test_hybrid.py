@@ -63,7 +63,7 @@ def test_the_first_hits_do_not_depend_on_top_k_or_a_calibration(ranker, index):
     first, (*more,) = (ranker.search(QUERY, index, hybrid=True, top_k=k) for k in (30, 150))
     assert more[:30] == first
     fingerprint = model_fingerprint(ranker.model, ranker.text)
-    ranker.calibration = Calibration(2.0, -3.0, fingerprint)
+    ranker.calibration = Calibration(temperature=2.0, none=-3.0, fingerprint=fingerprint)
     try:
         likely = ranker.search(QUERY, index, hybrid=True, top_k=30)
     finally:

@@ -19,7 +19,8 @@ def test_any_rows_in_any_order(data):
     read = [random.normal(size=(length, 3)).astype(np.float32) for length in lengths]
     cut = data.draw(st.integers(0, len(read) - 1))
     parts_of = [some for some in (read[:cut], read[cut:]) if some]
-    parts = [TokenRows.empty([len(one) for one in some], StoredTokens("float16", 3, "")) for some in parts_of]
+    stored = StoredTokens(dtype="float16", dim=3, fingerprint="")
+    parts = [TokenRows.empty([len(one) for one in some], stored) for some in parts_of]
     for part, some in zip(parts, parts_of, strict=True):
         for row, one in reversed(list(enumerate(some))):
             part.put([row], [one])

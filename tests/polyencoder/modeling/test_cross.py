@@ -169,7 +169,9 @@ def test_a_pair_is_the_context_then_the_candidate_in_segments_0_and_1(make_model
 
 @pytest.mark.parametrize("pair_start", [False, True, "end"])
 def test_a_candidate_is_cut_to_what_a_long_context_leaves(make_model, padded, seen, pair_start):
-    model = make_model("cross", pair_start=pair_start, pair_truncate=9, text=TextConfig(6, 24))
+    model = make_model(
+        "cross", pair_start=pair_start, pair_truncate=9, text=TextConfig(text_truncate=6, label_truncate=24)
+    )
     batches = seen(model)
     model(padded([[2, 10, 3, 11, 3], [2, 12, 3]]), padded([[2, 20, 21, 22, 23, 24, 25, 3], [2, 20, 3]]))
     start = {True: [2], "end": [3]}.get(pair_start, [])
@@ -213,7 +215,8 @@ def test_the_segments_and_the_order_matter(make_model, make_tokens, padded):
 @pytest.mark.parametrize("norm_eps", [None, 1e-5])
 def test_a_hidden_layer_before_the_last(make_model, make_tokens, padded, norm_eps):
     """That of a trained reranker: activation(V h_1), normalized where ModernBERT does."""
-    model, vectors = make_model("cross", dense=(DenseConfig(8, "tanh", norm_eps=norm_eps),), output_scaling=0.5), []
+    dense = DenseConfig(size=8, activation="tanh", norm_eps=norm_eps)
+    model, vectors = make_model("cross", dense=(dense,), output_scaling=0.5), []
     model.dense.register_forward_pre_hook(lambda module, inputs: vectors.append(inputs[0]))
     score = model(padded(make_tokens([6], seed=1)), padded(make_tokens([4], seed=2)))[0, 0]
     hidden = torch.tanh(model.dense[0](vectors[0]))

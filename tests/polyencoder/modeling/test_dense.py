@@ -11,7 +11,7 @@ from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.dense import build_dense
 
-LAYERS = (DenseConfig(6, "tanh"), DenseConfig(3, bias=False))
+LAYERS = (DenseConfig(size=6, activation="tanh"), DenseConfig(size=3, bias=False))
 
 
 def test_layers():

@@ -128,4 +128,4 @@ def test_it_is_described_and_an_unknown_name_is_an_error(gated, backbone_folder,
     with pytest.raises(
         ConfigError, match="architecture is 'none'; it must be one of bi, poly, cross, late, convert, gated"
     ):
-        build_model(RankerConfig("none", {"model_type": "bert"}))
+        build_model(RankerConfig(architecture="none", backbone={"model_type": "bert"}))

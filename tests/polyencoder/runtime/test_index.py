@@ -84,7 +84,7 @@ def test_probabilities(exported, records, tmp_path, monkeypatch):
     ranker, folder = exported(KIND)
     index, small = ranker.index(records, tmp_path / "index"), Ranker.from_pretrained(folder)
     fingerprint = model_fingerprint(ranker.model, ranker.text)
-    ranker.calibration = small.calibration = Calibration(0.2, -3.0, fingerprint)
+    ranker.calibration = small.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint)
     try:
         for settings in ({"top_k": 2}, {"min_probability": 0.1}):
             expected = ranker.search("hi", index, **settings)
@@ -123,7 +123,7 @@ def test_a_late_interaction_encoder_reranks_as_with_torch(exported, records, sen
             assert scores == pytest.approx(by_torch, rel=1e-4, abs=1e-4)
     assert sum(read) == (0 if stored else 6 * 5)
     fingerprint = model_fingerprint(ranker.model, ranker.text)
-    ranker.calibration = small.calibration = Calibration(0.2, -3.0, fingerprint)
+    ranker.calibration = small.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint)
     try:
         for settings in ({"top_k": 99}, {"min_probability": 0.1}):
             expected, found = (one.search("hi", tmp_path / "index", **settings) for one in (ranker, small))

@@ -111,7 +111,7 @@ def test_probabilities(exported, sentences, tmp_path):
     ranker, source = exported("poly-first_n_last")
     folder = shutil.copytree(source, tmp_path / "model")
     fingerprint = model_fingerprint(ranker.model, ranker.text)
-    ranker.calibration = Calibration(0.2, -3.0, fingerprint, precision=0.9, threshold=0.1)
+    ranker.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint, precision=0.9, threshold=0.1)
     ranker.calibration.save(folder)
     found = Ranker.from_pretrained(folder)
     try:
@@ -141,7 +141,7 @@ def test_int8_graphs_need_a_calibration_of_their_own(exported, sentences, tmp_pa
     ranker, source = exported("bi-mean_first")
     folder = shutil.copytree(source, tmp_path / "model")
     quantize_int8(folder)
-    Calibration(0.2, -3.0, model_fingerprint(ranker.model, ranker.text)).save(folder)
+    Calibration(temperature=0.2, none=-3.0, fingerprint=model_fingerprint(ranker.model, ranker.text)).save(folder)
     with pytest.warns(UserWarning, match=r"calibration.json: not used, .* with another (--)?backend"):
         found = Ranker.from_pretrained(folder, precision="int8")
     with pytest.raises(ConfigError, match=f"trained since: calibrate {folder} with .* (--)?backend"):

@@ -69,7 +69,7 @@ def folder(make_ranker, tmp_path_factory):
             torch.nn.init.constant_(ranker.model.term_weights, 1e-3)
         ranker.save_pretrained(place / "model")
         export_onnx(ranker, place / "model")
-        calibration = Calibration(0.5, -3.0, model_fingerprint(ranker.model, ranker.text))
+        calibration = Calibration(temperature=0.5, none=-3.0, fingerprint=model_fingerprint(ranker.model, ranker.text))
         calibration.save(place / "model")
         if ranker.model.has_vectors:
             ranker.index(REPLIES, place / "replies").close()

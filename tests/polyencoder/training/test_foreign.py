@@ -227,4 +227,4 @@ def test_a_model_for_an_index_teaches_none(given, tmp_path, make_ranker):
 
 def test_a_configuration_has_all_of_it_or_nothing():
     with pytest.raises(ConfigError, match="belong together"):
-        RankerConfig("bi", foreign_dim=3)
+        RankerConfig(architecture="bi", foreign_dim=3)

@@ -92,7 +92,13 @@ def export_onnx(
         candidates = candidate_fingerprint(model, text) if model.has_vectors else None
         score = {name: weight.tolist() for name, weight in model.export_weights().items()} or None
         described = Description(
-            weights, candidates, differences, digests, model.has_one_vector, score, model.token_fingerprint
+            weights=weights,
+            candidates=candidates,
+            differences=differences,
+            graphs=digests,
+            has_one_vector=model.has_one_vector,
+            score=score,
+            tokens=model.token_fingerprint,
         )
         (staging / DESCRIPTION).write_text(described.to_json(), encoding="utf-8")
 

@@ -10,13 +10,9 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from polyencoder.checks import check_fields
 from polyencoder.errors import CheckpointError
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.names import (
@@ -31,6 +27,7 @@ from polyencoder.storage.names import (
 )
 from polyencoder.storage.publish import finish_publication
 from polyencoder.storage.versioned import versioned
+from polyencoder.validation import from_json_values, validated
 
 Precision = Literal["float32", "int8"]
 
@@ -64,7 +61,7 @@ def download_patterns(precision: Precision) -> list[str]:
     return [CONFIG, TOKENIZER, CALIBRATION, DESCRIPTION, *graphs]
 
 
-@dataclass(frozen=True)
+@validated
 class Description:
     """The contents of `onnx.json`."""
 
@@ -100,13 +97,9 @@ def read_description(folder: Path) -> Description:
 
 
 def _checked(values: dict[str, Any]) -> Description:
-    description = Description(**values)
-    check_fields(description)
+    description = from_json_values(Description, values)
     if description.differences.keys() not in _GRAPHS:
         raise ValueError(f"differences are of {[*description.differences]}, not of a model's graphs")
-    for name, weights in (description.score or {}).items():
-        if not np.isfinite(np.array(weights, dtype=np.float32)).all():
-            raise ValueError(f"score has {name} that are not finite")
     return description
 
 

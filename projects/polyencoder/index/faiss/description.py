@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
-from polyencoder.checks import check_fields
 from polyencoder.errors import ConfigError
 from polyencoder.index.faiss.kinds import KINDS, Parameters, check_parameters
+from polyencoder.validation import validated
 
 
-@dataclass(frozen=True)
+@validated
 class Tuned:
     """The measured settings that reach a recall: a search's defaults.
 
@@ -48,7 +45,7 @@ class Tuned:
         return f"recall@{self.top_k} {self.measured:.4f} (standard error {self.error:.4f}, {over}) by {by}"
 
 
-@dataclass(frozen=True)
+@validated
 class FaissFile:
     """A FAISS index: its file and build settings.
 
@@ -73,17 +70,10 @@ class FaissFile:
         parameters = ", ".join(f"{name}={value}" for name, value in self.parameters.items())
         return f"FAISS {self.kind} ({parameters}), of {self.rows:,} vectors"
 
-    @classmethod
-    def parsed(cls, values: dict[str, Any]) -> FaissFile:
-        """Parses JSON. Raises TypeError or ConfigError for invalid values."""
-        tuned = values.get("tuned")
-        parsed = cls(**{**values, "tuned": None if tuned is None else Tuned(**tuned)})
-        for fields in filter(None, (parsed, parsed.tuned)):
-            check_fields(fields)
-        check_parameters(parsed.kind, parsed.parameters)
-        if missing := {*KINDS[parsed.kind]} - {*parsed.parameters}:
-            raise ConfigError(f"a {parsed.kind} index without {missing.pop()}")
-        return parsed
+    def __post_init__(self) -> None:
+        check_parameters(self.kind, self.parameters)
+        if missing := {*KINDS[self.kind]} - {*self.parameters}:
+            raise ConfigError(f"a {self.kind} index without {missing.pop()}")
 
     @property
     def effort(self) -> int:

@@ -68,4 +68,4 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         raise
     except (RuntimeError, MemoryError) as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
-    return FaissFile(name, kind, rows, max_norm, parameters, ends)
+    return FaissFile(file=name, kind=kind, rows=rows, max_norm=max_norm, parameters=parameters, ends=ends)

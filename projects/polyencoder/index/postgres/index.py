@@ -85,9 +85,9 @@ class PostgresIndex(RowIndex):
             index._enter(records, "add")
             index._change = None
             if not exists:
-                if parameters.get("nlist") == 0:
+                if meta.parameters.get("nlist") == 0:
                     rows = table.count()
-                    parameters["nlist"] = max(1, min(round(4 * math.sqrt(rows)), rows // 39, MOST_LISTS))
+                    meta.parameters["nlist"] = max(1, min(round(4 * math.sqrt(rows)), rows // 39, MOST_LISTS))
                     table.describe(meta)
                 table.build()
         return index

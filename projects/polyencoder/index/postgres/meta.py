@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from polyencoder.errors import ConfigError
 from polyencoder.index.meta import Maker
+from polyencoder.validation import validated
 
 KINDS: dict[str, dict[str, int]] = {"flat": {}, "hnsw": {"m": 16, "ef_construction": 128}, "ivf-flat": {"nlist": 0}}
 """Kind of index -> pgvector's parameters and their defaults; 0: by the number of rows."""
@@ -15,7 +14,7 @@ MOST_LISTS = 32_768  # pgvector's maximum
 _LIMITS = {"m": (2, 100), "ef_construction": (4, 1000), "nlist": (1, MOST_LISTS)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@validated
 class PostgresMeta(Maker):
     """The description of an index in PostgreSQL."""
 

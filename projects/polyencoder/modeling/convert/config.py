@@ -51,4 +51,4 @@ def _numbers(name: str, text: str) -> tuple[int, ...]:
 
 def convert_ranker(config: ConvertConfig, text: TextConfig) -> RankerConfig:
     """The ranker's configuration, from ConveRT's sizes and text layout."""
-    return RankerConfig("convert", text=text, share_encoders=True, normalize=True, convert=config)
+    return RankerConfig(architecture="convert", text=text, share_encoders=True, normalize=True, convert=config)

@@ -17,9 +17,9 @@ from pydantic import Field
 
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Count
 from polyencoder.text.subwords.tokenizer import BUCKETS, SubwordTokenizer
 from polyencoder.text.subwords.words import MARKER, split_words
+from polyencoder.validation import Count
 
 
 @settings(panel="ConveRT's subwords (type convert)")

@@ -35,7 +35,7 @@ KINDS = {
     "late-map": ("late", {"token_dim": 8, "normalize": True, "output_scaling": 3.0, "share_encoders": True}),
     "cross": ("cross", {}),
     "cross-mean": ("cross", {"reduction": "mean", "pair_start": True, "output_scaling": 2.0}),
-    "cross-head": ("cross", {"dense": (DenseConfig(8, "gelu", norm_eps=1e-5),), "pair_start": "end"}),
+    "cross-head": ("cross", {"dense": (DenseConfig(size=8, activation="gelu", norm_eps=1e-5),), "pair_start": "end"}),
 }
 # By torch's current exporter, which takes seconds for a graph, with the layers of the encoder: each operator once, most
 # of them behind embeddings alone. The others are traced, as are candidates, but for those of one bi-encoder.

@@ -99,7 +99,11 @@ def test_a_token_of_outliers_makes_no_other_one_coarse(opset, outputs, tmp_path)
     )
     model = made.make_model(graph, opset_imports=[made.make_opsetid("", opset)], ir_version=9)
     onnx.save(model, tmp_path / "scorer.onnx")
-    (tmp_path / "onnx.json").write_text(Description("of no model", None, {"scorer.onnx": 0.0}, {}, True).to_json())
+    (tmp_path / "onnx.json").write_text(
+        Description(
+            weights="of no model", candidates=None, differences={"scorer.onnx": 0.0}, graphs={}, has_one_vector=True
+        ).to_json()
+    )
     quantize_int8(tmp_path)
     session = runtime.InferenceSession(tmp_path / "scorer.int8.onnx", providers=["CPUExecutionProvider"])
     found, expected = session.run(None, {"tokens": tokens})[0], tokens @ weights
@@ -153,7 +157,7 @@ def test_a_calibration_belongs_to_a_quantization(quantized, tmp_path):
     newer = json.loads(description.read_bytes())
     description.write_text(json.dumps({**newer, "quantization": 1}))
     older = Ranker.from_pretrained(folder, backend="onnx-int8", device="cpu")
-    calibration = Calibration(0.2, -3.0, model_fingerprint(older.model, older.text))
+    calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=model_fingerprint(older.model, older.text))
     calibration.save(folder)
     load = [
         partial(Ranker.from_pretrained, folder, backend="onnx-int8", device="cpu"),

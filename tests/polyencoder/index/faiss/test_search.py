@@ -24,6 +24,7 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import search
 from polyencoder.search.scores import score
+from polyencoder.validation import from_json_values
 from tests.small_faiss import SMALL, filters_reach_faiss  # noqa: F401 the fixture works where it is imported
 
 pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
@@ -393,6 +394,6 @@ def test_damaged_files_are_refused(make_search):
 )
 def test_a_description_that_cannot_be(make_search, change, message):
     values = dataclasses.asdict(make_search(torch.randn(50, 8)).meta)
-    assert FaissFile.parsed(dict(values)).rows == 50
+    assert from_json_values(FaissFile, values).rows == 50
     with pytest.raises((TypeError, ValueError, KeyError), match=message):
-        FaissFile.parsed(values | change)
+        from_json_values(FaissFile, values | change)

@@ -92,7 +92,7 @@ def test_bfloat16_is_near(make_convert):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"hidden_size": 0}, "hidden_size of a convert model is 0"),
+        ({"hidden_size": 0}, "hidden_size is 0"),
         ({"attention_limits": (3, "5")}, "attention_limits"),
         ({"positions": ()}, "positions"),
         ({"dropout": 1.0}, "dropout"),
@@ -111,7 +111,7 @@ def test_a_configuration_is_the_same_when_it_has_been_written():
     again = type(ranker).from_json(ranker.to_json(), origin="config.json")
     assert again == ranker
     assert again.convert == config
-    with pytest.raises(ConfigError, match="config.json, `convert`: unknown key 'layers'"):
+    with pytest.raises(ConfigError, match="config.json: unknown setting 'convert.layers'"):
         type(ranker).from_json(ranker.to_json().replace('"skips"', '"layers"'), origin="config.json")
 
 

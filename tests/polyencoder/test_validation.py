@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from typing import Literal
+
 import pytest
 
 from polyencoder.errors import ConfigError, PolyencoderError
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.settings.train import TrainSettings
+from polyencoder.validation import Count, Whole, from_json_values, validated
 
 MINIMAL = {"train": "a.jsonl", "out": "x", "backbone": "bert"}
 
@@ -79,3 +84,56 @@ def test_a_setting_that_is_missing():
 def test_an_error_of_our_own_is_not_wrapped():
     error = problem(TrainSettings, MINIMAL | {"hard_negatives": 3, "hard_negative_ranks": "20-10"})
     assert str(error) == "hard negatives: the ranks are 20-10; give the first and the last, as in 10-100"
+
+
+@validated
+class Part:
+    sizes: tuple[Count, ...] = ()
+
+
+@validated
+class Values:
+    count: Whole = 1
+    share: float = 0.5
+    name: str | None = None
+    kind: Literal["a", "b"] = "a"
+    part: Part | None = None
+
+
+@pytest.mark.parametrize("values", [{}, {"share": 1}, {"name": "x"}, {"kind": "b"}, {"part": Part(sizes=(1, 2))}])
+def test_values_of_the_declared_types(values):
+    made = Values(**values)
+    assert from_json_values(Values, json.loads(json.dumps(dataclasses.asdict(made)))) == made
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        made.count = 3
+
+
+@pytest.mark.parametrize(
+    ("values", "line"),
+    [
+        ({"count": 1.0}, "count is 1.0; it must be a whole number"),
+        ({"count": "1"}, "count is '1'; it must be a whole number"),
+        ({"count": True}, "count is True; it must be a whole number"),
+        ({"count": 10**20}, "count is 100000000000000000000; it must be below 1e+18"),
+        ({"share": True}, "share is True; it must be a number"),
+        ({"share": float("nan")}, "share is nan; it must be a finite number"),
+        ({"name": 1}, "name is 1; it must be a text"),
+        ({"kind": "c"}, "kind is 'c'; it must be one of a, b"),
+        ({"part": {"sizes": [0]}}, "part.sizes is 0; it must be at least 1"),
+        ({"part": {"size": [1]}}, "unknown setting 'part.size'; did you mean sizes?"),
+        ({"part": 3}, "part is 3; it must be a mapping of settings"),
+        ({"shares": 1}, "unknown setting 'shares'; did you mean share?"),
+    ],
+)
+def test_other_values_are_named(values, line):
+    makers = [from_json_values] if isinstance(values.get("part"), dict) else [from_json_values, lambda of, it: of(**it)]
+    for make in makers:
+        with pytest.raises(ConfigError) as caught:
+            make(Values, values)
+        assert str(caught.value) == line
+
+
+@pytest.mark.parametrize("values", [None, 3, [], "x", {"name": "\ud83d"}])
+def test_what_is_no_object(values):
+    with pytest.raises(ConfigError, match="^it is .*; it must be "):
+        from_json_values(Values, values)

@@ -1,0 +1,149 @@
+"""Dataclasses that pydantic validates; its errors in one line of ours: the setting, its value, what it must be."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Annotated, Any, TypeVar, get_args
+
+import pydantic.dataclasses
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
+
+from polyencoder.errors import ConfigError, PolyencoderError, did_you_mean
+
+T = TypeVar("T")
+
+LARGEST = 10**18
+"""Whole numbers are below it: numpy's and torch's have 64 bits."""
+
+Whole = Annotated[int, Field(gt=-LARGEST, lt=LARGEST)]
+Count = Annotated[int, Field(ge=1, lt=LARGEST)]
+AtLeastZero = Annotated[int, Field(ge=0, lt=LARGEST)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+_STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a text",
+    "tuple": "a list",
+    "list": "a list",
+    "dict": "an object",
+    "dataclass": "a mapping of settings",
+    "missing": "two numbers with a comma",
+    "too_long": "two numbers with a comma",
+    "too_short": "of at least {min_length}",
+    "finite_number": "a finite number",
+    "literal_error": "one of {expected}",
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "above {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "below {lt:g}",
+}
+"""The required values, by the prefix of pydantic's error type."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def validated(cls: type[T]) -> type[T]:
+    """Class decorator: makes a frozen dataclass whose values have exactly the declared types.
+
+    Making one with other values, or unknown names, raises ConfigError.
+    """
+    made: Any = pydantic.dataclasses.dataclass(cls, frozen=True, kw_only=True, config=_STRICT)
+    return with_config_errors(made)
+
+
+def from_json_values(cls: type[T], values: Any) -> T:
+    """Makes a validated dataclass, and those inside it, of JSON's values. Raises ConfigError."""
+    try:
+        return TypeAdapter(cls).validate_json(json.dumps(values))
+    except ValidationError as error:
+        raise config_error(error, of=cls) from None
+
+
+def with_config_errors(cls: type[T]) -> type[T]:
+    """Makes a pydantic dataclass raise our errors; see `config_error`."""
+    build: Any = cls.__init__
+
+    @functools.wraps(build)
+    def init(self: T, **values: Any) -> None:
+        try:
+            build(self, **values)
+        except ValidationError as error:
+            raise config_error(error, of=cls) from None
+
+    cls.__init__ = init  # type: ignore[assignment]
+    return cls
+
+
+def config_error(error: ValidationError, *, of: type, path: tuple[str, ...] = ()) -> PolyencoderError:
+    """Converts an error of pydantic to a ConfigError in one line.
+
+    Args:
+        of: the class that was validated. Its method `field_names`, if any, has the names of its fields by their paths.
+        path: of the field, if it was validated alone.
+    """
+    names: Mapping[tuple[str, ...], str] = of.field_names() if hasattr(of, "field_names") else {}
+    wanted: dict[str, dict[str, None]] = {}
+    values: dict[str, Any] = {}
+    for one in error.errors(include_url=False):
+        place, context = (*path, *one["loc"]), one.get("ctx", {})
+        if isinstance(own := context.get("error"), PolyencoderError):
+            return own
+        fields, owner = _walk(of, place)
+        if one["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            name = ".".join(map(str, place))
+            hint = did_you_mean(name, [*names.values(), *map(".".join, names)], listed=False, shown=repr)
+            hint = hint or did_you_mean(str(place[-1]), names.values() or _fields(owner))
+            return ConfigError(f"unknown setting {name!r}{hint}", argument=name)
+        name = names.get(fields, ".".join(fields)) or "it"
+        if one["type"].startswith("missing") and isinstance(place[-1], str):
+            return ConfigError(f"{name} is missing: give it", argument=name)
+        words = next((words for kind, words in _WORDS.items() if one["type"].startswith(kind)), one["msg"])
+        choices = str(context.get("expected", "")).replace("'", "").replace(" or ", ", ")
+        words = words.format(**context | ({"expected": choices} if "," in choices else {}))
+        wanted.setdefault(name, {})[words if "," in choices else words.removeprefix("one of ")] = None
+        values[name] = one["input"]
+    musts = {
+        name: " or ".join(words) if len(words) > 1 else "".join(words).strip("'") for name, words in wanted.items()
+    }
+    shown = _shown if names else repr
+    lines = [f"{name} is {shown(values[name]):.60}; it must be {must}" for name, must in musts.items()]
+    return ConfigError("; and ".join(lines), argument=next(iter(wanted)))
+
+
+def _walk(of: Any, place: Iterable[Any]) -> tuple[tuple[str, ...], Any]:
+    """The fields that lead to the place of an error, and the dataclass in the last of them, if any.
+
+    A place also has numbers, of the parts of lists, and the types of a union.
+    """
+    path: list[str] = []
+    for name in place:
+        if name in _fields(of):
+            path.append(name)
+            hint = of.__pydantic_fields__[name].annotation
+            of = next((one for one in (hint, *get_args(hint)) if dataclasses.is_dataclass(one)), None)
+    return tuple(path), of
+
+
+def _fields(of: Any) -> Mapping[str, Any]:
+    return getattr(of, "__dataclass_fields__", {})
+
+
+def _shown(value: Any) -> str:
+    """Formats a value of a command line: numbers without quotes."""
+    if type(value) is tuple:
+        value = value[0] if len(value) == 1 else ",".join(map(str, value))
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return repr(value)
+    return str(value)
