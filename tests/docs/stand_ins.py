@@ -6,7 +6,6 @@ They stand in a user's folder under the very names of the documents, so commands
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -172,18 +171,6 @@ def _dump(path: Path) -> None:
     write(path / "AA/wiki_00", "".join(articles))
 
 
-def _daily_dialogues(path: Path) -> None:
-    splits = {"train": "train", "validation": "valid", "test": "test"}
-    write(
-        path,
-        (
-            {"split": name, "turns": [text for turn in dialogue.turns for _, text in _speakers(turn)]}
-            for name, split in splits.items()
-            for dialogue in islice(sample_dialogues(split), 30)
-        ),
-    )
-
-
 def _encoder(path: Path, *, kind: Callable[[BertConfig], Any] = BertModel, **config: Any) -> None:
     """A BERT of two layers with a vocabulary of word pieces, random weights."""
     path.mkdir(parents=True)
@@ -251,14 +238,13 @@ FILES: dict[str, Callable[[Path], object]] = {
     "valid.jsonl": _easy_pairs,
     "examples.jsonl": _easy_pairs,
     "reddit/test-00000-of-00001.json.gz": _threads,
-    "../shared/data/dailydialog/dialogues.jsonl.gz": _daily_dialogues,
 }
 
 
 def make_files(folder: Path) -> None:
     """Everything but the models."""
     for name, make in FILES.items():
-        make(Path(os.path.normpath(folder / name)))
+        make(folder / name)
 
 
 def models_in(text: str) -> list[str]:

@@ -27,18 +27,14 @@ def put(tmp_path_factory):
 
     All are made once for all documents.
     """
-    place = tmp_path_factory.mktemp("files") / "project"
-    place.mkdir()
+    place = tmp_path_factory.mktemp("files")
     make_files(place)
-    beside = [path for path in place.parent.iterdir() if path != place]
     files = [*place.iterdir()]
     runner, made = Runner(place, dict(VARIABLES)), set()
 
     def put(text: str, folder: Path) -> None:
         for path in files:
             _copy(path, folder / path.name)
-        for path in beside:
-            _copy(path, folder.parent / path.name)
         for name in models_in(text):
             if name not in made:
                 runner.prepare(Command(0, tuple(MODELS[name].split())))
