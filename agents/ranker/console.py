@@ -35,29 +35,28 @@ def explain_errors(parser: ParlaiParser | None = None) -> None:
     sys.excepthook = partial(_show_error, parser)
     if parser is None or "error" in vars(parser):  # ParlAI parses keyword arguments, and raises errors itself
         return
-    commands = [name for one, script in SCRIPT_REGISTRY.items() for name in (one, *script.aliases)]
+    commands = [name for script, found in SCRIPT_REGISTRY.items() for name in (script, *found.aliases)]
     command = "".join(sys.argv[1:2])
     if program in ("parlai", "parlai.__main__") and command not in commands:  # ParlAI reads the flags of all of them
-        hint = did_you_mean(command, commands, listed=False)
-        raise ConfigError(f"parlai {command}: there is no such command{hint}")
+        raise ConfigError(f"parlai {command}: there is no such command{did_you_mean(command, commands, listed=False)}")
     if "--distributed-world-size" in parser._option_string_actions and not torch.cuda.is_available():
         raise ConfigError(
             "ParlAI's commands for several processes need GPUs, and there is none: use torchrun --nproc-per-node N "
             "-m parlai.agents.ranker.launch train_model (or eval_model) ..."
         )
-    parse = parser.parse_known_args
+    parser.error = partial(_end, parser)
+    parser.parse_known_args = partial(_parse_known_args, parser, parser.parse_known_args)
 
-    def parse_known_args(args: Any = None, namespace: Any = None, nohelp: bool = False) -> Any:
-        known, unknown = parse(args, namespace, nohelp)
-        if unknown and not nohelp:  # without help ParlAI only determines agent and task
-            # ParlAI keeps its short flags with two hyphens, and its long ones first
-            flags = {name.lstrip("-"): found.option_strings[0] for name, found in parser._option_string_actions.items()}
-            first = next((word.lstrip("-") for word in unknown if word.startswith("-")), None)
-            meant = did_you_mean(first, flags, listed=False, shown=flags.__getitem__) if first else ""
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
-        return known, unknown
 
-    parser.error, parser.parse_known_args = partial(_end, parser), parse_known_args
+def _parse_known_args(parser: ParlaiParser, parse: Any, *args: Any, nohelp: bool = False, **others: Any) -> Any:
+    known, unknown = parse(*args, nohelp=nohelp, **others)
+    if unknown and not nohelp:  # without help ParlAI only determines agent and task
+        # ParlAI keeps its short flags with two hyphens, and its long ones first
+        flags = {name.lstrip("-"): one.option_strings[0] for name, one in parser._option_string_actions.items()}
+        first = next((word.lstrip("-") for word in unknown if word.startswith("-")), None)
+        meant = did_you_mean(first, flags, listed=False, shown=flags.__getitem__) if first else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
+    return known, unknown
 
 
 def _program() -> str:
@@ -74,8 +73,7 @@ def _end(parser: ParlaiParser, message: str) -> None:
 def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, trace: Any) -> None:
     line, message = None, str(error)
     if isinstance(error, PolyencoderError):
-        flag = flag_of(error.argument, parser)
-        line = f"{message} (flag {flag})" if flag else message
+        line = f"{message} (flag {flag})" if (flag := flag_of(error.argument, parser)) else message
     elif isinstance(error, RuntimeError) and message.startswith(NO_MODEL):
         line = f"{message.removeprefix(NO_MODEL)}: there is no such model file; check -mf"
     elif isinstance(error, ModuleNotFoundError) and (error.name or "").startswith("parlai.agents."):
@@ -87,15 +85,6 @@ def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, tr
         tqdm.write(f"error: {line}", file=sys.stderr)  # on a new line after a progress bar
 
 
-class _IntoParlai(standard_logging.Handler):
-    def emit(self, record: standard_logging.LogRecord) -> None:
-        logging.logger.log(record.getMessage(), level=record.levelno)
-
-
 def show_library_log() -> None:
-    """Passes the library's log to ParlAI's."""
-    log = standard_logging.getLogger("polyencoder")
-    if not any(isinstance(handler, _IntoParlai) for handler in log.handlers):
-        log.addHandler(_IntoParlai())
-        log.setLevel(standard_logging.INFO)
-        log.propagate = False
+    """Makes the library's log a part of ParlAI's, with its level."""
+    standard_logging.getLogger("polyencoder").parent = logging.logger

@@ -12,7 +12,8 @@ import builtins
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 import parlai.utils.logging as logging
 import torch
@@ -23,7 +24,7 @@ from parlai.agents.ranker.options import check_option_files
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 from parlai.core.script import ParlaiScript
-from parlai.scripts import eval_model, train_model
+from parlai.scripts import eval_model
 from parlai.scripts.build_dict import build_dict
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainLoop, TrainModel, set_seed
@@ -34,16 +35,37 @@ from polyencoder.training.distributed import gather_objects
 from polyencoder.training.process_group import TIMEOUT, Place
 from polyencoder.training.process_group import process_group as joined
 
-LOOPS = (train_model, eval_model)
+F = TypeVar("F", bound=FunctionType)
 OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai_home"}
 """Flags that may differ between hosts."""
+
+
+def _exchanging(function: F, **others: Any) -> F:
+    """A copy of one of ParlAI's functions that exchanges objects through any process group, not in CUDA memory.
+
+    `others`: more functions that the copy calls in place of ParlAI's, which stay unchanged.
+    """
+    ours = {"all_gather_list": gather_objects, "sync_object": lambda value: gather_objects(value)[0], **others}
+    names = {**function.__globals__, **ours}
+    return cast(F, FunctionType(function.__code__, names, function.__name__, function.__defaults__))
+
+
+class GroupLoop(TrainLoop):
+    """ParlAI's training loop, for any process group."""
+
+    train_steps = _exchanging(TrainLoop.train_steps)
+    _sync_metrics = _exchanging(TrainLoop._sync_metrics)
+    _get_time = _exchanging(TrainLoop._get_time)
+
+
+evaluate = _exchanging(eval_model.eval_model, _eval_single_world=_exchanging(eval_model._eval_single_world))
 
 
 class GroupTraining(TrainModel):
     """ParlAI's `train_model`; weights are the first process's, and random numbers differ from then on."""
 
     def run(self) -> Any:
-        self.train_loop = TrainLoop(self.opt)
+        self.train_loop = GroupLoop(self.opt)
         if self.opt["seed"] is None:
             torch.manual_seed(torch.initial_seed() + get_rank())
         else:
@@ -59,21 +81,7 @@ class GroupEvaluation(EvalModel):
             raise ConfigError(f"-dt {datatype}: this would train; evaluate training data as train:evalmode")
         if not is_primary_worker():
             self.opt["report_filename"] = ""
-        return super().run()
-
-
-@contextmanager
-def _exchanges_on_any_device() -> Iterator[None]:
-    """Lets ParlAI's loops exchange metrics and clocks through the process group; theirs do so in CUDA memory."""
-    ours = {"all_gather_list": gather_objects, "sync_object": lambda value: gather_objects(value)[0]}
-    theirs = [(module, name, getattr(module, name)) for module in LOOPS for name in ours if hasattr(module, name)]
-    try:
-        for module, name, _ in theirs:
-            setattr(module, name, ours[name])
-        yield
-    finally:
-        for module, name, function in theirs:
-            setattr(module, name, function)
+        return evaluate(self.opt)
 
 
 SCRIPTS: dict[str, type[ParlaiScript]] = {
@@ -105,7 +113,7 @@ def launch(arguments: Sequence[str]) -> Any:
                 build_dict(Opt({**opt, "dict_file": dict_file}), skip_if_built=True)
             if "fixed" in (opt.get("candidates"), opt.get("eval_candidates")) and not opt.get("fixed_candidates_path"):
                 task_candidates(opt)
-        with process_group(opt, place) as ours, _exchanges_on_any_device():
+        with process_group(opt, place) as ours:
             return script(ours).run()
 
 
