@@ -62,9 +62,6 @@ def add_args(parser: ParlaiParser, partial_opt: Opt | None = None) -> None:
     TorchRankerAgent.add_cmdline_args(parser, partial_opt=partial_opt)
     add_ranker_args(parser, "convert", without=["backbone"])
     add_settings(parser, EvaluateSettings, without=["hits_at"], panel="ConveRT")
-    parser.add_argument_group("ConveRT").add_argument(
-        "--adadelta-eps", type=float, default=1e-8, help="Of --optimizer adadelta: TensorFlow's, not torch's 1e-6."
-    )
     names = option_names(TrainSettings)
     preset = family("convert").preset(fine_tuning=bool((partial_opt or {}).get("init_model")))
     defaults = {names[name]: value for name, value in preset.items()}

@@ -23,7 +23,7 @@ from polyencoder.settings.training import OptimizerConfig, ScheduleConfig
 BATCH_SIZE = 64
 
 PAPER_DEFAULTS = {
-    "optimizer": "adamw",  # without decay this is Adam; ParlAI's adam is AMSGrad
+    "optimizer": "adam",
     "learningrate": 2e-4,
     "betas": "0.9,0.98",
     "weight_decay": 0.0,
@@ -89,8 +89,6 @@ def settle_schedule(opt: Opt) -> None:
     given, steps = flags.given_flags(opt), opt.get("max_train_steps") or -1
     if "warmup_updates" not in given and steps > 0:
         opt["warmup_updates"] = max(1, round(WARMUP_SHARE * steps))
-    if (opt.get("invsqrt_lr_decay_gamma") or -1) <= 0:
-        opt["invsqrt_lr_decay_gamma"] = opt["warmup_updates"]  # the value that ParlAI falls back to, with a warning
 
 
 def check_flags(opt: Opt) -> None:

@@ -166,6 +166,6 @@ def flag_of(argument: str | None, parser: ParlaiParser | None) -> str | None:
     """`learning_rate` -> `--learningrate`, if the command whose parser this is has such a flag; else None."""
     if argument is None or parser is None:
         return None
-    option = OTHER_NAMES.get(argument, argument)
+    option = OTHER_NAMES.get(argument, OTHER_NAMES.get(argument.rpartition(".")[2], argument))
     names = [name for action in parser._actions if action.dest == option for name in action.option_strings]
     return max(names, key=len, default=None)  # the long one: ParlAI gives its short flags two hyphens, too

@@ -83,7 +83,7 @@ OURS = frozenset(
     option
     for cls in (TrainSettings, PretrainingSettings, EvaluateSettings, ServerConfig, SearchOptions)
     for option in option_names(cls).values()
-) | {"index", "add_label_to_fixed_cands", "adadelta_eps"}
+) | {"index", "add_label_to_fixed_cands"}
 """Options of the library's settings, and those that only our agents have."""
 
 

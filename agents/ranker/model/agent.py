@@ -24,7 +24,7 @@ from parlai.agents.ranker.model.family import (
     fine_tuned_part,
 )
 from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint, settle_datatype
-from parlai.agents.ranker.model.optimization import build_schedule, check_precision, parameter_groups, precision_of
+from parlai.agents.ranker.model.optimization import check_precision, precision_of
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.settings import check_read
@@ -35,7 +35,6 @@ from parlai.core.params import ParlaiParser
 from parlai.core.torch_agent import Batch
 from parlai.core.torch_ranker_agent import TorchRankerAgent
 from parlai.utils.distributed import is_distributed, is_primary_worker
-from torch.optim import Optimizer
 
 from polyencoder.checkpoint import CONFIG_KEY, load_weights
 from polyencoder.config import Architecture, RankerConfig
@@ -54,7 +53,7 @@ from polyencoder.modeling.sentence_encoder import start_from_dense
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.safe_load import plain_numbers
-from polyencoder.training.adadelta import Adadelta
+from polyencoder.training.building import updates_of
 from polyencoder.training.distributed import gather_objects
 from polyencoder.training.precision import Precision
 from polyencoder.training.trainer import Trainer
@@ -348,12 +347,7 @@ class RankerModelAgent(TorchRankerAgent):
         """Formats a validation in one line."""
         return summary(main_measures(report))
 
-    # ---- ParlAI's optimizer and schedule
-
-    @classmethod
-    def optim_opts(cls) -> dict[str, type[Optimizer]]:
-        """ParlAI's optimizers, with the library's faster ADADELTA, whose numbers are torch's."""
-        return {**super().optim_opts(), "adadelta": Adadelta}
+    # ---- updates
 
     def init_optim(
         self,
@@ -362,36 +356,40 @@ class RankerModelAgent(TorchRankerAgent):
         saved_optim_type: str | None = None,
         is_finetune: bool = False,
     ) -> bool:
+        """Builds the library's updates, whose optimizer ParlAI saves; returns whether a saved state is left out."""
         if self._training.lora.rank is not None and not self.ranker.is_adapted:
             self.ranker.add_adapters(**self._training.lora.options)
         if self._restored is not None:
             restore_adapters(self.ranker, self._training.lora, self._restored, path=str(self.opt.get("model_file")))
         # not the ranker's: a model in pre-training has heads beside it
-        groups = parameter_groups(getattr(self.model, "module", self.model), self.opt)
-        return bool(super().init_optim(groups, optim_states, saved_optim_type, is_finetune=is_finetune))
+        model, goal = getattr(self.model, "module", self.model), goal_of(self.opt, epoch=None)
+        total = 1 if is_for_show(self.opt) else self._run.planned_updates or goal.updates
+        self.updates = updates_of(
+            model, self._training, precision=self.precision, total=total, by_time=goal.seconds is not None
+        )
+        self.optimizer = self.updates.optimizer
+        if self._restored is None:
+            return is_finetune
+        fresh, problem = self.updates.state_dict(), None
+        if saved_optim_type != self.opt["optimizer"]:
+            problem = f"it is that of {saved_optim_type}"
+        elif getattr(self, "resized_embeddings", False):
+            problem = "tokens were added"
+        else:
+            try:
+                self.optimizer.load_state_dict(optim_states or {})
+            except (ValueError, KeyError):
+                problem = "other parameters are trained"
+        if problem is None:
+            fresh = {**self._restored["updates"], "optimizer": self.optimizer.state_dict()}
+        else:
+            logging.warning(f"the state of the optimizer is not restored: {problem}")
+        self._restored = {**self._restored, "updates": fresh}
+        return problem is not None
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
-        """Builds the library's updates around ParlAI's optimizer; with `hard_reset`, with a new state."""
-        opt, run = self.opt, self._run
-        self.scheduler = None  # ParlAI's
-        if run.planned_updates is None:
-            run.planned_updates = ((states or {}).get(TRAINING_KEY) or {}).get("planned_updates")
-        if is_for_show(opt):
-            run.planned_updates = 1  # never made
-        kept = self.optimizer.state_dict()
-        clip = opt.get("gradient_clip") or -1
-        self.updates = OptimizerUpdates(
-            self.model,
-            self.optimizer,
-            build_schedule(opt, self.optimizer, updates=run.planned_updates),
-            precision=self.precision,
-            accumulate=max(1, opt.get("update_freq") or 1),
-            clip=clip if clip > 0 else None,
-            max_nonfinite=opt["max_nonfinite"],
-        )
-        if self._restored is not None:
-            own = self.updates.state_dict() if hard_reset else {**self._restored["updates"], "optimizer": kept}
-            self._restored = {**self._restored, "updates": own}
+        """None: `init_optim` has built the library's."""
+        self.scheduler = None
 
     def report(self) -> dict[str, Metric]:
         report: dict[str, Metric] = super().report()

@@ -8,7 +8,8 @@ from typing import Any
 
 import parlai.utils.logging as logging
 from parlai.agents.ranker.dialogue.examples import WITHOUT_NEGATIVES
-from parlai.agents.ranker.model.loop import TrainLoopState
+from parlai.agents.ranker.model.loop import TrainLoopState, trains
+from parlai.agents.ranker.model.optimization import update_settings
 from parlai.agents.ranker.settings import given_in
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
 from parlai.core.opt import Opt
@@ -29,7 +30,7 @@ NOT_SHOWN = ("override", "load_from_checkpoint")  # internal options of ParlAI's
 
 
 def training_config(opt: Opt) -> TrainingConfig:
-    """Builds the configuration of the objective; optimizer, schedule and loop are ParlAI's.
+    """Builds the configuration of updates and objective; the loop is ParlAI's.
 
     Raises:
         ConfigError: for invalid training options.
@@ -37,7 +38,9 @@ def training_config(opt: Opt) -> TrainingConfig:
     if opt.get("index"):  # an index is for searches; the model may have been trained with hard negatives
         opt = Opt({**opt, "hard_negatives": 0})
     values = given_in(opt, TrainingConfig)
-    values.pop("final_learning_rate", None)  # part of the schedule, see `build_schedule`
+    values.pop("final_learning_rate", None)  # read by some schedules
+    if trains(opt):  # a model's option file may have others
+        values |= update_settings(opt)
     objective = values.get("objective", "softmax")
     if objective != "softmax":
         values.pop("label_smoothing", None)  # a convert model's default; `check_read` refuses a given one

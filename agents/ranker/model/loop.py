@@ -14,7 +14,6 @@ import parlai.utils.logging as logging
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.model.checkpoints import restore_counters
 from parlai.agents.ranker.model.open_data import check_evaluation_data, check_metric, planned_updates
-from parlai.agents.ranker.model.optimization import check_optimizer, check_schedule
 from parlai.core.metrics import dict_report
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainLoop
@@ -106,8 +105,6 @@ class TrainLoopState:
             return
         if opt.get("use_reply") == "model" and not opt.get("train_predict"):
             raise ConfigError("--use-reply model: in training it needs --train-predict true, which makes these replies")
-        check_optimizer(opt)
-        check_schedule(opt)
         if self.is_in_loop and os.path.isdir(path := opt.get("model_file") or ""):
             raise CheckpointError(
                 f"--model-file {path} is a folder: give another --model-file, and start "
@@ -139,6 +136,8 @@ class TrainLoopState:
         In the loop, also writes the counters for ParlAI to read.
         """
         self.resumed_at = updates
+        if self.planned_updates is None:
+            self.planned_updates = state["planned_updates"]
         counters = json.loads(state["counters"] or "{}")
         if validations := counters.get("valid_reports"):
             self._measures = main_measures(validations[-1])

@@ -98,6 +98,8 @@ class OptimizerConfig(Settings):
     eps: Annotated[float, Hidden, Parlai(None)] = 1e-8
     momentum: Annotated[float, Hidden, Parlai("momentum", theirs=True)] = 0.0
     """Of sgd."""
+    nesterov: Annotated[bool, Hidden, Parlai("nesterov", theirs=True)] = False
+    """Whether the momentum is Nesterov's."""
     rho: Annotated[float, Hidden, Parlai(None)] = 0.9
     """Of adadelta: how slowly its running averages forget."""
 

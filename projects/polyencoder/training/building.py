@@ -8,6 +8,7 @@ from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.freezing import freeze
+from polyencoder.modeling.trainable import TrainableModel
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import POINTWISE, TrainingConfig
 from polyencoder.training.callbacks.base import Callback
@@ -107,12 +108,27 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
     freeze(learner.model, fine_tuned=config.fine_tuned, freeze_candidates=config.freeze_candidates)
     if config.lora.rank is not None:
         learner.model.add_adapters(**config.lora.options)
-    optimizer = build_optimizer(learner.model, config.optimizer)
     total = goal.total_updates(batch=config.batch_size * processes.count, accumulate=config.accumulate)
+    return updates_of(learner.model, config, precision=precision, total=total, by_time=goal.seconds is not None)
+
+
+def updates_of(
+    model: TrainableModel, config: TrainingConfig, *, precision: Precision, total: int | None, by_time: bool
+) -> OptimizerUpdates:
+    """The updates of a model's trainable parameters: optimizer and schedule.
+
+    Args:
+        total: the number of updates of the run; None if unknown.
+        by_time: whether the run has a time limit.
+
+    Raises:
+        ConfigError: no parameter is trainable, or the schedule needs an unknown number of updates.
+    """
+    optimizer = build_optimizer(model, config.optimizer)
     return OptimizerUpdates(
-        learner.model,
+        model,
         optimizer,
-        Schedule(optimizer, config.schedule, total_updates=total, by_time=goal.seconds is not None),
+        Schedule(optimizer, config.schedule, total_updates=total, by_time=by_time),
         precision=precision,
         accumulate=config.accumulate,
         clip=config.clip or None,

@@ -52,7 +52,7 @@ def build_optimizer(model: TrainableModel, config: OptimizerConfig) -> Optimizer
     elif config.name == "adadelta":
         options |= {"rho": config.rho, "eps": config.eps}
     else:
-        options |= {"momentum": config.momentum}
+        options |= {"momentum": config.momentum, "nesterov": config.nesterov and config.momentum > 0}
     if config.name in FUSED:
         options["fused"] = True
     return _CLASSES[config.name](groups, **options)

@@ -48,7 +48,6 @@ def test_the_papers_numbers_are_the_defaults():
         256,
         0.2,
     )
-    assert defaults()["adadelta_eps"] == new.training.optimizer.eps == 1e-8
 
 
 def test_the_optimizer_is_the_librarys(small, make):

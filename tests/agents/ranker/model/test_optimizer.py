@@ -1,4 +1,4 @@
-"""Which parameters decay, and that ParlAI's optimizers take our groups."""
+"""Which parameters decay, and that the library's optimizers take ParlAI's flags."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ def test_adamw_takes_parlais_settings_of_adam(make_agent):
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, float("inf")])
 def test_a_learning_rate_that_learns_nothing(rate, make_agent):
-    with pytest.raises(ConfigError, match=f"--learningrate {rate}: give one above 0"):
+    with pytest.raises(ConfigError, match=f"learning_rate is {rate}; it must be") as error:
         make_agent("biencoder", learningrate=rate)
+    assert error.value.argument == "learning_rate"
 
 
 def test_a_changed_optimizer_starts_afresh(trained, make_agent, task):

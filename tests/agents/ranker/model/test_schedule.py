@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
-from parlai.agents.ranker.model import optimization
-from parlai.agents.ranker.model.optimization import build_schedule, parameter_groups
+from parlai.agents.ranker.model.build_trainer import training_config
 from parlai.agents.ranker.settings import OTHER_NAMES
+from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.trainable import TrainableModel
+from polyencoder.settings.training import TrainingConfig
+from polyencoder.training.optimizer import build_optimizer
+from polyencoder.training.schedule import Schedule
 
 OPTIONS = {
+    "optimizer": "adamw",
     "learningrate": 1.0,
     "lr_scheduler": "reduceonplateau",
     "lr_scheduler_decay": 0.4,
@@ -49,8 +53,13 @@ def rates(schedule, optimizer, updates: range) -> list[float]:
     return seen
 
 
+def config_of(**options) -> TrainingConfig:
+    given = {**OPTIONS, **options}
+    return training_config(Opt({**given, "datatype": "train", "candidates": "batch", "override": given}))
+
+
 def schedule_of(optimizer, **options):
-    return build_schedule({**OPTIONS, **options}, optimizer, updates=None)
+    return Schedule(optimizer, config_of(**options).schedule, total_updates=10)
 
 
 def test_the_warm_up_is_linear_and_reaches_the_full_rate(optimizer):
@@ -66,7 +75,8 @@ def test_the_warm_up_begins_at_its_rate(optimizer):
 def test_patience_is_not_negative(optimizer):
     with pytest.raises(ConfigError, match="patience is -1; it must be at least 0") as error:
         schedule_of(optimizer, lr_scheduler_patience=-1)
-    assert OTHER_NAMES[error.value.argument] == "lr_scheduler_patience"
+    assert error.value.argument == "schedule.patience"
+    assert OTHER_NAMES["patience"] == "lr_scheduler_patience"
 
 
 @pytest.mark.parametrize("updates", [-1, 0])
@@ -132,16 +142,6 @@ def test_a_validation_that_lowers_the_rate(make_agent):
         assert agent.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
-def test_a_decay_of_one_is_no_schedule(optimizer, monkeypatch):
-    said = []
-    monkeypatch.setattr(optimization, "warn_once", said.append)
-    assert rates(schedule_of(optimizer, lr_scheduler_decay=1.0), optimizer, range(3)) == [1, 1, 1]
-    assert said == ["--lr-scheduler-decay 1: the learning rate stays 1.0, without warm-up or --lr-scheduler"]
-    schedule_of(optimizer, lr_scheduler="none", lr_scheduler_decay=1.0)
-    schedule_of(optimizer, lr_scheduler="linear", lr_scheduler_decay=1.0, final_learning_rate=0.1)
-    assert len(said) == 1
-
-
 def test_a_resumed_run_may_have_another_schedule(optimizer):
     """The rate that a plateau has lowered is not that of the next schedule."""
     before = schedule_of(optimizer)
@@ -149,6 +149,7 @@ def test_a_resumed_run_may_have_another_schedule(optimizer):
     for _ in range(2):
         before.validated(1.0)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+    optimizer.param_groups[0]["lr"] = 1.0  # as a new optimizer has it
     after = schedule_of(optimizer, lr_scheduler="linear")
     after.load_state_dict(before.state_dict())
     assert rates(after, optimizer, range(5, 7)) == pytest.approx([5 / 6, 4 / 6])
@@ -180,12 +181,11 @@ def test_the_defaults_are_the_papers(make_agent):
 )
 def test_new_parts_follow_the_schedule_at_their_own_rate(options, factor):
     model = WithCodes()
-    opt = {**OPTIONS, "learningrate": 1e-4, "optimizer": "adamax", **options, "override": options}
-    encoder, new = parameter_groups(model, opt)
-    optimizer = torch.optim.SGD([encoder, new])
-    optimizer.load_state_dict(optimizer.state_dict())  # as of a run that goes on
-    schedule = build_schedule(opt, optimizer, updates=None)
+    config = config_of(**{"learningrate": 1e-4, "optimizer": "adamax", **options})
+    optimizer = build_optimizer(model, config.optimizer)
+    schedule = Schedule(optimizer, config.schedule, total_updates=10)
+    encoder, new = optimizer.param_groups
     for update in range(6):
-        assert optimizer.param_groups[1]["lr"] == pytest.approx(factor * optimizer.param_groups[0]["lr"])
+        assert new["lr"] == pytest.approx(factor * encoder["lr"])
         schedule.step(update, time=0.0)
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+    assert encoder["lr"] == pytest.approx(1e-4)
