@@ -6,7 +6,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import parlai.utils.logging as logging
 import torch
@@ -19,11 +18,11 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, fixed_pool
-from polyencoder.data.readers import HEAD, is_record
 from polyencoder.encoding.encode import candidate_ids, encode_candidates
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build_options import SHARD_SIZE
+from polyencoder.index.candidates import candidates_from
 from polyencoder.index.folder import remove_index
 from polyencoder.index.folder.build import candidates_digest
 from polyencoder.ranker import Ranker
@@ -33,19 +32,13 @@ from polyencoder.text import TokenBatch
 
 
 def read_candidates(path: str) -> list[str]:
-    """The distinct lines of a candidates file, in order."""
-    flag = "--fixed-candidates-path"
+    """The distinct texts of a file of candidates, in order; `polyencoder index` reads the same files."""
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise InputError(f"{flag} {path}: no such file; give a text file with one candidate a line") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{flag} {path}: cannot be read as UTF-8 text ({error})") from None
-    texts = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
-    if any(map(is_record, texts[:HEAD])):
-        raise InputError(f"{flag} {path}: has JSON in it; give a text file with one candidate a line")
+        texts = list(dict.fromkeys(candidate.text.strip() for candidate in candidates_from(path)))
+    except InputError as error:
+        raise InputError(f"--fixed-candidates-path {error}") from None
     if not texts:
-        raise InputError(f"{flag} {path}: is empty; give a text file with one candidate a line")
+        raise InputError(f"--fixed-candidates-path {path}: is empty; give a text file with one candidate a line")
     return texts
 
 

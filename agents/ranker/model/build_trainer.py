@@ -69,8 +69,13 @@ def build_trainer(
         callbacks.append(MeasuredScaling(agent.scaling_was_measured))
     if run.is_in_loop and run.planned_updates:
         to_come = run.planned_updates - agent.updates.count
-        too_short = model.why_too_short(to_come * max(1, opt.get("update_freq") or 1))
-        for reason in (too_short, config.hard_negatives.why_unused(run.planned_updates)):
+        reasons = [model.why_too_short(to_come * config.accumulate)]
+        reasons.append(config.hard_negatives.why_unused(run.planned_updates))
+        if (warmup := config.schedule.warmup_updates or 0) >= run.planned_updates:
+            reasons.append(
+                f"--warmup-updates {warmup}: the run, of {run.planned_updates} updates, ends before its peak"
+            )
+        for reason in reasons:
             if reason and is_primary_worker():
                 logging.warning(reason)
     return trainer_of(agent, ranker, callbacks, config=config, run=run, restored=restored)
