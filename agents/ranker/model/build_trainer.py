@@ -62,7 +62,7 @@ def build_trainer(
     agent: TorchRankerAgent, config: TrainingConfig, *, run: TrainLoopState, restored: Mapping[str, Any] | None
 ) -> Trainer:
     """Builds an agent's trainer, and resumes a `restored` state."""
-    opt, model = agent.opt, agent.ranker
+    model = agent.ranker
     ranker = Ranker(model, agent.dict.text, device=next(model.parameters()).device)
     callbacks: list[Callback] = [Report(agent)]
     if agent.output_scaling_pending:
