@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
@@ -23,7 +22,6 @@ from torch import Tensor
 
 from polyencoder.data import collator
 from polyencoder.errors import InputError
-from polyencoder.ranker import Ranker
 from polyencoder.text import TokenBatch, same
 
 
@@ -61,16 +59,10 @@ class RankerAgent(RankerModelAgent):
         self.num_fixed_candidates = 0
         if not shared:
             learns = self._should_initialize_optimizer()
-            self.source.open(self._library_ranker, autocast=self.autocast, learns=learns)
+            self.source.open(self.library_ranker, autocast=self.autocast, learns=learns)
 
     def get_task_candidates_path(self) -> str:
         return ""  # the source has collected them
-
-    def _library_ranker(self) -> Ranker:
-        """The current model as the library's `Ranker`."""
-        ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
-        ranker.source = Path(self.opt["model_file"]) if self.opt.get("model_file") else None
-        return ranker
 
     def load(self, path: str) -> dict[str, Any]:
         states = super().load(path)

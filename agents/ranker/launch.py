@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import parlai.utils.logging as logging
 import torch
@@ -35,19 +35,17 @@ from polyencoder.training.distributed import gather_objects
 from polyencoder.training.process_group import TIMEOUT, Place
 from polyencoder.training.process_group import process_group as joined
 
-F = TypeVar("F", bound=FunctionType)
 OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai_home"}
 """Flags that may differ between hosts."""
 
 
-def _exchanging(function: F, **others: Any) -> F:
+def _exchanging(function: Any, **others: Any) -> Any:
     """A copy of one of ParlAI's functions that exchanges objects through any process group, not in CUDA memory.
 
     `others`: more functions that the copy calls in place of ParlAI's, which stay unchanged.
     """
     ours = {"all_gather_list": gather_objects, "sync_object": lambda value: gather_objects(value)[0], **others}
-    names = {**function.__globals__, **ours}
-    return cast(F, FunctionType(function.__code__, names, function.__name__, function.__defaults__))
+    return FunctionType(function.__code__, {**function.__globals__, **ours}, function.__name__, function.__defaults__)
 
 
 class GroupLoop(TrainLoop):

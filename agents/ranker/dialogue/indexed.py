@@ -78,7 +78,7 @@ class IndexSource(Source):
             n, k = len(searcher.index), searcher.top_k
             found = zip(batch.labels, map(distinct, hits), strict=True)
             places = [place_of(label.strip(), pairs) for label, pairs in found]
-            metrics = [parlai_metrics(of_search(place, n, top_k=k, hits_at=self._hits_at)) for place in places]
+            metrics = [parlai_metrics(of_search(place, n, top_k=k, hits_at=self.hits_at)) for place in places]
         least = 0.0 if self.confidence is None else self.confidence.least
         return Ranked([distinct(some, least=least) for some in hits], metrics, costs)
 

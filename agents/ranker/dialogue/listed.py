@@ -46,7 +46,7 @@ class ListedSource(Source):
             found = [self.confidence.answers(pairs, among=n)[:most] for pairs, n in counted]
         if pool.labels is None:
             return Ranked(found, None)
-        metrics = pool_metrics(scores, pool, self._keys(pool), has_n=self.has_n, hits_at=self._hits_at)
+        metrics = pool_metrics(scores, pool, self._keys(pool), has_n=self.has_n, hits_at=self.hits_at)
         return Ranked(found, metrics)
 
     def _keys(self, pool: CandidatePool) -> Sequence[Hashable]:

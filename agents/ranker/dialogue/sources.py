@@ -40,7 +40,7 @@ class Source(ABC):
 
     def __init__(self, name: str, opt: Opt) -> None:
         self.name, self.opt = name, opt
-        self._hits_at = parse_hits_at(opt.get("hits_at") or "1,5,10")
+        self.hits_at = parse_hits_at(opt.get("hits_at") or "1,5,10")
 
     # ---- examples
 

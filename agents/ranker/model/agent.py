@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import cached_property
+from pathlib import Path
 from random import Random
 from shlex import quote
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from parlai.agents.ranker.dialogue.history import EPOCH_EXAMPLES, RankerHistory
 from parlai.agents.ranker.dialogue.sources import Source
 from parlai.agents.ranker.dictionary import RankerDictionary, is_for_show
 from parlai.agents.ranker.flags import check_special_tokens, given_flags
-from parlai.agents.ranker.model.build_trainer import build_trainer, goal_of, training_config
+from parlai.agents.ranker.model.build_trainer import build_trainer, training_config
 from parlai.agents.ranker.model.checkpoints import Saving, adapters_state, restore_adapters
 from parlai.agents.ranker.model.family import (
     ModelFamily,
@@ -24,7 +25,7 @@ from parlai.agents.ranker.model.family import (
     fine_tuned_part,
 )
 from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint, settle_datatype
-from parlai.agents.ranker.model.optimization import check_precision, needs_length, precision_of
+from parlai.agents.ranker.model.optimization import check_precision, goal_of, needs_length
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.settings import check_read
@@ -51,6 +52,7 @@ from polyencoder.modeling.freezing import freeze
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import start_from_dense
 from polyencoder.modeling.transfer import transfer_weights
+from polyencoder.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.storage.safe_load import plain_numbers
 from polyencoder.training.building import updates_of
@@ -150,6 +152,12 @@ class RankerModelAgent(TorchRankerAgent):
         model: RankerModel = getattr(self.model, "module", self.model)
         return model
 
+    def library_ranker(self) -> Ranker:
+        """The current model as the library's `Ranker`."""
+        ranker = Ranker(self.ranker, self.dict.text, device=next(self.ranker.parameters()).device)
+        ranker.source = Path(self.opt["model_file"]) if self.opt.get("model_file") else None
+        return ranker
+
     def build_dictionary(self) -> RankerDictionary:
         self.family.check_origin(self.opt, self.architecture, self._origin())
         dictionary: RankerDictionary = super().build_dictionary()
@@ -208,7 +216,7 @@ class RankerModelAgent(TorchRankerAgent):
 
     @cached_property
     def precision(self) -> Precision:
-        return precision_of(self.opt, use_cuda=self.use_cuda)
+        return Precision(self._training.precision, torch.device("cuda" if self.use_cuda else "cpu"))
 
     def autocast(self) -> torch.autocast:
         return self.precision.autocast()

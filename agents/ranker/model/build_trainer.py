@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import parlai.utils.logging as logging
+import torch
 from parlai.agents.ranker.dialogue.examples import WITHOUT_NEGATIVES
 from parlai.agents.ranker.model.loop import TrainLoopState, trains
-from parlai.agents.ranker.model.optimization import update_settings
+from parlai.agents.ranker.model.optimization import goal_of, update_settings
 from parlai.agents.ranker.settings import given_in
 from parlai.core.metrics import AverageMetric, GlobalAverageMetric, GlobalTimerMetric, SumMetric
 from parlai.core.opt import Opt
@@ -19,11 +20,9 @@ from parlai.utils.distributed import is_primary_worker
 from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import pool_ranks
-from polyencoder.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.callbacks import Callback, LearningCurve, MeasuredScaling, ProgressLine, Record, Run
 from polyencoder.training.objective import Objective, Outcome
-from polyencoder.training.progress import Goal
 from polyencoder.training.trainer import Trainer
 
 NOT_SHOWN = ("override", "load_from_checkpoint")  # internal options of ParlAI's scripts
@@ -41,6 +40,8 @@ def training_config(opt: Opt) -> TrainingConfig:
     values.pop("final_learning_rate", None)  # read by some schedules
     if trains(opt):  # a model's option file may have others
         values |= update_settings(opt)
+    if opt.get("fp16") and not (opt.get("bf16") or opt.get("no_cuda")) and torch.cuda.is_available():
+        values["precision"] = "float16"
     objective = values.get("objective", "softmax")
     if objective != "softmax":
         values.pop("label_smoothing", None)  # a convert model's default; `check_read` refuses a given one
@@ -63,7 +64,6 @@ def build_trainer(
 ) -> Trainer:
     """Builds an agent's trainer, and resumes a `restored` state."""
     model = agent.ranker
-    ranker = Ranker(model, agent.dict.text, device=next(model.parameters()).device)
     callbacks: list[Callback] = [Report(agent)]
     if agent.output_scaling_pending:
         callbacks.append(MeasuredScaling(agent.scaling_was_measured))
@@ -78,7 +78,7 @@ def build_trainer(
         for reason in reasons:
             if reason and is_primary_worker():
                 logging.warning(reason)
-    return trainer_of(agent, ranker, callbacks, config=config, run=run, restored=restored)
+    return trainer_of(agent, agent.library_ranker(), callbacks, config=config, run=run, restored=restored)
 
 
 def trainer_of(
@@ -114,17 +114,6 @@ def _watched(opt: Opt, curve: type[LearningCurve]) -> list[Callback]:
         parts.append(curve(f"{path}.png", title=f"{name}: {opt['model']} on {opt['task']}"))
         parts.append(Record(f"{path}.run.json", {name: value for name, value in opt.items() if name not in NOT_SHOWN}))
     return parts
-
-
-def goal_of(opt: Opt, *, epoch: int | None) -> Goal:
-    """The goal of ParlAI's training loop, from the options; `epoch`: the number of examples in one, if known."""
-
-    def limit(name: str) -> Any:
-        return value if (value := opt.get(name) or -1) > 0 else None
-
-    epochs = limit("num_epochs")
-    examples = epochs * epoch if epochs and epoch else None
-    return Goal(examples, limit("max_train_steps"), limit("max_train_time"))
 
 
 class Report(Callback):

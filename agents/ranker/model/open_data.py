@@ -14,7 +14,7 @@ from typing import Any
 from parlai.agents.ranker.dialogue.examples import Examples, label_of
 from parlai.agents.ranker.dialogue.ranking import parlai_metrics
 from parlai.agents.ranker.dialogue.sources import Source
-from parlai.agents.ranker.model.optimization import needs_length
+from parlai.agents.ranker.model.optimization import goal_of, needs_length
 from parlai.core.agents import Agent
 from parlai.core.message import Message
 from parlai.core.metrics import Metrics
@@ -25,8 +25,7 @@ from parlai.utils.distributed import num_workers
 
 from polyencoder.errors import ConfigError, InputError, PolyencoderError, did_you_mean, first_line
 from polyencoder.evaluation import of_example
-from polyencoder.evaluation.names import parse_hits_at
-from polyencoder.training.progress import Goal
+from polyencoder.training.callbacks.evaluation import LOWER_IS_BETTER
 from polyencoder.training.randomness import random_state, restore_random_state
 
 REHEARSED = 1000  # examples of each task
@@ -40,7 +39,6 @@ class Rehearsal(Agent):
     def __init__(self, opt: Opt, source: Source) -> None:
         super().__init__(opt)
         self._source, self._examples = source, Examples(opt, Metrics())
-        self._hits_at = parse_hits_at(opt.get("hits_at") or "1,5,10")
 
     def act(self) -> Message:
         """Replies with the label, and the metrics of a ranker that ranks it first."""
@@ -51,7 +49,7 @@ class Rehearsal(Agent):
             return reply
         batch = Batch(labels=[label], candidates=[self._source.own(obs)], right=None)
         n = self._source.pool(batch).counts(1)[0] if self._source.has_n else None
-        metrics = parlai_metrics(of_example(1, 0.0, n, hits_at=self._hits_at))
+        metrics = parlai_metrics(of_example(1, 0.0, n, hits_at=self._source.hits_at))
         reply.update({"text": label, "text_candidates": [label], "metrics": metrics})
         return reply
 
@@ -89,7 +87,7 @@ def check_metric(opt: Opt, report: Mapping[str, Any]) -> None:
     if name not in report:
         there, meant = ", ".join(sorted(report)), did_you_mean(name, report, listed=False)
         raise ConfigError(f"--validation-metric {name}: validations report no such metric; there are {there}{meant}")
-    is_lower_better = name.rpartition("/")[2] in ("loss", "rank") and name != "loss"  # that one ParlAI knows
+    is_lower_better = name.rpartition("/")[2] in LOWER_IS_BETTER and name != "loss"  # that one ParlAI knows
     if is_lower_better and opt.get("validation_metric_mode") != "min":
         raise ConfigError(f"--validation-metric {name}: a lower one is better: give --validation-metric-mode min")
 
@@ -100,14 +98,12 @@ def planned_updates(opt: Opt) -> int | None:
     Opens the training data to count its examples, if the schedule needs that. An epoch's number of updates is unknown
     with batches of varying size (`--dynamic-batching`), or if the task does not know its size.
     """
-    steps, epochs = opt.get("max_train_steps") or -1, opt.get("num_epochs") or -1
-    examples = None
-    if epochs > 0 and needs_length(opt) and not opt.get("dynamic_batching"):
+    epoch = None
+    if (opt.get("num_epochs") or -1) > 0 and needs_length(opt) and not opt.get("dynamic_batching"):
         with _opened(opt, "train", Agent(opt)) as world:
-            examples = epochs * (world.num_examples() or 0) or None
-    batch = max(1, opt.get("batchsize") or 1) * num_workers()
-    return Goal(examples, steps if steps > 0 else None).total_updates(
-        batch=batch, accumulate=max(1, opt.get("update_freq") or 1)
+            epoch = world.num_examples()
+    return goal_of(opt, epoch=epoch).total_updates(
+        batch=max(1, opt.get("batchsize") or 1) * num_workers(), accumulate=max(1, opt.get("update_freq") or 1)
     )
 
 

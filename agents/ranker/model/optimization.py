@@ -1,29 +1,20 @@
-"""The library's precision, and its settings of optimizer and schedule, from ParlAI's flags."""
+"""The library's settings of optimizer and schedule, and the goal of a run, from ParlAI's flags."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import parlai.utils.logging as logging
-import torch
 from parlai.agents.ranker.options import given_flags
 from parlai.agents.ranker.settings import flag
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.bf16 import why_bf16_gains_nothing
-from polyencoder.settings.training import PrecisionName, ScheduleName
-from polyencoder.training.precision import Precision
+from polyencoder.settings.training import ScheduleName
+from polyencoder.training.progress import Goal
 
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
-
-
-def precision_of(opt: Opt, *, use_cuda: bool) -> Precision:
-    """The precision of `--bf16` or, on a GPU, `--fp16`."""
-    name: PrecisionName = "bfloat16" if opt.get("bf16") else "float32"
-    if opt.get("fp16") and use_cuda:
-        name = "float16"
-    return Precision(name, torch.device("cuda" if use_cuda else "cpu"))
 
 
 def check_precision(opt: Opt, *, use_cuda: bool) -> None:
@@ -110,3 +101,14 @@ def needs_length(opt: Opt) -> bool:
     """Whether the schedule depends on the number of updates of the run: by its decay, or by a warm-up not given."""
     schedule, warmup = opt.get("lr_scheduler") or "none", opt.get("warmup_updates") or -1
     return schedule in UNTIL_THE_END or (schedule != "none" and warmup > 0 and "warmup_updates" not in given_flags(opt))
+
+
+def goal_of(opt: Opt, *, epoch: int | None) -> Goal:
+    """The goal of ParlAI's training loop, from the options; `epoch`: the number of examples in one, if known."""
+
+    def limit(name: str) -> Any:
+        return value if (value := opt.get(name) or -1) > 0 else None
+
+    epochs = limit("num_epochs")
+    examples = epochs * epoch if epochs and epoch else None
+    return Goal(examples, limit("max_train_steps"), limit("max_train_time"))

@@ -14,7 +14,7 @@ import termios
 import parlai.utils.logging as logging
 import pytest
 from parlai.agents.ranker.model import open_data
-from parlai.agents.ranker.model.build_trainer import goal_of
+from parlai.agents.ranker.model.optimization import goal_of
 from parlai.core.opt import Opt
 from parlai.scripts.train_model import TrainModel
 from parlai.tasks.selection.sample import sample_dialogues
