@@ -380,22 +380,22 @@ class RankerModelAgent(TorchRankerAgent):
         self.optimizer = self.updates.optimizer
         if self._restored is None:
             return is_finetune
-        fresh, problem = self.updates.state_dict(), None
-        if saved_optim_type != self.opt["optimizer"]:
-            problem = f"it is that of {saved_optim_type}"
-        elif getattr(self, "resized_embeddings", False):
-            problem = "tokens were added"
+        fresh, reason = self.updates.state_dict(), None
+        updates = {**self._restored["updates"], "optimizer": fresh["optimizer"]}
+        if getattr(self, "resized_embeddings", False):
+            reason = "tokens were added"
+        elif saved_optim_type != self.opt["optimizer"]:
+            updates, reason = fresh, f"it is that of {saved_optim_type}"
         else:
             try:
                 self.optimizer.load_state_dict(optim_states or {})
+                updates["optimizer"] = self.optimizer.state_dict()
             except (ValueError, KeyError):
-                problem = "other parameters are trained"
-        if problem is None:
-            fresh = {**self._restored["updates"], "optimizer": self.optimizer.state_dict()}
-        else:
-            logging.warning(f"the state of the optimizer is not restored: {problem}")
-        self._restored = {**self._restored, "updates": fresh}
-        return problem is not None
+                updates, reason = fresh, "other parameters are trained"
+        if reason is not None:
+            logging.warning(f"the optimizer begins anew, without its saved state: {reason}")
+        self._restored = {**self._restored, "updates": updates}
+        return updates is fresh
 
     def build_lr_scheduler(self, states: dict[str, Any] | None = None, hard_reset: bool = False) -> None:
         """None: `init_optim` has built the library's."""
