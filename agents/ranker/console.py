@@ -87,4 +87,6 @@ def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, tr
 
 def show_library_log() -> None:
     """Makes the library's log a part of ParlAI's, with its level."""
-    standard_logging.getLogger("polyencoder").parent = logging.logger
+    log = standard_logging.getLogger("polyencoder")
+    log.parent = logging.logger
+    log.setLevel(standard_logging.NOTSET)  # its loggers forget what they knew of levels
