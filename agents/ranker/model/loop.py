@@ -55,7 +55,10 @@ def settle_datatype(opt: Opt) -> None:
 
 
 def find_train_loop_on_stack() -> TrainLoop | None:
-    """The ParlAI training loop that creates an agent, if any: it passes itself to no agent, so the callers have it."""
+    """The ParlAI training loop that creates an agent, if any, among the callers: it passes itself to no agent.
+
+    Checkpoints store its counters, and a resumed run sets what it forgets (see `resume`).
+    """
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
     return next((one for one in callers if isinstance(one, TrainLoop)), None)
 
