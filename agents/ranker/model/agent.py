@@ -25,7 +25,7 @@ from parlai.agents.ranker.model.family import (
     fine_tuned_part,
 )
 from parlai.agents.ranker.model.loop import TrainLoopState, own_checkpoint, settle_datatype
-from parlai.agents.ranker.model.optimization import check_precision, goal_of, needs_length
+from parlai.agents.ranker.model.optimization import UNTIL_THE_END, check_precision, goal_of
 from parlai.agents.ranker.model.source import CheckpointSource, LoadedModel
 from parlai.agents.ranker.options import check_option_files
 from parlai.agents.ranker.settings import check_read
@@ -371,9 +371,11 @@ class RankerModelAgent(TorchRankerAgent):
             restore_adapters(self.ranker, self._training.lora, self._restored, path=str(self.opt.get("model_file")))
         # not the ranker's: a model in pre-training has heads beside it
         model, goal = getattr(self.model, "module", self.model), goal_of(self.opt, epoch=None)
-        total = (self._run.planned_updates or goal.updates) if needs_length(self.opt) else None
+        schedule, total = self._training.schedule, self._run.planned_updates or goal.updates
         if is_for_show(self.opt):
             total = 1  # never made
+        elif schedule.name not in UNTIL_THE_END and schedule.warmup_updates is not None:
+            total = None  # such a warm-up may be longer than the run
         self.updates = updates_of(
             model, self._training, precision=self.precision, total=total, by_time=goal.seconds is not None
         )

@@ -72,9 +72,8 @@ def build_trainer(
         reasons = [model.why_too_short(to_come * config.accumulate)]
         reasons.append(config.hard_negatives.why_unused(run.planned_updates))
         if (warmup := config.schedule.warmup_updates or 0) >= run.planned_updates:
-            reasons.append(
-                f"--warmup-updates {warmup}: the run, of {run.planned_updates} updates, ends before its peak"
-            )
+            updates = run.planned_updates
+            reasons.append(f"--warmup-updates {warmup}: the run of {updates} updates ends before the peak of the rate")
         for reason in reasons:
             if reason and is_primary_worker():
                 logging.warning(reason)

@@ -98,9 +98,9 @@ def update_settings(opt: Opt) -> dict[str, Any]:
 
 
 def needs_length(opt: Opt) -> bool:
-    """Whether the schedule depends on the number of updates of the run: by its decay, or by a warm-up not given."""
-    schedule, warmup = opt.get("lr_scheduler") or "none", opt.get("warmup_updates") or -1
-    return schedule in UNTIL_THE_END or (schedule != "none" and warmup > 0 and "warmup_updates" not in given_flags(opt))
+    """Whether the schedule depends on the number of updates of the run."""
+    schedule = opt.get("lr_scheduler") or "none"
+    return schedule in UNTIL_THE_END or (schedule != "none" and (opt.get("warmup_updates") or -1) > 0)
 
 
 def goal_of(opt: Opt, *, epoch: int | None) -> Goal:

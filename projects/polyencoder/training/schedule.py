@@ -43,7 +43,8 @@ class Schedule:
         if self._name in ("linear", "cosine") and not is_known:
             raise ConfigError(
                 f"the schedule {config.name!r} needs the number of updates: give it, or train for epochs of data of "
-                "known size"
+                "known size",
+                argument="max_updates",
             )
         self._optimizer, self._config, self._total = optimizer, config, total_updates
         if config.warmup_updates is not None and total_updates is not None and config.warmup_updates >= total_updates:
