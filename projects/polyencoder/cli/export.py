@@ -42,7 +42,7 @@ _DEFAULTS = ExportSettings()
 
 
 def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS) -> None:
-    """Write a ranker as a folder that needs no ParlAI: config.json, model.safetensors, tokenizer.json and README.md.
+    """Write a ranker as a folder that needs no ParlAI, and that sentence-transformers reads, with README.md.
 
     After an error the folder is unchanged.
 
@@ -52,8 +52,9 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
     """
     from polyencoder.checkpoint import holds_encoder
     from polyencoder.export.card import copy_pictures
-    from polyencoder.export.folder import EXPORTED, README, export_folder
+    from polyencoder.export.folder import BESIDE, README, export_folder
     from polyencoder.export.training_run import read_run, trained_dims
+    from polyencoder.modeling.layout import layout_files
     from polyencoder.ranker import Ranker
     from polyencoder.training.folder import RECORD
 
@@ -85,7 +86,7 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
     )
     if earlier_card and whole:
         copy_pictures(card.parent, folder)
-    for path in (folder / name for name in sorted(EXPORTED)):
+    for path in (folder / name for name in sorted((*layout_files(folder), *BESIDE))):
         if path.is_file():
             say(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
     if untrained:
