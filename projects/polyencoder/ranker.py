@@ -43,6 +43,14 @@ _METHOD_HINTS = {  # method names of other libraries -> what to call here
     "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
     "save": "save_pretrained(folder) writes the model",
     "similarity": "score(contexts, candidates) gives the matrix of scores",
+    "rerank": "rank(context, candidates) orders candidates",
+    "encode_query": "encode_contexts(contexts) gives the vectors of queries",
+    "encode_document": "encode_candidates(candidates) gives the vectors of documents",
+    "to": "Ranker.from_pretrained(name, device=..., dtype=...) loads it there; ranker.model.to(device) moves the model",
+    "half": "Ranker.from_pretrained(name, dtype='float16') loads it so",
+    "eval": "a loaded ranker is in evaluation mode; ranker.model is the torch module",
+    "tokenizer": "ranker.text makes tokens of texts",
+    "max_seq_length": "ranker.text.config has text_truncate and label_truncate",
     "fit": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
     "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
 }
@@ -176,7 +184,7 @@ class Ranker(Scorer):
         return Ranker(self.model.with_vector_dim(checked_count("dim", dim)), self.text, device=self.device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
-        """Writes a model folder, which sentence-transformers reads too, and any calibration.
+        """Writes `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.
 
         `dtype` is that of the stored weights; float16 and bfloat16 halve the size. Raises CheckpointError if the
         folder is a file, or a weight is too large for float16.

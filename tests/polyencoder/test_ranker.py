@@ -179,7 +179,7 @@ def test_a_hub_id_fetches_the_files_of_a_model_alone(monkeypatch, make_ranker, t
         ),
     )
     again = Ranker.from_pretrained("someone/model")
-    assert asked == {"someone/model": ["*.json", "*.safetensors"]}
+    assert asked == {"someone/model": ["config.json", "model.safetensors", "tokenizer.json", "calibration.json"]}
     assert torch.equal(again.score(["hi"], sentences), ranker.score(["hi"], sentences))
 
 
@@ -251,7 +251,7 @@ def test_what_another_rankers_encoder_cannot_become(make_ranker, tmp_path):
     make_ranker("convert").save_pretrained(tmp_path / "convert")
     with pytest.raises(ConfigError, match="is of the architecture convert: no poly model can start from it"):
         Ranker.from_backbone(tmp_path / "convert", "poly")
-    (tmp_path / "bi" / "polyencoder.safetensors").write_bytes(b"broken")
+    (tmp_path / "bi" / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(CheckpointError, match="damaged"):
         Ranker.from_backbone(tmp_path / "bi", "cross")
 
@@ -352,7 +352,12 @@ def test_without_a_name_it_is_the_default_encoder(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("predict", "rank"), ("save", "save_pretrained"), ("fit", "train_ranker")]
+    ("name", "instead"),
+    [
+        *[("predict", "rank"), ("save", "save_pretrained"), ("fit", "train_ranker"), ("rerank", "rank")],
+        *[("encode_query", "encode_contexts"), ("encode_document", "encode_candidates"), ("to", "from_pretrained")],
+        *[("tokenizer", "ranker.text"), ("max_seq_length", "text_truncate")],
+    ],
 )
 def test_names_of_other_libraries_are_answered_with_the_right_call(separable, name, instead):
     with pytest.raises(AttributeError, match=f"no attribute '{name}': .*{instead}"):

@@ -1,10 +1,12 @@
-"""`polyencoder export MODEL FOLDER`: a trained ranker as a folder for production, with a model card and ONNX graphs."""
+"""`polyencoder export`: a trained ranker as a folder for production, with a model card and ONNX graphs."""
 
 from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated
+
+from cyclopts import Parameter
 
 from polyencoder.cli.shared.output import say
 from polyencoder.config import WeightDtype
@@ -41,8 +43,13 @@ class ExportSettings(Settings):
 _DEFAULTS = ExportSettings()
 
 
-def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS) -> None:
-    """Write a ranker as a folder that needs no ParlAI, and that sentence-transformers reads, with README.md.
+def export(
+    model: Annotated[str, Parameter(alias="-m")],
+    folder: Annotated[Path, Parameter(name="--out", alias="-o")],
+    *,
+    settings: ExportSettings = _DEFAULTS,
+) -> None:
+    """Write a ranker as a folder that needs no ParlAI: config.json, model.safetensors, tokenizer.json and README.md.
 
     After an error the folder is unchanged.
 
@@ -52,9 +59,8 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
     """
     from polyencoder.checkpoint import holds_encoder
     from polyencoder.export.card import copy_pictures
-    from polyencoder.export.folder import BESIDE, README, export_folder
+    from polyencoder.export.folder import EXPORTED, README, export_folder
     from polyencoder.export.training_run import read_run, trained_dims
-    from polyencoder.modeling.layout import layout_files
     from polyencoder.ranker import Ranker
     from polyencoder.training.folder import RECORD
 
@@ -86,7 +92,7 @@ def export(model: str, folder: Path, /, *, settings: ExportSettings = _DEFAULTS)
     )
     if earlier_card and whole:
         copy_pictures(card.parent, folder)
-    for path in (folder / name for name in sorted((*layout_files(folder), *BESIDE))):
+    for path in (folder / name for name in sorted(EXPORTED)):
         if path.is_file():
             say(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
     if untrained:

@@ -12,14 +12,14 @@ from polyencoder.checks import without_password
 from polyencoder.cli.shared.loading import load, load_named
 from polyencoder.cli.shared.output import ProgressBars, say
 from polyencoder.data.contexts import read_questions
-from polyencoder.data.readers import BadExamples, expand, lines, open_bytes, parse_delimiter
+from polyencoder.data.readers import BadExamples, expand, lines, open_bytes
 from polyencoder.errors import ConfigError, InputError, UsageError
 from polyencoder.index import Candidate, Fingerprints, candidates_from
 from polyencoder.index.build_options import IndexOptions
-from polyencoder.index.candidates import CandidateColumns, check_beginnings
+from polyencoder.index.candidates import check_beginnings
 from polyencoder.index.faiss.kinds import check_parameters, parse_faiss
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.common import MakerSettings, RankerSettings
+from polyencoder.settings.common import CandidateSettings, MakerSettings, RankerSettings
 from polyencoder.settings.fields import Files, Needs, OneIndex, Without
 
 if TYPE_CHECKING:
@@ -47,25 +47,6 @@ class FaissSettings(Settings):
     def read_contexts(self) -> list[list[str]] | None:
         """Reads the contexts that the recall is measured with; None for texts of the index."""
         return None if self.contexts is None else [one.turns for one in read_questions(expand(self.contexts))]
-
-
-@settings()
-class CandidateSettings(Settings):
-    """The columns of files of candidates. All others are metadata."""
-
-    text: str = "text"
-    """The column with the texts of candidates."""
-    id: str = "id"
-    """The column with their ids, if any."""
-    title: str | None = None
-    """A column with titles, which begin the texts."""
-    delimiter: str | None = None
-    """What separates the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
-    show)."""
-
-    @property
-    def columns(self) -> CandidateColumns:
-        return CandidateColumns(self.text, self.id, self.title, parse_delimiter(self.delimiter))
 
 
 @settings()

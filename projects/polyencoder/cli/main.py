@@ -15,7 +15,7 @@ from inspect import BoundArguments
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Parameter
+from cyclopts import App, Argument, ArgumentCollection, CycloptsError, Group, Parameter
 from cyclopts.exceptions import MissingArgumentError, RepeatArgumentError, UnknownCommandError, ValidationError
 
 from polyencoder.cli import removed
@@ -24,6 +24,7 @@ from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first
 from polyencoder.packages import versions_line
 
 COMMANDS = {
+    "rank": "rank:rank",
     "train": "train:train",
     "evaluate": "evaluate:evaluate",
     "index": "index:index",
@@ -38,11 +39,15 @@ COMMANDS = {
     "import": "importing:import_model",
     "check": "check:check",
     "vocab": "vocab:vocab",
-    "pretrain": "train:pretrain_encoder",
+    "pretrain": "pretrain:pretrain_encoder",
     "prepare-reddit": "prepare_reddit:prepare_reddit",
     "zoo": "zoo:zoo",
 }
 """Each command's module in this folder and the function in it; the help lists them in this order."""
+
+FIRST = ("rank", "train", "evaluate", "index", "search", "serve", "calibrate")
+"""The commands that the help lists first."""
+_PANELS = (Group("More commands", sort_key=1), Group("First commands", sort_key=0))
 
 NEED_NO_TORCH = ("prepare-reddit", "zoo")
 """The commands that run without torch and transformers, which take seconds to import."""
@@ -120,7 +125,8 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 for _order, (_name, _place) in enumerate(COMMANDS.items()):
-    app.command(f"polyencoder.cli.{_place}", name=_name, help=help_of(_place), sort_key=_order)
+    _shown: dict[str, Any] = {"help": help_of(_place), "sort_key": _order, "group": _PANELS[_name in FIRST]}
+    app.command(f"polyencoder.cli.{_place}", name=_name, **_shown)
 
 
 @app.command(name="--version")
@@ -255,6 +261,8 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
     else:
         command = reduce(lambda one, name: one[name], chain, app)
         needed = [one for one in command.assemble_argument_collection() if one.required and not given & {*one.names}]
+        if asked and asked.index is not None:  # values without flags come in order: the earlier ones are there
+            needed = [one for one in needed if one.index is None or one.index >= asked.index]
         if isinstance(cause := error.__cause__, pydantic.ValidationError):  # it has read --config, too
             places = [one["loc"] for one in cause.errors()]
             needed = [one for one in needed if any(one.keys[: len(place)] == place for place in places)]
@@ -272,6 +280,8 @@ def _is_flag(word: str) -> bool:
 def _no_command(name: str, known: Sequence[str], *, of: str = "") -> UsageError:
     if not of and name in removed.COMMANDS:
         return UsageError(f"the command {name} was removed: {removed.COMMANDS[name]}")
+    if not of and name in removed.GUESSED_COMMANDS:
+        return UsageError(f"no command {name!r}; {removed.GUESSED_COMMANDS[name]}")
     return UsageError(f"no command {name!r}{of}{did_you_mean(name, known)}")
 
 
@@ -281,11 +291,18 @@ def _unknown(flags: Sequence[str], command: str) -> UsageError:
     for name in names:
         if name in removed.FLAGS:
             return UsageError(f"{name} was removed: {removed.FLAGS[name]}")
+    form: dict[str, Any] = {"listed": False, "shown": "--{}".format, "form": " ({})"}
     named = [  # a known one is of another command below this one
-        flag if name in known else flag + did_you_mean(name, known, listed=False, shown="--{}".format, form=" ({})")
+        flag if name in known else flag + (_guessed(name, known) or did_you_mean(name, known, **form))
         for flag, name in names.items()
     ]
     return UsageError(f"unknown option{'s' if len(named) > 1 else ''}: {', '.join(named)}")
+
+
+def _guessed(name: str, known: Sequence[str]) -> str:
+    """The hint at the flag that another library's flag is called here, if the command has it."""
+    meant = (flag for flag in removed.GUESSED_FLAGS.get(name.replace("_", "-"), ()) if flag.split()[0] in known)
+    return next((f" (did you mean --{flag}?)" for flag in meant), "")
 
 
 def _prepare_torch() -> None:

@@ -1,4 +1,4 @@
-"""Commands and flags that no longer exist, each with what to use in their place."""
+"""Commands and flags that do not exist, or no longer, each with what to use in their place."""
 
 from __future__ import annotations
 
@@ -30,3 +30,34 @@ FLAGS: dict[str, str] = {
     "--vector-weight": "--hybrid is reciprocal rank fusion, which weighs words and vectors alike",
 }
 """Each removed flag's replacement, for every command that had it."""
+
+GUESSED_COMMANDS: dict[str, str] = {
+    "rerank": "rank ranks a list of candidates, and search --rerank MODEL reranks what an index finds",
+    "predict": "rank ranks a list of candidates, and search finds the best of an index",
+    "embed": "encode writes vectors",
+    "chat": "serve has a page for dialogues, and search reads a turn a line",
+    "version": "--version prints the versions",
+    "help": "--help lists the commands",
+}
+"""What to use in place of a command's name in other libraries, a sentence without its full stop."""
+
+GUESSED_FLAGS: dict[str, tuple[str, ...]] = {
+    "lr": ("learning-rate",),
+    "model": ("backbone",),
+    "model-name-or-path": ("model", "backbone"),
+    "output": ("out",),
+    "output-dir": ("out",),
+    "output-path": ("out",),
+    "fp16": ("precision float16", "model-dtype float16"),
+    "query": ("context", "contexts"),
+    "queries": ("contexts", "queries"),
+    "documents": ("candidates", "index"),
+    "corpus": ("candidates", "index"),
+    "arch": ("architecture",),
+    "top-n": ("top-k",),
+    "max-length": ("text-truncate",),
+    "max-seq-length": ("text-truncate",),
+    "num-train-epochs": ("epochs",),
+    "per-device-train-batch-size": ("batch-size",),
+}
+"""Flags of other libraries, and those that mean the same here: the first one that the command has is named."""

@@ -261,6 +261,10 @@ class Index(ABC):
         """Raises PolyencoderError if it cannot be searched now."""
         self.count()
 
+    def __repr__(self) -> str:
+        candidates = "" if self.remote else f", {len(self):,} candidates"  # a server is not asked for a repr
+        return f"<{type(self).__name__} {self.address}{candidates}, model {self.fingerprints.model}>"
+
     def __len__(self) -> int:
         """The number of candidates (ids)."""
         return self.count()

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from polyencoder.config import Backend, WeightDtype
 from polyencoder.data.layouts import Columns
 from polyencoder.data.readers import parse_delimiter
+from polyencoder.index.candidates import CandidateColumns
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Without
 from polyencoder.text.dialogue import SystemMessages
@@ -101,3 +102,22 @@ class ColumnSettings(PairColumns):
     @property
     def columns(self) -> Columns:
         return replace(super().columns, candidates=self.candidates)
+
+
+@settings()
+class CandidateSettings(Settings):
+    """The columns of files of candidates. All others are metadata."""
+
+    text: str = "text"
+    """The column with the texts of candidates."""
+    id: str = "id"
+    """The column with their ids, if any."""
+    title: str | None = None
+    """A column with titles, which begin the texts."""
+    delimiter: str | None = None
+    """What separates the columns of CSV and TSV: a character, tab, semicolon or pipe (default: what the first rows
+    show)."""
+
+    @property
+    def columns(self) -> CandidateColumns:
+        return CandidateColumns(self.text, self.id, self.title, parse_delimiter(self.delimiter))

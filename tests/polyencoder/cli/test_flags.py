@@ -124,7 +124,7 @@ def test_flags_behind_two_hyphens_are_not_read():
 def test_what_is_neither_a_command_nor_a_flag(flag):
     done = invoke(flag)
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"polyencoder: no command '{flag}'; it must be one of train, ")
+    assert done.stderr.startswith(f"polyencoder: no command '{flag}'; it must be one of rank, train, ")
 
 
 def test_a_text_without_quotes():
@@ -232,6 +232,10 @@ def test_other_names_are_those_of_options():
         (["pretrain", "texts.txt"], "pretrain requires --out"),
         (["pretrain", "--config", "run.yaml"], "unknown option: --config"),
         (["encode"], "encode requires TEXTS, --out"),
+        (["export"], "export requires --model, --out"),
+        (["export", "model"], "export requires --out"),
+        (["export", "--out", "folder"], "export requires --model"),
+        (["rank", "-m", "model"], "rank requires --context, --candidates"),
         (
             ["evaluate", "--model", "m"],
             "give --data, examples to rank, or --qrels or --beir, judgements of retrieval",

@@ -24,3 +24,37 @@ def test_nothing_that_was_removed_exists():
     assert not removed.COMMANDS.keys() & main.COMMANDS.keys()
     flags = {flag for name in main.COMMANDS for flag in main.flags_of(name).values()}
     assert not removed.FLAGS.keys() & flags
+
+
+@pytest.mark.parametrize("name", removed.GUESSED_COMMANDS)
+def test_a_command_of_another_library_names_what_to_use(name):
+    hint = removed.GUESSED_COMMANDS[name]
+    assert name not in main.COMMANDS
+    assert hint.split()[0].startswith("--") or hint.split()[0] in main.COMMANDS
+    with pytest.raises(UsageError, match=f"no command '{name}'; {hint.split()[0]} "):
+        main.parse([name, "x"])
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "meant"),
+    [
+        ("train", "--lr", "--learning-rate"),
+        ("train", "--model", "--backbone"),
+        ("train", "--output_dir", "--out"),
+        ("train", "--fp16", "--precision float16"),
+        ("search", "--fp16", "--model-dtype float16"),
+        ("search", "--query=hi", "--context"),
+        ("rank", "--documents", "--candidates"),
+        ("search", "--documents", "--index"),
+        ("train", "--arch", "--architecture"),
+        ("search", "--top_n", "--top-k"),
+    ],
+)
+def test_a_flag_of_another_library_names_that_of_the_command(command, flag, meant):
+    with pytest.raises(UsageError, match=rf"unknown option: {flag.partition('=')[0]} \(did you mean {meant}\?\)"):
+        main.parse([command, flag])
+
+
+def test_each_guessed_flag_means_one_that_a_command_has():
+    flags = {flag.removeprefix("--") for name in main.COMMANDS for flag in main.flags_of(name).values()}
+    assert {flag.split()[0] for meant in removed.GUESSED_FLAGS.values() for flag in meant} <= flags

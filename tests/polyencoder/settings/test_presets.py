@@ -6,7 +6,8 @@ import pytest
 
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import flat_values
-from polyencoder.settings.train import PRESETS, TrainSettings
+from polyencoder.settings.presets import PRESETS
+from polyencoder.settings.train import TrainSettings
 
 GIVEN = {"train": "a.jsonl", "out": "out", "backbone": "encoder"}
 

@@ -88,6 +88,10 @@ def test_an_id_with_a_nul_is_told_from_its_beginning(tmp_path, ranker):
         assert hit.id == "a\0b"
 
 
+def test_its_repr_says_folder_candidates_and_model(index):
+    assert repr(index) == f"<FolderIndex {index.folder}, {len(index):,} candidates, model {index.fingerprints.model}>"
+
+
 def test_changes_are_counted(index):
     same = [Candidate("new", "a"), Candidate("new", "a")]
     assert (index.add(same), index.add(same), index.put([*same, Candidate("new", "b")])) == (1, 0, 1)

@@ -1,0 +1,74 @@
+"""`polyencoder rank`: ranks candidates of a file, or of the command line, for a context."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import field
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from polyencoder.cli.shared.loading import load
+from polyencoder.cli.shared.output import one_line, say
+from polyencoder.data.readers import expand, format_of
+from polyencoder.errors import InputError
+from polyencoder.index import Candidate, candidates_from
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.common import CandidateSettings, RankerSettings
+from polyencoder.validation import Count
+
+
+@settings()
+class RankSettings(Settings):
+    """A context, and the candidates to rank for it."""
+
+    model: RankerSettings
+    context: tuple[str, ...]
+    """A turn of the context; repeat it, oldest turn first."""
+    candidates: Annotated[tuple[str, ...], Parameter(alias="-c", consume_multiple=1, allow_leading_hyphen=False)]
+    """The candidates: texts, or FILE, GLOB or - for standard input, in the form that polyencoder index reads."""
+    columns: CandidateSettings = field(default_factory=CandidateSettings)
+    top_k: Annotated[Count, Parameter(alias="-k")] = 10
+    """How many are printed, best first."""
+    min_probability: str | None = None
+    """Leave out candidates that are less likely than this to be right: 0 to 1, or auto for the precision that the model
+    was calibrated for. See polyencoder calibrate."""
+    diversity: float | None = None
+    """0 to 1, such as 0.3: candidates that resemble better ones come later."""
+    as_json: Annotated[bool, Parameter(name="--json")] = False
+    """Print one JSON object."""
+
+
+def rank(*, settings: RankSettings) -> None:
+    """Print the best of some candidates for a context, with their scores.
+
+    All candidates are encoded. For many, or many contexts, build an index once: polyencoder index, then search.
+    """
+    candidates = [one for text in settings.candidates for one in _candidates(text, settings.columns)]
+    if not candidates:
+        raise InputError(f"{', '.join(settings.candidates)}: has no candidates", argument="candidates")
+    ranked = load(settings.model).rank(
+        list(settings.context),
+        [one.text for one in candidates],
+        top_k=settings.top_k,
+        min_probability=settings.min_probability,
+        diversity=settings.diversity,
+    )
+    if settings.as_json:
+        hits = [{"id": candidates[hit.index].id, **hit._asdict()} for hit in ranked]
+        hits = [{name: value for name, value in hit.items() if value is not None} for hit in hits]
+        say(json.dumps({"context": list(settings.context), "hits": hits}, ensure_ascii=False))
+        return
+    say(f"> {one_line(' / '.join(settings.context))}")
+    for position, hit in enumerate(ranked, start=1):
+        likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
+        say(f"{position:>4}  {hit.score:9.4f}{likely}  {one_line(hit.text)}")
+    if not ranked:
+        say("  no candidate is probable enough")
+
+
+def _candidates(text: str, columns: CandidateSettings) -> list[Candidate]:
+    """The candidates of files, or the text as one: what ends like a file of data, or exists, is a file."""
+    is_file = text == "-" or os.path.exists(text) or (" " not in text.strip() and format_of(text) != "txt")
+    return list(candidates_from(expand(text), columns=columns.columns)) if is_file else [Candidate(None, text)]
