@@ -1,7 +1,8 @@
-"""Search, measured in six cases (`--cases`), each described in its module:
+"""Search, measured in seven cases (`--cases`), each described in its module:
 
 - answering: the paper's Tables 5 and 9, beside ParlAI's `transformer/polyencoder`, on a CPU or `--device cuda`;
 - peers: an answer among up to a million candidates and its memory, beside sentence-transformers;
+- scan: the exact search of stored vectors beside torch, FAISS and usearch, in processor time;
 - indexed: a million vectors, the scan beside FAISS;
 - memory: peak memory of indexing and searching a million candidates;
 - encoding: candidates per second beside sentence-transformers;
@@ -32,7 +33,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.common import BACKBONE, argument_parser, machine, minilm_folder, print_report, use_threads
-from benchmarks.search import answering, encoding, engines, indexed, memory, peers
+from benchmarks.search import answering, encoding, engines, indexed, memory, peers, scanning
 from benchmarks.search.systems import FORMULA
 from benchmarks.search.texts import MADE, made_candidates, made_contexts, read_candidates, read_contexts
 from benchmarks.search.vectors import DRAWN, GROWN, draw_contexts, drawn, grown, store
@@ -43,7 +44,7 @@ from polyencoder.ranker import Ranker
 from polyencoder.scoring import ContextEncoding
 
 Lazy = Callable[[], Ranker]
-CASES = ("encoding", "answering", "peers", "indexed", "memory", "engines")
+CASES = ("encoding", "answering", "peers", "scan", "indexed", "memory", "engines")
 MILLION = 1_000_000  # rows, by which the summary names its numbers
 
 
@@ -95,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "encoding": _encoding,
         "answering": _answering,
         "peers": _peers,
+        "scan": _scan,
         "indexed": _indexed,
         "memory": _memory,
         "engines": _engines,
@@ -178,6 +180,15 @@ def _peers(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[s
         threads=torch.get_num_threads(),
         systems=flags.systems,
     )
+
+
+def _scan(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:
+    vectors = _vectors(flags, ranker, folder / "float32")
+
+    def contexts_of(codes: int) -> ContextEncoding:
+        return draw_contexts(vectors, min(flags.contexts, 20), codes=codes)
+
+    return scanning.measure(vectors, contexts_of, codes=flags.codes, repeats=3 if flags.quick else 7)
 
 
 def _indexed(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> list[dict[str, Any]]:

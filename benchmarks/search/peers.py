@@ -45,7 +45,7 @@ from polyencoder.index.folder.database import connect_to_fill
 from polyencoder.index.folder.files import DATABASE
 from polyencoder.index.meta import Fingerprints, IndexMeta
 from polyencoder.index.searcher import Searcher
-from polyencoder.index.vectors import write_vectors
+from polyencoder.index.vectors import quantize, write_vectors
 from polyencoder.ranker import Ranker
 
 COUNTS = (1_000, 100_000, 1_000_000)
@@ -138,7 +138,7 @@ def _write(folder: Path, texts: Sequence[str], real: Tensor, ranker: Ranker) -> 
     files: list[File] = []
     row, build = 0, secrets.token_hex(8)
     for shard in grown(real, len(texts)):
-        files += recorded(write_vectors(index, row, shard.numpy(), tag=build), len(shard))
+        files += recorded(write_vectors(index, row, *quantize(shard.numpy(), "float32"), tag=build), len(shard))
         theirs[row : row + len(shard)] = normalize(shard).numpy()
         row += len(shard)
     theirs.flush()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.search import engines, indexed, memory, peers, systems
+from benchmarks.search import engines, indexed, memory, peers, scanning, systems
 from benchmarks.search.__main__ import main, summary
 from benchmarks.search.texts import made_candidates, made_contexts, numbered, read_candidates, read_contexts
 from benchmarks.search.vectors import draw_contexts, drawn, grown, store
@@ -84,6 +84,18 @@ def test_grown_vectors_begin_with_the_real_ones_and_keep_their_lengths():
     assert torch.equal(rows[:20], real)
     torch.testing.assert_close(rows.norm(dim=1), torch.full((50,), 3.0))
     assert (torch.cdist(rows[20:], real).amin(dim=1) < 1.2).all()
+
+
+def test_scan(tmp_path):
+    torch.manual_seed(0)
+    vectors = store(tmp_path / "vectors", drawn(300, dim=8))
+    rows = scanning.measure(vectors, lambda codes: draw_contexts(vectors, 3, codes=codes), codes=4, repeats=1)
+    assert {row["codes"] for row in rows} == {1, 4}
+    of = {(row["kind"], row["codes"]): row for row in rows}
+    for name in ("torch", "scan", "scan_float32"):
+        for codes in (1, 4):
+            assert of[name, codes]["differ"] == 0
+            assert of[name, codes]["processor_ms"] > 0
 
 
 def test_indexed(tmp_path, monkeypatch):

@@ -128,7 +128,13 @@ class Maker:
             return from_json_values(cls, {**values, "fingerprints": fingerprints})
 
         origin = f"{where}, its description"
-        return versioned(text, make, version=cls.FORMAT_VERSION, origin=origin, remedy="build the index again")
+        return versioned(
+            text,
+            make,
+            version=cls.FORMAT_VERSION,
+            origin=origin,
+            remedy="build the index again, by `polyencoder index`",
+        )
 
     @property
     def _kind(self) -> str:
@@ -148,7 +154,7 @@ class Maker:
 class IndexMeta(Maker):
     """The description of an index folder."""
 
-    FORMAT_VERSION = 4
+    FORMAT_VERSION = 5
 
     dtype: VectorDtype
     shard_size: Count

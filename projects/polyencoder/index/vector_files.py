@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 VectorDtype = Literal["float32", "float16", "bfloat16", "int8"]
 
 ON_DISK = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
-_BESIDE = ("scales", "tokens", "offsets")  # what a file of vectors may have beside it
+_BESIDE = ("int8", "bounds", "tokens", "offsets")  # what a file of vectors may have beside it
 _NAME = re.compile(r"vectors-(\d{12})(?:-[0-9a-f]{16})?\.npy")
 
 
@@ -26,7 +26,7 @@ def vectors_file(folder: Path, row: int, *, tag: str = "") -> Path:
 
 
 def beside(path: Path) -> dict[str, Path]:
-    """The paths of what a file of vectors may have beside it: the scales of int8, the tokens and their offsets."""
+    """The paths of what a file of vectors may have beside it: rows in 8 bits, bounds, tokens and their offsets."""
     return {what: path.with_suffix(f".{what}.npy") for what in _BESIDE}
 
 

@@ -1,9 +1,11 @@
 """The vectors of an index on disk: numpy files, mapped into memory, in the order of their rows.
 
 `vectors-000000065536-9f86d081884c7d65.npy` holds the rows from 65,536 on, [n, dim], as float32, float16, int8, or as
-uint16 with the bits of bfloat16, a type that numpy does not have. The vector of an int8 row is the row times its scale,
-which is in `vectors-000000065536-9f86d081884c7d65.scales.npy`, [n]; token vectors are in two more files, see
-`token_rows`. The name ends with a tag: the id of the build that wrote the file, or a digest of that id and the texts.
+uint16 with the bits of bfloat16, a type that numpy does not have. Beside it, with `.int8` before `.npy`, are the same
+rows in 8 bits, which a search reads, and with `.bounds` the scale of each row, the length of the row times its scale,
+and how far that is from the vector, [n, 3]. Vectors that are stored as int8 are the rows times their scales, and have
+`.bounds` alone. Token vectors are in two more files, see `token_rows`. The name ends with a tag: the id of the build
+that wrote the file, or a digest of that id and the texts.
 So a file name is never reused for other texts.
 """
 
@@ -22,7 +24,7 @@ from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.stored_tokens import StoredTokens
 from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vector_files import ON_DISK, Array, VectorDtype, beside, first_row, map_array, vectors_file
-from polyencoder.search.rows import Block
+from polyencoder.search.rows import Block, Small
 from polyencoder.storage.files import write_array
 
 
@@ -31,13 +33,13 @@ class MappedFile(NamedTuple):
 
     rows: Array
     """[n, dim], as stored."""
-    scales: Array | None
-    """float32 [n], of int8 rows."""
+    small: Small
+    """The same in 8 bits: `rows` themselves, if they are stored so."""
     tokens: TokenRows | None = None
 
     def vectors(self, places: slice | Array = slice(None)) -> Array:
         """The vectors of these rows, float32 [n, dim]."""
-        return Block(0, self.rows, self.scales).vectors(places)
+        return Block(0, self.rows, self.small).vectors(places)
 
 
 class Vectors:
@@ -102,9 +104,9 @@ class Vectors:
         """Yields all rows in order, in blocks of at most `size`: views of the files, not copies."""
         if size < 1:
             raise InputError(f"a chunk must have at least 1 row, not {size}")
-        for start, (rows, scales, _) in zip(self._firsts, self._files, strict=False):
+        for start, (rows, small, _) in zip(self._firsts, self._files, strict=False):
             for i in range(0, len(rows), size):
-                yield Block(start + i, rows[i : i + size], None if scales is None else scales[i : i + size])
+                yield Block(start + i, rows[i : i + size], small.select(slice(i, i + size)))
 
     def take(self, rows: Array) -> Array:
         """The vectors of these rows (int64, in any order), float32 [len(rows), dim]."""
@@ -113,15 +115,15 @@ class Vectors:
             out[place] = file.vectors(inside)
         return out
 
-    def stored(self, rows: Array) -> tuple[Array, Array | None]:
-        """The vectors of these rows as stored, [len(rows), dim], with their scales if they are int8."""
-        out = np.empty((len(rows), self.dim), dtype=ON_DISK[self.dtype])
-        scales = np.empty(len(rows), dtype=np.float32) if self.dtype == "int8" else None
+    def stored(self, rows: Array) -> tuple[Array, Small]:
+        """The vectors of these rows as stored, [len(rows), dim], and in 8 bits."""
+        shape = len(rows), self.dim
+        small = Small(np.empty(shape, np.int8), np.empty((len(rows), 3), np.float32))
+        out = small.rows if self.dtype == "int8" else np.empty(shape, dtype=ON_DISK[self.dtype])
         for file, place, inside in self._parts(rows):
             out[place] = file.rows[inside]
-            if scales is not None and file.scales is not None:
-                scales[place] = file.scales[inside]
-        return out, scales
+            small.rows[place], small.bounds[place] = file.small.select(inside)
+        return out, small
 
     def token_rows(self, rows: Array) -> TokenRows | None:
         """The token vectors of these rows, at least one; None if the index has none."""
@@ -151,29 +153,27 @@ def is_whole(path: Path, *, rows: int, dim: int, dtype: VectorDtype, tokens: Sto
         return False
 
 
-def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None = None) -> tuple[Array, Array | None]:
-    """Converts vectors [n, dim] for storage, with float32 scales [n] for int8.
+def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None = None) -> tuple[Array, Small]:
+    """Converts vectors [n, dim] for storage: in this dtype, and what they are then in 8 bits.
 
     A number changes by at most 1 part in 2,048 (float16), 1 in 256 (bfloat16), or 1/254 of its row's largest (int8).
 
     Raises:
         InputError: a number is not finite, or too large for float16; it names the text, one of `texts` [n].
     """
-    vectors = np.asarray(vectors, dtype=np.float32)
-    scales, stored = None, vectors
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    stored = vectors
     with np.errstate(all="ignore"):  # to infinity, which is an error below
-        if dtype == "int8":
-            scales = np.maximum(np.abs(vectors).max(axis=1, initial=0) / np.float32(127), np.finfo(np.float32).tiny)
-            stored = np.rint(vectors / scales[:, None])
-        elif dtype == "float16":
+        if dtype == "float16":
             stored = vectors.astype(np.float16)
         elif dtype == "bfloat16":
             bits = vectors.view(np.uint32)
             half = (bits >> 16) & 1  # to the nearest, of two to the even one
-            stored = Block(0, ((bits + np.uint32(0x7FFF) + half) >> 16).astype(np.uint16)).vectors()
-    if not (np.isfinite(stored).all() and np.isfinite(vectors).all()):
-        whole = np.isfinite(vectors).all(axis=1)
-        place = int(np.argmin(np.isfinite(stored).all(axis=1) & whole))
+            stored = ((bits + np.uint32(0x7FFF) + half) >> 16).astype(np.uint16)
+    exact = Block(0, stored).vectors()  # as they will be read
+    if not (np.isfinite(exact).all() and np.isfinite(vectors).all()):
+        whole: Array = np.all(np.isfinite(vectors), axis=1)
+        place = int(np.argmin(np.all(np.isfinite(exact), axis=1) & whole))
         whose = "" if texts is None else f" of the candidate {texts[place]!r:.60}"
         if whole.all():
             raise InputError(
@@ -182,25 +182,22 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
                 argument="dtype",
             )
         raise InputError(f"the model gives vectors{whose} that are not finite (inf or nan): it cannot fill an index")
-    if dtype == "bfloat16":
-        return (stored.view(np.uint32) >> 16).astype(np.uint16), None
-    return stored.astype(ON_DISK[dtype], copy=False), scales
+    small = Small.of(exact)
+    if dtype != "int8":
+        return stored, small
+    small.bounds[:, 2] = 0  # what is stored is the vector
+    return small.rows, small
 
 
 def write_vectors(
-    folder: Path,
-    row: int,
-    stored: Array,
-    scales: Array | None = None,
-    tokens: TokenRows | None = None,
-    *,
-    tag: str = "",
+    folder: Path, row: int, stored: Array, small: Small, tokens: TokenRows | None = None, *, tag: str = ""
 ) -> Path:
     """Writes the output of `quantize` as the rows from `row`; returns the path. A kill leaves no partial file."""
     path = vectors_file(folder, row, tag=tag)
     paths = beside(path)
-    if scales is not None:
-        write_array(paths["scales"], scales)
+    write_array(paths["bounds"], small.bounds)
+    if stored.dtype != np.int8:
+        write_array(paths["int8"], small.rows)
     if tokens is not None:
         write_array(paths["tokens"], tokens.stored)
         write_array(paths["offsets"], tokens.offsets)
@@ -209,14 +206,15 @@ def write_vectors(
 
 
 def map_file(path: Path, *, dim: int, dtype: VectorDtype, tokens: StoredTokens | None = None) -> MappedFile:
-    """Maps a file of vectors, and its scales for int8, and its token vectors."""
+    """Maps a file of vectors, and what is beside it: the rows in 8 bits with their bounds, and the token vectors."""
     paths = beside(path)
     rows = map_array(path, np.dtype(ON_DISK[dtype]), shape=(-1, dim))
-    scales = map_array(paths["scales"], np.dtype(np.float32), shape=(len(rows),)) if dtype == "int8" else None
+    in_8_bits = rows if dtype == "int8" else map_array(paths["int8"], np.dtype(np.int8), shape=(len(rows), dim))
+    small = Small(in_8_bits, map_array(paths["bounds"], np.dtype(np.float32), shape=(len(rows), 3)))
     if tokens is None:
-        return MappedFile(rows, scales)
+        return MappedFile(rows, small)
     offsets = map_array(paths["offsets"], np.dtype(np.int64), shape=(len(rows) + 1,))
     stored = map_array(paths["tokens"], np.dtype(tokens.dtype), shape=(-1, tokens.dim))
     if offsets[-1] != len(stored):
         raise CheckpointError(f"{path}: has {len(stored)} token vectors beside it, not {offsets[-1]}: it is damaged")
-    return MappedFile(rows, scales, TokenRows(stored, offsets))
+    return MappedFile(rows, small, TokenRows(stored, offsets))

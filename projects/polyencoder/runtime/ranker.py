@@ -221,7 +221,7 @@ class Ranker:
         )
         turns = checked_contexts([context])
         if isinstance(index, FolderIndex):
-            index.fingerprints.check_model(self._fingerprints, where=index.address)  # another ranker may have opened it
+            index.meta.check_model(self._fingerprints, where=index.address)  # another ranker may have opened it
         # an opened index stays open
         with nullcontext(index) if isinstance(index, FolderIndex) else self.open_index(index) as opened:
             search = self.searcher(opened, options, min_probability=min_probability, keep_turns=keep_turns)

@@ -1,7 +1,14 @@
-"""Approximate inner products of a block of rows with queries, and how far off they may be."""
+"""Approximate inner products of a block of rows with queries, and how far off they may be.
+
+Rows in 8 bits are multiplied as integers by numkong, with the processor's own instructions for that (VNNI, AMX, NEON).
+With a row c' near a vector c and a query y' near y, |c.y - c'.y'| <= |c - c'| |y| + |c'| |y - y'|. Without numkong, or
+rows in 8 bits, products are float32's.
+"""
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +19,19 @@ from polyencoder.search.rows import Block
 Array = np.ndarray[Any, Any]
 
 _ROUNDING = 1e-6  # of numbers in float32 that are computed from products, in parts of the lengths of both vectors
-_LEAST = 1e-37  # a radius below which float32 loses digits
+_LEAST = np.float32(1e-37)  # a radius below which float32 loses digits
+_log = logging.getLogger(__name__)
+
+
+@cache
+def numkong() -> Any:
+    """The package, or None where it cannot be imported, which a line of the log says."""
+    try:
+        import numkong
+    except ImportError as error:
+        _log.warning("numkong cannot be imported (%s): searches compute in float32, which takes longer", error)
+        return None
+    return numkong
 
 
 class Queries:
@@ -31,33 +50,66 @@ class Queries:
             first = np.where(has_codes[:, None, None], first, 0)
             vectors = np.where(contexts.mask[..., None], vectors, first)
         self.exact = vectors
-        self._flat = vectors.reshape(-1, contexts.dim).astype(np.float32)
-        lengths = np.linalg.norm(vectors, axis=2).max(axis=1, initial=0)
-        errors = np.linalg.norm(vectors - self._flat.reshape(vectors.shape), axis=2).max(axis=1, initial=0)
-        unit = (contexts.dim + 2) * np.finfo(np.float32).eps
-        self._errors = (errors + (unit + _ROUNDING) * lengths).astype(np.float32)
+        self._lengths = np.linalg.norm(vectors, axis=2).max(axis=1, initial=0)
+        self._small: tuple[Any, Array, Array] | None = None
+        self._wide: tuple[Array, Array] | None = None
 
     def look(self, block: Block) -> Look:
-        """The products of a block's rows with all queries, in float32."""
+        """The products of a block's rows with all queries."""
+        if block.small is None or numkong() is None:
+            return self._in_float32(block)
+        packed, scales, errors = self._in_8_bits()
+        (rows, bounds), lengths = block.small, self._lengths.astype(np.float32)
+        products = np.asarray(numkong().dots_packed(rows, packed)).reshape(len(rows), -1, self.codes)
+        radius = bounds[:, 2:] * lengths + bounds[:, 1:2] * errors + _LEAST
+        return Look(products, bounds[:, 0], scales, radius)
+
+    def _in_8_bits(self) -> tuple[Any, Array, Array]:
+        """Packed queries, and of each context their scale and their largest distance from the vectors."""
+        if self._small is None:
+            scales = np.maximum(np.abs(self.exact).max(axis=(1, 2), initial=0) / 127, np.finfo(np.float32).tiny)
+            scales = scales.astype(np.float32)
+            rows = np.rint(self.exact / scales[:, None, None]).clip(-127, 127)
+            errors = np.linalg.norm(self.exact - rows * scales[:, None, None].astype(np.float64), axis=2).max(1)
+            errors += 2 * _ROUNDING * self._lengths
+            packed = numkong().dots_pack(rows.astype(np.int8).reshape(-1, rows.shape[2]), "int8")
+            self._small = packed, scales, errors.astype(np.float32)
+        return self._small
+
+    def _in_float32(self, block: Block) -> Look:
+        if self._wide is None:
+            flat = self.exact.reshape(-1, self.exact.shape[2]).astype(np.float32)
+            errors = np.linalg.norm(self.exact - flat.reshape(self.exact.shape), axis=2).max(axis=1, initial=0)
+            unit = (self.exact.shape[2] + 2) * np.finfo(np.float32).eps
+            self._wide = flat, (errors + (unit + _ROUNDING) * self._lengths).astype(np.float32)
+        flat, distances = self._wide
         vectors = block.vectors().astype(np.float32, copy=False)
         lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors)) * np.float32(1.001)
-        products = (vectors @ self._flat.T).reshape(len(vectors), -1, self.codes)
-        return Look(products, lengths[:, None] * self._errors + np.float32(_LEAST))
+        products = (vectors @ flat.T).reshape(len(vectors), -1, self.codes)
+        ones = np.ones(max(len(vectors), len(self.exact)), np.float32)
+        radius = lengths[:, None] * distances + _LEAST
+        return Look(products, ones[: len(vectors)], ones[: len(self.exact)], radius)
 
 
 class Look(NamedTuple):
     """Approximate inner products of rows with the codes of contexts."""
 
     products: Array
-    """float32 [n, contexts, codes]."""
+    """int32 or float32 [n, contexts, codes], to be multiplied by both scales."""
+    row_scales: Array
+    """float32 [n]"""
+    scales: Array
+    """float32 [contexts]"""
     radius: Array
     """float32 [n, contexts]: a product is at most so far off."""
 
     def most(self) -> Array:
         """The largest product of each row with the codes of each context: float32 [n, contexts]."""
-        most: Array = self.products.max(axis=2) if self.products.shape[2] > 1 else self.products[:, :, 0]
-        return most
+        most = self.products.max(axis=2) if self.products.shape[2] > 1 else self.products[:, :, 0]
+        largest: Array = most.astype(np.float32) * self.row_scales[:, None] * self.scales
+        return np.maximum(largest, -np.finfo(np.float32).max)  # not -inf, which no radius would make larger
 
     def logits(self, places: Array, of: Array) -> tuple[Array, Array]:
         """The products of pairs of a row and a context, float64 [pairs, codes], and their radius."""
-        return self.products[places, of].astype(np.float64), self.radius[places, of].astype(np.float64)
+        scales = self.row_scales[places].astype(np.float64) * self.scales[of]
+        return self.products[places, of] * scales[:, None], self.radius[places, of].astype(np.float64)

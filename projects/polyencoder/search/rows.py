@@ -2,40 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
 
+_AT_ONCE = 1 << 12  # rows that are in memory in float64
+
+
+class Small(NamedTuple):
+    """Rows in 8 bits, and how far they are from the vectors."""
+
+    rows: Array
+    """int8 [n, dim]: a vector is about its row times its scale."""
+    bounds: Array
+    """float32 [n, 3]: the scale; the length of the row times its scale, and its distance from the vector, at least."""
+
+    @classmethod
+    def of(cls, vectors: Array) -> Small:
+        """Those of float32 vectors [n, dim], which are finite."""
+        made = [_small(vectors[i : i + _AT_ONCE]) for i in range(0, len(vectors), _AT_ONCE)]
+        if not made:
+            return cls(np.empty(vectors.shape, np.int8), np.empty((0, 3), np.float32))
+        return cls.joined(made)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Small]) -> Small:
+        """The rows of one part after those of another."""
+        return cls(np.concatenate([part.rows for part in parts]), np.concatenate([part.bounds for part in parts]))
+
+    def select(self, places: slice | Array) -> Small:
+        """Some of the rows."""
+        return Small(self.rows[places], self.bounds[places])
+
 
 class Block(NamedTuple):
-    """Consecutive rows."""
+    """Rows that follow each other, or some of these."""
 
     first: int
     stored: Array
     """[n, dim]: floats, int8, or uint16 with the bits of bfloat16, a type that numpy does not have."""
-    scales: Array | None = None
-    """float32 [n], of int8 rows, whose vectors are the rows times their scales; None for floats."""
+    small: Small | None = None
+    """The same in 8 bits, if the source has them; its scales are those of `stored` in int8."""
+    places: Array | None = None
+    """Which of the stored rows; None for all."""
+
+    @property
+    def count(self) -> int:
+        """The number of rows."""
+        return len(self.stored if self.places is None else self.places)
 
     def vectors(self, places: slice | Array = slice(None)) -> Array:
         """The vectors of these rows of the block, float32 or float64 [n, dim]."""
-        stored = self.stored[places]
+        stored = self.stored[places if self.places is None else self.places[places]]
         if stored.dtype == np.uint16:  # the first half of a float32's bits
             return (stored.astype(np.uint32) << 16).view(np.float32)
-        vectors = stored if stored.dtype == np.float64 else stored.astype(np.float32, copy=False)
-        return vectors if self.scales is None else vectors * self.scales[places, None]
+        if stored.dtype == np.int8 and self.small is not None:
+            return stored.astype(np.float32) * self.small.bounds[places, :1]
+        return stored if stored.dtype == np.float64 else stored.astype(np.float32, copy=False)
 
     def part(self, rows: slice) -> Block:
-        """The rows of a slice, views."""
-        scales = None if self.scales is None else self.scales[rows]
-        return Block(self.first + rows.start, self.stored[rows], scales)
+        """The rows of a slice of all, views."""
+        return Block(self.first + rows.start, self.stored[rows], self.small and self.small.select(rows))
 
     def select(self, places: Array) -> Block:
-        """Copies of some rows, which no longer follow each other."""
-        scales = None if self.scales is None else self.scales[places]
-        return Block(self.first, self.stored[places], scales)
+        """Some of all rows; those in 8 bits are copied."""
+        return Block(self.first, self.stored, self.small and self.small.select(places), places)
+
+
+def _small(vectors: Array) -> Small:
+    limits = np.finfo(np.float32)
+    scales = np.maximum(np.abs(vectors).max(axis=1, initial=0) / np.float32(127), limits.tiny)
+    rows = np.rint(vectors / scales[:, None]).astype(np.int8)
+    wide = rows * scales[:, None].astype(np.float64)
+    lengths = np.linalg.norm(wide, axis=1)
+    wide -= vectors
+    bounds = np.stack([scales, _above(lengths), _above(np.linalg.norm(wide, axis=1))], axis=1)
+    return Small(rows, bounds)
+
+
+def _above(numbers: Array) -> Array:
+    """float32 numbers that are at least as large."""
+    with np.errstate(over="ignore"):  # to infinity, of which everything is scored
+        return np.nextafter((numbers * (1 + 1e-6)).astype(np.float32), np.float32(np.inf))
 
 
 class Rows(Protocol):

@@ -27,6 +27,7 @@ _LOGITS = 1 << 21  # of a block; 8 MB, which a cache holds
 _MOST_ROWS = 1 << 16  # of a block
 _MOST_QUERIES = 1 << 12  # vectors of contexts that a block is multiplied with at once
 _FIRST_ROWS = 256  # of a block before there are k scores
+_GROWTH = 8  # of blocks, whose rows are compared with the k-th best of those before
 # If a smaller share of a block's rows is allowed, these are copied out; otherwise all are multiplied.
 _SPARSE = 0.5
 
@@ -112,7 +113,7 @@ class _Best:
         if self._queries is None:
             self._add_scored(block, numbers, permitted)
             return
-        queries, look = self._queries, self._queries.look(block)
+        look = self._queries.look(block)
         most = look.most()  # [n, contexts]
         least = np.nextafter(self._least.astype(np.float32), np.float32(-np.inf))
         # a later row with an equal score is behind; a nan is kept
@@ -122,10 +123,7 @@ class _Best:
         places, of = np.nonzero(promising)
         if not len(of):
             return
-        if queries.codes == 1:
-            middle, radius = most[places, of].astype(np.float64), look.radius[places, of].astype(np.float64)
-        else:
-            middle, radius = self._intervals(look, places, of)
+        middle, radius = self._intervals(look, places, of)
         kept = self._may_be_best(of, middle - radius, middle + radius)
         places, of = places[kept], of[kept]
         self._merge(of, numbers[places], self._exact(block, places, of))
@@ -133,6 +131,9 @@ class _Best:
     def _intervals(self, look: Any, places: Array, of: Array) -> tuple[Array, Array]:
         """The scores of pairs by their logits, and how far they may be off."""
         mask = self._contexts.mask
+        if self._contexts.n_codes == 1:
+            logits, radius = look.logits(places, of)
+            return logits[:, 0], radius
         middle, radius = np.empty(len(of)), np.empty(len(of))
         step = max(1, _LOGITS // self._contexts.n_codes)
         for i in range(0, len(of), step):
@@ -223,17 +224,18 @@ def _kth(of: Array, values: Array, *, k: int, contexts: int) -> Array:
 def _blocks(
     rows: Rows, size: int, *, first: int, k: int, allowed: Array | None
 ) -> Iterator[tuple[Block, Array, Array | None]]:
-    """Blocks of rows in order, at most `size` rows at once, and `first` until k that are allowed were read.
+    """Blocks of rows in order, of at most `size` rows: `first` until k that are allowed were read, then more and more.
 
     Each with the numbers of its rows, and which of them are allowed; None for all.
     """
     n_read = 0
     for chunk in rows.chunks(size):
         stop = 0
-        while stop < len(chunk.stored):
-            part = slice(stop, len(chunk.stored) if n_read >= k else min(stop + first, len(chunk.stored)))
+        while stop < chunk.count:
+            most = first if n_read < k else _GROWTH * n_read
+            part = slice(stop, min(stop + most, chunk.count))
             block, stop = chunk.part(part), part.stop
-            numbers = np.arange(block.first, block.first + len(block.stored))
+            numbers = np.arange(block.first, block.first + block.count)
             permitted = None if allowed is None else allowed[block.first : block.first + len(numbers)]
             count = len(numbers) if permitted is None else int(np.count_nonzero(permitted))
             if count == 0:

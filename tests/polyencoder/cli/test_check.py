@@ -104,6 +104,6 @@ def test_what_is_none_of_these(tmp_path):
 def test_an_index(make_ranker, sentences, tmp_path):
     make_ranker("bi").index(sentences, tmp_path / "index")
     assert run_command("check", tmp_path / "index").stdout == f"{tmp_path / 'index'}: an index, undamaged\n"
-    (vectors,) = (tmp_path / "index").glob("vectors-*.npy")
+    (vectors,) = (tmp_path / "index").glob("vectors-*.int8.npy")
     flip(vectors, -4)
     command_fails(CheckpointError, rf"{vectors.name}: damaged, its checksum has changed", "check", tmp_path / "index")

@@ -38,7 +38,7 @@ def open_vectors():
     """(folder, *, dim, dtype): all files of vectors of a folder, as `Vectors`."""
 
     def open_all(folder: Path, **settings) -> Vectors:
-        names = [path.name for path in folder.glob("vectors-*.npy") if ".scales" not in path.name]
+        names = [path.name for path in folder.glob("vectors-*.npy") if path.name.count(".") == 1]
         return Vectors.open(folder, names, **settings)
 
     return open_all

@@ -53,7 +53,7 @@ def test_vectors_that_exist_need_their_size():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 3}, "format version 3, but this version of polyencoder reads 4"),
+        ({"format_version": 4}, "format version 4, but this version of polyencoder reads 5"),
         ({"format_version": None}, "format version None"),
         ({"dim": 0}, r"damaged \(ConfigError: dim is 0"),
         ({"dim": "8"}, "damaged .*dim"),
@@ -77,7 +77,10 @@ def test_a_description_that_no_index_has(change, message):
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "3", "[" * 100_000, json.dumps({"dim": 8})])
 def test_text_that_is_no_description(text):
-    with pytest.raises(CheckpointError, match=r"^my index, its description: damaged \(.*\); build the index again$"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"^my index, its description: damaged \(.*\); build the index again, by `polyencoder index`$",
+    ):
         IndexMeta.parsed(text, "my index")
 
 

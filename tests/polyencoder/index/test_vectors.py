@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.vector_files import vectors_file
 from polyencoder.index.vectors import Vectors, quantize, write_vectors
-from polyencoder.search.rows import Block
+from polyencoder.search.rows import Block, Small
 
 DTYPES = ["float32", "float16", "bfloat16", "int8"]
 DIM = 5
@@ -68,7 +68,7 @@ def test_chunks_are_the_rows_in_order(vectors, dtype, size):
     for block in vectors.chunks(size):
         assert block.first == first_row
         assert 1 <= len(block.stored) <= size
-        assert (block.scales is None) == (dtype != "int8")
+        assert np.shares_memory(block.stored, block.small.rows) == (dtype == "int8")
         rows = np.arange(first_row, first_row + len(block.stored))
         np.testing.assert_array_equal(block.vectors(), vectors.take(rows))
         first_row += len(rows)
@@ -93,13 +93,19 @@ def test_rows_in_any_order(tmp_path_factory, asked, dtype, open_vectors):
     vectors = open_vectors(folder, dim=DIM, dtype=dtype)
     everything, asked = vectors.take(np.arange(len(vectors))), np.array(asked, dtype=np.int64)
     np.testing.assert_array_equal(vectors.take(asked), everything[asked])
-    stored, scales = vectors.stored(asked)
-    np.testing.assert_array_equal(Block(0, stored, scales).vectors(), everything[asked])
+    stored, small = vectors.stored(asked)
+    np.testing.assert_array_equal(Block(0, stored, small).vectors(), everything[asked])
+    expected = Small.of(everything[asked])
+    np.testing.assert_array_equal(small.rows, expected.rows)
+    if dtype != "int8":
+        np.testing.assert_array_equal(small.bounds, expected.bounds)
 
 
 def test_scales(tmp_path, rows, open_vectors):
     write(tmp_path, rows, "int8")
-    scales = np.concatenate([block.scales for block in open_vectors(tmp_path, dim=DIM, dtype="int8").chunks(3)])
+    bounds = np.concatenate([block.small.bounds for block in open_vectors(tmp_path, dim=DIM, dtype="int8").chunks(3)])
+    scales = bounds[:, 0]
+    assert (bounds[:, 2] == 0).all()  # what is stored is exact
     np.testing.assert_allclose(scales, np.abs(rows).max(axis=1) / 127, rtol=1e-6, atol=1e-37)
 
 
@@ -146,11 +152,12 @@ def test_a_file_that_is_missing(vectors, tmp_path, dtype, open_vectors):
         open_vectors(tmp_path, dim=DIM, dtype=dtype)
 
 
-def test_the_scales_are_missing(tmp_path, rows, open_vectors):
-    write(tmp_path, rows, "int8")
-    (tmp_path / "vectors-000000000005.scales.npy").unlink()
-    with pytest.raises(CheckpointError, match="vectors-000000000005.scales.npy: .*missing"):
-        open_vectors(tmp_path, dim=DIM, dtype="int8")
+@pytest.mark.parametrize(("dtype", "what"), [("int8", "bounds"), ("float32", "bounds"), ("float32", "int8")])
+def test_what_is_beside_it_is_missing(tmp_path, rows, open_vectors, dtype, what):
+    write(tmp_path, rows, dtype)
+    (tmp_path / f"vectors-000000000005.{what}.npy").unlink()
+    with pytest.raises(CheckpointError, match=f"vectors-000000000005.{what}.npy: .*missing"):
+        open_vectors(tmp_path, dim=DIM, dtype=dtype)
 
 
 def test_files_of_another_shape_or_dtype(tmp_path, rows, open_vectors):

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import builtins
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyencoder.search import products
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.products import Queries
-from polyencoder.search.rows import Block
+from polyencoder.search.rows import Block, Small
 
 
 @settings(deadline=None, max_examples=200)
@@ -16,18 +20,54 @@ from polyencoder.search.rows import Block
     codes=st.integers(1, 5),
     size=st.sampled_from([1e-20, 1e-3, 1.0, 1e12]),
     masked=st.booleans(),
+    in_8_bits=st.booleans(),
 )
-def test_a_product_is_within_its_radius(seed, dim, codes, size, masked):
+def test_a_product_is_within_its_radius(seed, dim, codes, size, masked, in_8_bits):
     random = np.random.default_rng(seed)
     rows = (random.normal(size=(20, dim)) * 10.0 ** random.integers(-6, 6, (20, 1))).astype(np.float32)
     contexts = Contexts(size * random.normal(size=(3, codes, dim)), random.random((3, codes)) < 0.6 if masked else None)
     queries = Queries(contexts)
-    look = queries.look(Block(0, rows))
+    look = queries.look(Block(0, rows, Small.of(rows) if in_8_bits else None))
+    assert look.products.dtype == (np.int32 if in_8_bits and products.numkong() else np.float32)
     exact = np.einsum("nd,bmd->nbm", rows.astype(np.float64), queries.exact)
     places, of = np.divmod(np.arange(60), 3)
     logits, radius = look.logits(places, of)
     assert (np.abs(logits - exact[places, of]) <= radius[:, None]).all()
-    np.testing.assert_array_equal(look.most()[places, of], logits.max(axis=1).astype(np.float32))
+    largest = look.most()[places, of]
+    assert (np.abs(largest - exact[places, of].max(axis=1)) <= radius).all()
     real = np.ones((3, codes), bool) if contexts.mask is None else contexts.mask
     np.testing.assert_array_equal(queries.exact[real], contexts.vectors[real])
     assert (queries.exact[~real.any(axis=1)] == 0).all()
+
+
+@pytest.mark.parametrize(("rows", "queries", "dim"), [(1, 1, 1), (100, 1, 384), (37, 64, 100), (1000, 5, 768)])
+def test_products_of_numkong_are_those_of_integers(rows, queries, dim):
+    numkong, random = pytest.importorskip("numkong"), np.random.default_rng(0)
+    left, right = (random.integers(-127, 128, (n, dim)).astype(np.int8) for n in (rows, queries))
+    found = np.asarray(numkong.dots_packed(left, numkong.dots_pack(right, "int8")))
+    np.testing.assert_array_equal(found, left.astype(np.int32) @ right.astype(np.int32).T)
+
+
+@pytest.fixture
+def without_numkong(monkeypatch):
+    original = builtins.__import__
+
+    def refuse(name, *others, **settings_):
+        if name == "numkong":
+            raise ImportError("no wheel")
+        return original(name, *others, **settings_)
+
+    products.numkong.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    yield
+    products.numkong.cache_clear()
+
+
+def test_without_numkong_a_line_says_so(without_numkong, caplog):
+    rows = np.random.default_rng(0).normal(size=(20, 8)).astype(np.float32)
+    for _ in range(2):
+        look = Queries(Contexts(rows[:2, None])).look(Block(0, rows, Small.of(rows)))
+        assert look.products.dtype == np.float32
+    assert [record.message for record in caplog.records] == [
+        "numkong cannot be imported (no wheel): searches compute in float32, which takes longer"
+    ]

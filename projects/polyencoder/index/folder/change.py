@@ -34,6 +34,7 @@ from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vector_files import beside, first_row, vectors_file
 from polyencoder.index.vectors import MappedFile, Vectors, is_whole, map_file, write_vectors
 from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.rows import Small
 from polyencoder.storage.digests import file_digest, fingerprint
 
 T = TypeVar("T")
@@ -247,11 +248,10 @@ class Change:
         texts, meta = self.catalogue.texts(start, stop), self.meta
         parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens) for name in merged]
         parts.append(encoded_rows(self.folder, separable(self._ranker), self._ranker.text, meta, texts))
-        scales = [part.scales for part in parts if part.scales is not None]
         tokens = [part.tokens for part in parts if part.tokens is not None]
         return MappedFile(
             np.concatenate([part.rows for part in parts]),
-            np.concatenate(scales) if scales else None,
+            Small.joined([part.small for part in parts]),
             TokenRows.joined(tokens) if tokens else None,
         )
 

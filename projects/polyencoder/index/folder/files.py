@@ -27,7 +27,7 @@ _BUSY_SECONDS = 30
 _LOG_INDEX = 1 << 15  # bytes
 
 _FINAL = (
-    r"(index|unfinished)\.sqlite|meta\.json|vectors-\d{12}-[0-9a-f]{16}(\.(scales|tokens|offsets))?\.npy"
+    r"(index|unfinished)\.sqlite|meta\.json|vectors-\d{12}-[0-9a-f]{16}(\.(int8|bounds|scales|tokens|offsets))?\.npy"
     r"|faiss-[0-9a-f]{16}-(flat|hnsw|ivf-flat|ivf-pq)\.index"
 )
 _TEMPORARY = rf"\.({_FINAL}|model)\.[a-z0-9_]{{8}}\.part"

@@ -55,7 +55,7 @@ def test_each_text_has_its_vector(make_index, ranker, dtype):
 def test_the_files_are_shards(make_index):
     folder = make_index(dtype="int8")
     vectors = [f"vectors-{first:012d}-BUILD" for first in range(0, N_TEXTS, SHARD)]
-    expected = {DATABASE, *(f"{v}.npy" for v in vectors), *(f"{v}.scales.npy" for v in vectors)}
+    expected = {DATABASE, *(f"{v}.npy" for v in vectors), *(f"{v}.bounds.npy" for v in vectors)}
     assert set(contents(folder)) == expected
 
 
@@ -120,7 +120,7 @@ def test_the_environment_alone_shares_nothing(monkeypatch, make_index):
     """Whoever trains under torchrun may build an index in one process: it must not wait for the others."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
-    assert len(list(make_index().glob("vectors-*"))) == 5
+    assert len(list(make_index().glob("vectors-*"))) == 3 * 5
     assert Share.from_environment() == Share(1, 2)
 
 
@@ -248,7 +248,7 @@ def test_a_shard_that_was_cut_short_is_encoded_again(make_index, keep):
     folder = make_index(dtype="int8")
     undisturbed = contents(folder)
     (folder / DATABASE).rename(folder / UNFINISHED)
-    for shard in (*folder.glob("vectors-000000000004-*.npy"), *folder.glob("vectors-000000000012-*.scales.npy")):
+    for shard in (*folder.glob("vectors-000000000004-*.npy"), *folder.glob("vectors-000000000012-*.bounds.npy")):
         shard.write_bytes(shard.read_bytes()[:keep])
     assert contents(make_index(dtype="int8")) == undisturbed
 

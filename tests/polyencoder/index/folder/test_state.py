@@ -19,6 +19,7 @@ from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.files import DATABASE, UNFINISHED
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.open import described
+from polyencoder.index.vector_files import beside
 
 
 def test_another_model(folder, make_ranker):
@@ -66,7 +67,7 @@ def describe(folder, text) -> None:
         Catalogue(connection, folder).describe(text)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"dim": 3}', '{"format_version": 4, "dim": 3}'])
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"dim": 3}', '{"format_version": 5, "dim": 3}'])
 def test_a_damaged_description(folder, ranker, text):
     describe(folder, text)
     with pytest.raises(CheckpointError, match="index, its description: damaged .*build the index again"):
@@ -76,7 +77,10 @@ def test_a_damaged_description(folder, ranker, text):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 5}, "format version 5, but this version of polyencoder reads 4"),
+        (
+            {"format_version": 4},
+            "format version 4, but this version of polyencoder reads 5; .*build the index again, by",
+        ),
         ({"dtype": "float8"}, "damaged.*float8"),
         ({"rows": -1}, "damaged.*rows"),
         ({"entries": "10"}, "damaged.*entries"),
@@ -122,7 +126,9 @@ def test_another_thread_may_empty_the_cache_of_filters(index):
     assert index.count_texts({"n": [None]}) == index._read(lambda _, catalogue: catalogue.allowed({"n": None}).sum())
 
 
-@pytest.mark.parametrize("pattern", ["vectors-000000000003-*", "faiss-*.index"])
+@pytest.mark.parametrize(
+    "pattern", ["vectors-000000000003-????????????????.npy", "vectors-000000000003-*.int8.npy", "faiss-*.index"]
+)
 @pytest.mark.parametrize("change", ["shorter", "longer", "missing"])
 def test_a_file_of_another_size(folder, index, ranker, pattern, change):
     pytest.importorskip("faiss")
@@ -178,10 +184,15 @@ def test_neither_vectors_nor_texts_are_read(folder, index, ranker):
     """A gigabyte of vectors (a file with a hole), ten million texts of which there is only the last."""
     rows, dim = 10_000_000, 16
     path = folder / f"vectors-000000000000-{index.meta.build}.npy"
-    with open(path, "wb") as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.truncate(file.tell() + rows * dim * 4)
+    for name, kind, size in (
+        (path, "<f4", dim),
+        (beside(path)["int8"], "|i1", dim),
+        (beside(path)["bounds"], "<f4", 3),
+    ):
+        with open(name, "wb") as file:
+            header = {"descr": kind, "fortran_order": False, "shape": (rows, size)}
+            np.lib.format.write_array_header_1_0(file, header)
+            file.truncate(file.tell() + rows * size * np.dtype(kind).itemsize)
     with closing(connect(folder / DATABASE)) as connection:
         catalogue = Catalogue(connection, folder)
         connection.execute("INSERT INTO texts VALUES (?, x'00', 'last')", (rows - 1,))

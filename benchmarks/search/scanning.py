@@ -1,0 +1,104 @@
+"""The exact search of stored vectors beside torch's products in float32, FAISS and usearch: processor time.
+
+For each number of codes, one context at a time, the ten best: `torch` (`by_torch`, the vectors in memory), `scan` (the
+library's search of the files), `scan_float32` (the same without numkong); and for one code FAISS' `IndexFlatIP` and
+`IndexRefineFlat` over `SQ8`, which is not exact, and usearch's exact search, if they are installed. `differ` counts the
+contexts whose rows, in order, are not torch's; rows whose scores differ by less than 1 in a million count as equal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.common import Work, interleaved_ms, peer_module
+from benchmarks.search import by_torch
+from polyencoder.index.vectors import Vectors
+from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.rows import ArrayRows
+from polyencoder.search.scan import search
+
+TOP_K = 10
+TIMED = 3  # contexts
+REFINED = 4  # of IndexRefineFlat: k_factor
+
+Find = Callable[[ContextEncoding], Array]
+
+
+def measure(
+    vectors: Vectors, contexts_of: Callable[[int], ContextEncoding], *, codes: int, repeats: int
+) -> list[dict[str, Any]]:
+    """The rows of the report; `contexts_of` makes contexts of so many codes."""
+    in_memory = vectors.take(np.arange(len(vectors)))
+    rows = []
+    for count in sorted({1, codes}):
+        contexts = contexts_of(count)
+        each = [contexts.select(i) for i in range(contexts.batch_size)]
+        ways = {
+            "torch": partial(_torch, torch.from_numpy(in_memory)),
+            "scan": lambda context: search(Contexts.of(context), vectors, k=TOP_K).rows,
+            "scan_float32": lambda context: search(Contexts.of(context), ArrayRows(in_memory), k=TOP_K).rows,
+            **(dict(_peers(in_memory)) if count == 1 else {}),
+        }
+        truth = [ways["torch"](context) for context in each]
+        peers: dict[str, Work] = {name: partial(_all, way, each[:TIMED]) for name, way in ways.items()}
+        times = interleaved_ms(peers, repeats=repeats, clock=time.process_time)
+        for name, way in ways.items():
+            differ = sum(_differ(way(one), best, one, in_memory) for one, best in zip(each, truth, strict=True))
+            ms = times[name] / len(each[:TIMED])
+            about = {"case": "scan", "rows": len(vectors), "codes": count, "kind": name, "contexts": len(each)}
+            rows.append({**about, "processor_ms": ms, "vs_torch": times["torch"] / times[name], "differ": differ})
+    return rows
+
+
+def _torch(vectors: torch.Tensor, context: ContextEncoding) -> Array:
+    return by_torch.search(context, vectors, k=TOP_K).rows.numpy()
+
+
+def _peers(vectors: Array) -> Iterator[tuple[str, Find]]:
+    """Other libraries' searches by inner product."""
+    if find_spec("faiss"):
+        faiss = peer_module("faiss")
+        flat, small = (
+            faiss.IndexFlatIP(vectors.shape[1]),
+            faiss.IndexScalarQuantizer(vectors.shape[1], faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_INNER_PRODUCT),
+        )
+        flat.add(vectors)
+        refined = faiss.IndexRefineFlat(small)
+        refined.train(vectors)
+        refined.add(vectors)
+        refined.k_factor = REFINED
+        yield "faiss IndexFlatIP", lambda context: flat.search(context.vectors[0].numpy(), TOP_K)[1]
+        yield "faiss IndexRefineFlat(SQ8)", lambda context: refined.search(context.vectors[0].numpy(), TOP_K)[1]
+    if find_spec("usearch"):
+        usearch = peer_module("usearch.index")
+
+        def exact(context: ContextEncoding) -> Array:
+            found = usearch.search(vectors, context.vectors[0, 0].numpy(), TOP_K, usearch.MetricKind.IP, exact=True)
+            keys: Array = np.asarray(found.keys).reshape(1, -1)
+            return keys
+
+        yield "usearch exact", exact
+
+
+def _all(way: Find, contexts: list[ContextEncoding]) -> None:
+    for context in contexts:
+        way(context)
+
+
+def _differ(rows: Array, best: Array, context: ContextEncoding, vectors: Array) -> bool:
+    """Whether the rows [1, k] are others than the best, and their scores, too."""
+    if np.array_equal(rows, best):
+        return False
+    codes = context.vectors[0].numpy().astype(np.float64)
+    logits = [codes @ vectors[some[0].astype(np.int64)].T.astype(np.float64) for some in (rows, best)]
+    weights = [np.exp(some - some.max(axis=0)) for some in logits]
+    one, other = ((w * some).sum(axis=0) / w.sum(axis=0) for w, some in zip(weights, logits, strict=True))
+    return not np.allclose(one, other, rtol=1e-6)
