@@ -41,7 +41,7 @@ def measure(
     for count in sorted({1, codes}):
         contexts = contexts_of(count)
         each = [contexts.select(i) for i in range(contexts.batch_size)]
-        ways = {
+        ways: dict[str, Find] = {
             "torch": partial(_torch, torch.from_numpy(in_memory)),
             "scan": lambda context: search(Contexts.of(context), vectors, k=TOP_K).rows,
             "scan_float32": lambda context: search(Contexts.of(context), ArrayRows(in_memory), k=TOP_K).rows,

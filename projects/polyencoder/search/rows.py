@@ -50,7 +50,7 @@ class Block(NamedTuple):
     """Which of the stored rows; None for all."""
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """The number of rows."""
         return len(self.stored if self.places is None else self.places)
 

@@ -231,11 +231,11 @@ def _blocks(
     n_read = 0
     for chunk in rows.chunks(size):
         stop = 0
-        while stop < chunk.count:
+        while stop < chunk.size:
             most = first if n_read < k else _GROWTH * n_read
-            part = slice(stop, min(stop + most, chunk.count))
+            part = slice(stop, min(stop + most, chunk.size))
             block, stop = chunk.part(part), part.stop
-            numbers = np.arange(block.first, block.first + block.count)
+            numbers = np.arange(block.first, block.first + block.size)
             permitted = None if allowed is None else allowed[block.first : block.first + len(numbers)]
             count = len(numbers) if permitted is None else int(np.count_nonzero(permitted))
             if count == 0:

@@ -34,7 +34,7 @@ def test_stored_numbers_become_floats():
         np.testing.assert_array_equal(part.vectors(), expected[1:])
         np.testing.assert_array_equal(some.vectors(), expected[1:])
         np.testing.assert_array_equal(some.vectors(np.array([0])), expected[1:])
-        assert (part.first, some.first, block.count, part.count, some.count) == (4, 3, 2, 1, 1)
+        assert (part.first, some.first, block.size, part.size, some.size) == (4, 3, 2, 1, 1)
 
 
 @settings(deadline=None)
