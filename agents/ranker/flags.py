@@ -270,7 +270,8 @@ def _check_dictionary(given: Mapping[str, Any], path: str, origin: str) -> None:
     named, own = (f"{str(name).removesuffix('.dict')}.tokenizer.json" for name in (given.get("dict_file"), path))
     if not (os.path.exists(named) and os.path.exists(own)) or os.path.samefile(named, own):
         return
-    one, other = (json.loads(read_tokenizer(file).to_str()) | {"added_tokens": None} for file in (named, own))
+    apart = {"added_tokens": None, "post_processor": None}
+    one, other = (json.loads(read_tokenizer(file).to_str()) | apart for file in (named, own))
     if one != other:
         raise CheckpointError(
             f"--dict-file {given['dict_file']} contradicts {origin}, which has its own tokenizer: leave the flag out"

@@ -1,7 +1,8 @@
 """Saves and loads models: exported folders, and model files written by training.
 
-A folder holds `config.json`, `model.safetensors` and `tokenizer.json`. A model file X, in ParlAI's layout, holds the
-weights with their configuration; `X.tokenizer.json` is beside it. Neither is ever unpickled with code execution.
+A folder has the layout of sentence-transformers (`modeling.layout`), with `polyencoder.json`, `polyencoder.safetensors`
+and `tokenizer.json`. A model file X, in ParlAI's layout, holds the weights with their configuration;
+`X.tokenizer.json` is beside it. Neither is ever unpickled with code execution.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,10 +30,11 @@ from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_files import ADAPTERS
 from polyencoder.modeling.families import FAMILIES, family
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.layout import MODULES, Module, layout, layout_files
 from polyencoder.storage.digests import file_digest, weights_fingerprint
 from polyencoder.storage.files import atomic_write, reporting_write_errors
 from polyencoder.storage.foreign import what_it_is
-from polyencoder.storage.names import CONFIG, DIGESTS, TOKENIZER, WEIGHTS
+from polyencoder.storage.names import CONFIG, DIGESTS, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import finish_publication, is_published, publishing
 from polyencoder.storage.safe_load import load_states, read_weights, why_not_loaded
 from polyencoder.text import TextEncoder, read_tokenizer
@@ -43,24 +46,57 @@ def save_folder(
     folder: str | os.PathLike[str], model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32"
 ) -> None:
     """Writes a model folder. An error, an interrupt or a kill leaves either the old model or the new one."""
-    with reporting_write_errors(folder, CheckpointError), publishing(folder) as staging:
+    with reporting_write_errors(folder, CheckpointError), publishing_folder(folder) as staging:
         write_model(staging, model, text, dtype=dtype)
+
+
+def publishing_folder(
+    folder: str | os.PathLike[str], *, remove: Iterable[str] = (), check: Callable[[], object] = lambda: None
+) -> AbstractContextManager[Path]:
+    """`publishing` of a model, which replaces one of any layout."""
+    return publishing(folder, remove=remove, replaces=layout_files, check=check)
 
 
 def write_model(folder: Path, model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> None:
     """Writes a model's files into a folder that `publishing` gave. OSError if it cannot be written."""
-    weights = _weights(model.merged(), dtype)
-    (folder / TOKENIZER).write_text(text.tokenizer.to_str(pretty=True), encoding="utf-8")
-    (folder / CONFIG).write_text(model.config.to_json(), encoding="utf-8")
-    save_weights(weights, folder / WEIGHTS, beside=(CONFIG, TOKENIZER))
-
-
-def save_weights(weights: dict[str, Tensor], path: Path, *, beside: Iterable[str]) -> None:
-    """Writes weights, with digests of them and of the files beside them that belong to them."""
-    digests = {name: file_digest(path.with_name(name)) for name in beside}
-    digests[WEIGHTS] = weights_fingerprint(weights)
+    weights, config = _weights(model.merged(), dtype), model.config
+    digests = {WEIGHTS: weights_fingerprint(weights)}
+    towers = model.towers
+    arranged = layout(config, dim=towers[0].dim if towers else 1, dtype=dtype)
+    files: dict[str, Any] = dict(arranged.files)
+    tokenizer = text.tokenizer_json(pair_start=config.pair_start)
+    for module in arranged.modules:
+        inside = folder / module.folder
+        inside.mkdir(parents=True, exist_ok=True)
+        files |= {f"{module.folder}/{name}": content for name, content in module.files.items()}
+        if module.has_tokenizer:
+            (inside / TOKENIZER).write_text(tokenizer, encoding="utf-8")
+        if module.tensors:
+            tensors = module.take(weights)
+            if module.scale is not None:
+                tensors["linear.weight"] = torch.tensor([[module.scale]])
+            safetensors.torch.save_file(tensors, inside / MODULE_WEIGHTS, metadata={"format": "pt"})
+            digests[_weights_of(module)] = file_digest(inside / MODULE_WEIGHTS)
+    for name, content in files.items():
+        (folder / name.lstrip("/")).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    (folder / TOKENIZER).write_text(tokenizer, encoding="utf-8")
+    (folder / CONFIG).write_text(config.to_json(), encoding="utf-8")
+    digests |= {name: file_digest(folder / name) for name in (CONFIG, TOKENIZER)}
     # one key: safetensors writes several in a random order, and equal models shall be equal files
-    safetensors.torch.save_file(weights, path, metadata={DIGESTS: json.dumps(digests)})
+    safetensors.torch.save_file(weights, folder / WEIGHTS, metadata={DIGESTS: json.dumps(digests)})
+
+
+def read_stored_weights(folder: Path, config: RankerConfig) -> dict[str, Tensor]:
+    """The weights in a model folder. CheckpointError for a file that is missing or damaged."""
+    weights = read_weights(folder / WEIGHTS)
+    for module in layout(config).modules:
+        if module.tensors:
+            weights |= module.named(read_weights(folder / _weights_of(module)))
+    return weights
+
+
+def _weights_of(module: Module) -> str:
+    return f"{module.folder}/{MODULE_WEIGHTS}".lstrip("/")
 
 
 def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
@@ -80,33 +116,43 @@ def _weights(model: RankerModel, dtype: WeightDtype) -> dict[str, Tensor]:
 
 
 def holds_ranker(name: str | os.PathLike[str]) -> bool:
-    """Whether a folder, model file or hub id holds a ranker (not an encoder)."""
-    return Path(name).is_file() or _config_of(name).get("architecture") in [*FAMILIES]  # it may be any JSON
+    """Whether a folder, model file or hub id holds a ranker (not an encoder), readable or not."""
+    if os.path.isfile(name):  # False for a name of any length
+        return True
+    folder = _described(name)
+    if folder is None:
+        return False
+    return any((folder / file).is_file() for file in (CONFIG, WEIGHTS)) or _is_of_earlier_version(folder)
 
 
 def holds_encoder(name: str | os.PathLike[str]) -> bool:
     """Whether a folder or hub id holds an encoder, of transformers, sentence-transformers or adapters of one."""
-    config = _config_of(name)
-    if "architecture" in config or os.path.isfile(name):  # not an error for a name that is too long
+    folder = _described(name)
+    if folder is None or holds_ranker(name):
         return False
-    if "model_type" in config:
-        return True
-    files = ["modules.json", ADAPTERS]
-    try:
-        folder = Path(name) if exists(name) else downloaded(name, files)
-    except (OSError, ValueError, CheckpointError):
-        return False
-    return any((folder / file).is_file() for file in files)
+    return "model_type" in _json_of(folder) or any((folder / file).is_file() for file in (MODULES, ADAPTERS))
 
 
-def _config_of(name: str | os.PathLike[str]) -> dict[str, Any]:
-    """The `config.json` of a folder or hub id; empty if missing or not a JSON object."""
+def _described(name: str | os.PathLike[str]) -> Path | None:
+    """The folder of this name or hub id, with the small files that tell what it holds; None if there is none."""
     try:
         if exists(name):
             finish_publication(name)
-        folder = Path(name) if exists(name) else downloaded(name, [CONFIG])
-        config = json.loads((folder / CONFIG).read_bytes())
-    except (OSError, ValueError, RecursionError, CheckpointError):
+            return Path(name)
+        return downloaded(name, [CONFIG, MODULE_CONFIG, MODULES, ADAPTERS])
+    except (OSError, ValueError, CheckpointError):
+        return None
+
+
+def _is_of_earlier_version(folder: Path) -> bool:
+    return not (folder / CONFIG).is_file() and _json_of(folder).get("architecture") in [*FAMILIES]  # it may be any JSON
+
+
+def _json_of(folder: Path) -> dict[str, Any]:
+    """The `config.json` of a folder; empty if missing or not a JSON object."""
+    try:
+        config = json.loads((folder / MODULE_CONFIG).read_bytes())
+    except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -133,15 +179,30 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
     """Reads a model folder. CheckpointError if a file is missing or damaged, or they are not of one model."""
     source = Path(folder)
     config, tokenizer, digests = _read_folder(source)
-    weights = read_weights(source / WEIGHTS)
-    if (digests and read_digests(source / WEIGHTS) != digests) or not tokenizer.is_file():
+    try:
+        weights = read_stored_weights(source, config)
+    except CheckpointError:
+        if not _is_replaced(source, digests):
+            raise
+        weights = {}
+    if not weights or _is_replaced(source, digests) or not tokenizer.is_file():
         return load_folder(folder)  # another process saved a model meanwhile, whose weights these may be
-    return _assemble(config, weights, tokenizer, origin=str(source / WEIGHTS))
+    return _assemble(config, weights, tokenizer, origin=str(source))
+
+
+def _is_replaced(source: Path, digests: dict[str, str]) -> bool:
+    """Whether another model has been saved in a folder since these digests were read."""
+    return is_published(source) or bool(digests and read_digests(source / WEIGHTS) != digests)
 
 
 def _read_folder(source: Path) -> tuple[RankerConfig, Path, dict[str, str]]:
     """The configuration of a model folder, its tokenizer's path, and the verified digests."""
     finish_publication(source)
+    if _is_of_earlier_version(source):
+        raise CheckpointError(
+            f"{source}: has the layout of an earlier version, which kept a ranker's configuration in {MODULE_CONFIG}: "
+            f"export it again with the last commit that has no {CONFIG}"
+        )
     if missing := [name for name in (CONFIG, WEIGHTS, TOKENIZER) if not (source / name).is_file()]:
         is_other = len(missing) > 1 or (source / "onnx.json").is_file()
         what = f"; it looks like {kind}" if is_other and (kind := what_it_is(source)) else ""
@@ -203,16 +264,25 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
     damaged, and for a folder without digests, whose damage nobody can see.
     """
     source = Path(folder)
-    _read_folder(source)
-    expected = read_digests(source / WEIGHTS).get(WEIGHTS)
+    config = read_folder_config(source)
+    digests = read_digests(source / WEIGHTS)
+    expected = digests.get(WEIGHTS)
     if expected is None:
         raise CheckpointError(
             f"{source / WEIGHTS}: holds no checksums: another program wrote it; write the folder again "
             "with `polyencoder export`"
         )
-    if weights_fingerprint(read_weights(source / WEIGHTS), progress=progress) != expected:
+    modules = [_weights_of(module) for module in layout(config).modules if module.tensors]
+    try:
+        damaged = [name for name in modules if file_digest(source / name, progress=progress) != digests.get(name)]
+    except OSError as error:
+        raise CheckpointError(f"{source}: cannot be read ({first_line(error)})") from None
+    if not damaged:
+        weights = read_stored_weights(source, config)
+        damaged = [WEIGHTS] if weights_fingerprint(weights, progress=None if modules else progress) != expected else []
+    if damaged:
         raise CheckpointError(
-            f"{source / WEIGHTS}: damaged, its checksum has changed since it was written; copy or export it again"
+            f"{source / damaged[0]}: damaged, its checksum has changed since it was written; copy or export it again"
         )
 
 

@@ -21,7 +21,7 @@ from polyencoder.importing import import_parlai, is_parlai_model
 from polyencoder.modeling.build import Parts, from_encoder
 from polyencoder.modeling.sentence_encoder import own_architecture
 from polyencoder.storage.digests import weights_fingerprint
-from polyencoder.storage.names import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.names import MODEL_FILES
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def load_parts(
             _log.warning(f"{os.fspath(name)} is an encoder: it ranks as a bi-encoder without training")
         shares = {"share_encoders": own == "bi"}
         return Path(name), from_encoder(name, own, text={}, separator=None, config=shares, trained=False)
-    path = Path(name) if exists(name) else downloaded(name, [CONFIG, WEIGHTS, TOKENIZER, CALIBRATION])
+    path = Path(name) if exists(name) else downloaded(name, MODEL_FILES)
     if path.is_file():
         return path, (import_parlai if is_parlai_model(path) else load_model_file)(path)
     return path, load_folder(path)

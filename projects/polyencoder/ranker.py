@@ -184,7 +184,7 @@ class Ranker(Scorer):
         return Ranker(self.model.with_vector_dim(checked_count("dim", dim)), self.text, device=self.device)
 
     def save_pretrained(self, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
-        """Writes `config.json`, `model.safetensors`, `tokenizer.json` and any calibration into `folder`.
+        """Writes a model folder, which sentence-transformers reads too, and any calibration.
 
         `dtype` is that of the stored weights; float16 and bfloat16 halve the size. Raises CheckpointError if the
         folder is a file, or a weight is too large for float16.

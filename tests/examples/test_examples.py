@@ -107,14 +107,14 @@ def test_training_on_own_pairs(shown, tiny, tmp_path):
 def test_trials_of_optuna(shown, tiny, tmp_path):
     *_, best = shown("tune", str(tmp_path / "study"), encoder=tiny, trials=2, max_updates=2)
     assert re.match(r"best: trial [01], R@1 0\.\d+ with \{'learning_rate'", best)
-    assert all((tmp_path / "study" / f"trial-{n}" / "model.safetensors").is_file() for n in (0, 1))
+    assert all((tmp_path / "study" / f"trial-{n}" / "polyencoder.safetensors").is_file() for n in (0, 1))
 
 
 @pytest.mark.slow
 def test_a_cross_encoder_teaches_a_bi_encoder(shown, tiny, tmp_path):
     lines = shown("distill", str(tmp_path / "out"), encoder=tiny, max_updates=2)
     assert [line.partition(":")[0] for line in lines] == ["teacher", "student"]
-    assert (tmp_path / "out" / "student" / "model.safetensors").is_file()
+    assert (tmp_path / "out" / "student" / "polyencoder.safetensors").is_file()
 
 
 @pytest.mark.slow

@@ -9,11 +9,12 @@ import safetensors.torch
 import torch
 
 from polyencoder import checkpoint
-from polyencoder.checkpoint import holds_ranker, load_folder, load_weights, read_model_file
+from polyencoder.checkpoint import check_folder, holds_encoder, holds_ranker, load_folder, load_weights, read_model_file
 from polyencoder.config import DenseConfig
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.ranker import Ranker
-from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.names import CONFIG, MODULE_CONFIG, TOKENIZER, WEIGHTS
+from tests.model_folders import files_in, files_of
 
 NAMES = [CONFIG, WEIGHTS, TOKENIZER]
 
@@ -40,9 +41,9 @@ def change_weights():
     """(folder, change) -> rewrites the weights after `change` has worked on their dictionary."""
 
     def rewrite(folder: Path, change) -> None:
-        weights = safetensors.torch.load_file(folder / "model.safetensors")
+        weights = safetensors.torch.load_file(folder / "polyencoder.safetensors")
         change(weights)
-        safetensors.torch.save_file(weights, folder / "model.safetensors")
+        safetensors.torch.save_file(weights, folder / "polyencoder.safetensors")
 
     return rewrite
 
@@ -61,7 +62,7 @@ def change_weights():
 def test_saved_and_loaded_is_the_same(make_ranker, no_network, tmp_path, sentences, architecture, fields):
     ranker = make_ranker(architecture, **fields)
     ranker.save_pretrained(tmp_path / "model")
-    assert sorted(os.listdir(tmp_path / "model")) == NAMES
+    assert files_in(tmp_path / "model") == files_of(ranker.model)
     again = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     assert again.model.config == ranker.model.config
     assert again.text.fingerprint() == ranker.text.fingerprint()
@@ -69,9 +70,20 @@ def test_saved_and_loaded_is_the_same(make_ranker, no_network, tmp_path, sentenc
     assert torch.equal(again.score(contexts, sentences), ranker.score(contexts, sentences))
 
 
+@pytest.mark.parametrize("name", [WEIGHTS, "document_0_Transformer/model.safetensors"])
+def test_a_damaged_file_of_weights_is_named(folder, name):
+    check_folder(folder)
+    content = bytearray((folder / name).read_bytes())
+    content[-3] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{name}: damaged"):
+        check_folder(folder)
+
+
 def test_saving_again_writes_the_same(folder, tmp_path):
     Ranker.from_pretrained(folder).save_pretrained(tmp_path / "again")
-    for name in NAMES:
+    assert files_in(tmp_path / "again") == files_in(folder)
+    for name in files_in(folder):
         assert (tmp_path / "again" / name).read_bytes() == (folder / name).read_bytes()
 
 
@@ -83,7 +95,7 @@ def test_a_loaded_model_is_ready_for_use(folder):
 @pytest.mark.parametrize("step", NAMES)
 def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch, sentences, step):
     """At whichever file the disk is full, it is the old model that is there, not a mixture of two."""
-    before = Ranker.from_pretrained(folder).score([sentences[:1]], sentences)
+    before, names = Ranker.from_pretrained(folder).score([sentences[:1]], sentences), files_in(folder)
     write_text = Path.write_text
 
     def save_half(weights, path, metadata):
@@ -95,20 +107,20 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
         if step in self.name:
             raise OSError("No space left on device")
 
-    if step == "model.safetensors":
+    if step == "polyencoder.safetensors":
         monkeypatch.setattr(safetensors.torch, "save_file", save_half)
     else:
         monkeypatch.setattr(Path, "write_text", write_half)
     with pytest.raises(CheckpointError, match=r"cannot be written \(No space left"):
         make_ranker("bi", seed=1).save_pretrained(folder)
     monkeypatch.undo()
-    assert sorted(os.listdir(folder)) == NAMES
+    assert files_in(folder) == names
     again = Ranker.from_pretrained(folder)
     assert again.model.config.architecture == "poly"
     assert torch.equal(again.score([sentences[:1]], sentences), before)
 
 
-@pytest.mark.parametrize("renames", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("renames", [0, 1, 2, 3, 6, 12, 18])
 def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
     folder, make_ranker, sentences, renames, killed_after
 ):
@@ -118,12 +130,12 @@ def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
     assert torch.equal(Ranker.from_pretrained(folder).score([sentences[:1]], sentences), expected)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["polyencoder.json", "tokenizer.json"])
 def test_the_files_of_two_models_are_not_taken_for_one(folder, make_ranker, tmp_path, name):
     make_ranker("poly", output_scaling=5.0).save_pretrained(tmp_path / "other")
     content = (tmp_path / "other" / name).read_bytes()
-    (folder / name).write_bytes(content if name == "config.json" else content + b"\n")
-    with pytest.raises(CheckpointError, match=rf"{name}: not the file that was saved with model.safetensors"):
+    (folder / name).write_bytes(content if name == "polyencoder.json" else content + b"\n")
+    with pytest.raises(CheckpointError, match=rf"{name}: not the file that was saved with polyencoder.safetensors"):
         Ranker.from_pretrained(folder)
 
 
@@ -205,7 +217,7 @@ def test_a_missing_file_is_named(folder, name):
 )
 def test_weights_that_do_not_fit_are_named(folder, change_weights, change, message):
     change_weights(folder, change)
-    with pytest.raises(CheckpointError, match=f"model.safetensors: the weights do not fit the model: {message}"):
+    with pytest.raises(CheckpointError, match=f"model: the weights do not fit the model: {message}"):
         Ranker.from_pretrained(folder)
 
 
@@ -232,28 +244,28 @@ def test_a_truncated_file(folder, name, kept):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format_version": 2}, "config.json: format version 2, but this version of polyencoder reads 1; install the"),
-        ({"format_version": ...}, "config.json: format version None"),
-        ({"colour": "red"}, "config.json: unknown setting 'colour'; it must be one of architecture,"),
-        ({"architecture": ...}, "config.json: not the configuration of a ranker"),
+        ({"format_version": 2}, "polyencoder.json: format version 2, but this version of polyencoder reads 1"),
+        ({"format_version": ...}, "polyencoder.json: format version None"),
+        ({"colour": "red"}, "polyencoder.json: unknown setting 'colour'; it must be one of architecture,"),
+        ({"architecture": ...}, "polyencoder.json: not the configuration of a ranker"),
         ({"backbone": {"model_type": "bort"}}, "knows no model type 'bort'"),
         (
             {"architecture": "resnet50"},
-            "config.json: architecture is 'resnet50'; it must be one of bi, poly, cross, late, c",
+            "polyencoder.json: architecture is 'resnet50'; it must be one of bi, poly, cross, late, c",
         ),
-        ({"architecture": "convert"}, "config.json: a convert model needs its sizes, `convert`"),
+        ({"architecture": "convert"}, "polyencoder.json: a convert model needs its sizes, `convert`"),
     ],
 )
 def test_a_configuration_that_cannot_be_used(folder, change_weights, edit_json, changes, message):
     change_weights(folder, lambda weights: None)  # without digests, so that this configuration may be theirs
-    edit_json(folder / "config.json", **changes)
+    edit_json(folder / "polyencoder.json", **changes)
     with pytest.raises(ConfigError, match=message):
         Ranker.from_pretrained(folder)
 
 
 def test_a_configuration_nested_without_end(folder):
-    (folder / "config.json").write_text("[" * 100_000)
-    with pytest.raises(ConfigError, match="config.json: not valid JSON"):
+    (folder / "polyencoder.json").write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="polyencoder.json: not valid JSON"):
         Ranker.from_pretrained(folder)
 
 
@@ -274,8 +286,21 @@ def test_what_holds_a_ranker(folder, model_file, backbone_folder, no_network, tm
     for name in (tmp_path, tmp_path / "nothing", "someone/model", "no such name"):
         assert not holds_ranker(name)
     for content in (b"{", b"[]", b'{"architecture": "resnet50"}', b'{"architecture": []}', b"\xff", b"[" * 100_000):
-        (folder / "config.json").write_bytes(content)
-        assert not holds_ranker(folder)
+        (folder / CONFIG).write_bytes(content)  # damaged, it is still none of another library's
+        assert holds_ranker(folder)
+        assert not holds_encoder(folder)
+        with pytest.raises(PolyencoderError, match=CONFIG):
+            Ranker.from_backbone(folder)
+        (tmp_path / MODULE_CONFIG).write_bytes(content)
+        assert not holds_ranker(tmp_path)
+
+
+def test_a_folder_of_the_earlier_layout_is_named(folder):
+    (folder / CONFIG).rename(folder / MODULE_CONFIG)
+    assert holds_ranker(folder)
+    for read in (load_folder, Ranker.from_pretrained):
+        with pytest.raises(CheckpointError, match=r"model: .* earlier version.*export it again"):
+            read(folder)
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])

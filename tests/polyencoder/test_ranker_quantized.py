@@ -40,7 +40,7 @@ def test_a_folder_ranks_as_before(ranker, sentences, tmp_path):
     assert torch.equal(ranker.score(CONTEXTS, sentences), expected)  # which saving has not changed
     assert not ranker.model.is_for_inference
     again.save_pretrained(tmp_path / "again")
-    files = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("model", "again")]
+    files = [(tmp_path / folder / "polyencoder.safetensors").read_bytes() for folder in ("model", "again")]
     assert files[0] == files[1]
 
 
@@ -58,7 +58,7 @@ def test_the_file_is_small_and_never_a_table_of_float32(make_convert_ranker, tmp
             tensor.fill_(0.01)
     model.quantize()
     Ranker(model, TextEncoder(tokenizer, layout), device="cpu").save_pretrained(tmp_path)
-    assert (megabytes - 2) * 1e6 < (tmp_path / "model.safetensors").stat().st_size <= megabytes * 1e6
+    assert (megabytes - 2) * 1e6 < (tmp_path / "polyencoder.safetensors").stat().st_size <= megabytes * 1e6
     again = Ranker.from_pretrained(tmp_path, device="cpu").model
     table = again.state_dict()[WORDS]
     assert (table.dtype, table.shape) == (torch.uint8, (32_476, 512))
@@ -101,7 +101,7 @@ def test_a_model_that_was_trained_in_float32_is_quantized(make_convert_ranker, s
     plain = make_convert_ranker()
     plain.save_pretrained(tmp_path / "plain")
     shown = run("export", tmp_path / "plain", tmp_path / "small", "--quantize")
-    assert "model.safetensors" in shown
+    assert "polyencoder.safetensors" in shown
     small = Ranker.from_pretrained(tmp_path / "small", device="cpu")
     assert small.model.state_dict()[WORDS].dtype == torch.uint8
     scores = plain.score(CONTEXTS, sentences)
@@ -121,13 +121,13 @@ def test_what_cannot_be(ranker, make_ranker, tmp_path):
     assert not (tmp_path / "model").exists()
 
     ranker.save_pretrained(tmp_path / "model")
-    weights = safetensors.torch.load_file(tmp_path / "model" / "model.safetensors")
+    weights = safetensors.torch.load_file(tmp_path / "model" / "polyencoder.safetensors")
     weights["skip.weight"] = weights["skip.weight"].to(torch.uint8)
-    safetensors.torch.save_file(weights, tmp_path / "model" / "model.safetensors")
+    safetensors.torch.save_file(weights, tmp_path / "model" / "polyencoder.safetensors")
     with pytest.raises(CheckpointError, match=r"skip.weight has numbers of the type uint8, the model needs float32"):
         Ranker.from_pretrained(tmp_path / "model")
-    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config = json.loads((tmp_path / "model" / "polyencoder.json").read_text())
     del config["convert"]["quantized"]
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model" / "polyencoder.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"words\.(scale|zero_point) is not part of this model"):
         Ranker.from_pretrained(tmp_path / "model")

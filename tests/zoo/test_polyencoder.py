@@ -25,6 +25,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.hub.zoo import zoo_model, zoo_models
 from polyencoder.importing import import_parlai
 from polyencoder.ranker import Ranker
+from tests.model_folders import files_of
 
 torch.set_num_threads(1)
 
@@ -112,8 +113,8 @@ def test_evaluation_by_name(published, theirs, task, tmp_path, tree):
     assert server.requests == [None]
     official = [f"models/pretrained_transformers/model_poly/{file.name}" for file in theirs.parent.iterdir()]
     official += [f"models/pretrained_transformers/{name}" for name in (".built", "convai_trainset_cands.txt")]
-    files = ["config.json", "model.safetensors", "tokenizer.json", "model.tokenizer.json"]
-    files += ["model", "model.dict", "model.opt"]
+    saved = Ranker.from_pretrained(tmp_path / "models/polyencoder/convai2_poly", device="cpu").model
+    files = files_of(saved, "model", "model.dict", "model.opt", "model.tokenizer.json")
     assert tree(tmp_path) == sorted([*official, *(f"models/polyencoder/convai2_poly/{file}" for file in files)])
     assert built(str(tmp_path / "models/pretrained_transformers"), "v3.0")  # for zoo:pretrained_transformers/ too
 

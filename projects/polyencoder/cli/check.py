@@ -10,7 +10,7 @@ from polyencoder.cli.shared.output import say
 from polyencoder.errors import CheckpointError
 from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
 from polyencoder.progress import progress_bar
-from polyencoder.storage.names import CONFIG, WEIGHTS
+from polyencoder.storage.names import CONFIG, MODULE_CONFIG, WEIGHTS
 
 
 def check(names: list[str], /, *, trust: tuple[str, ...] = (), progress: bool | None = None) -> None:
@@ -43,12 +43,12 @@ def _check_folder(folder: Path, *, progress: bool | None) -> None:
     from polyencoder.index.folder.verify import verify
 
     graphs, weights = (folder / DESCRIPTION).is_file(), (folder / WEIGHTS).is_file()
-    if not (weights or graphs or (folder / CONFIG).is_file()):
+    if not (weights or graphs or (folder / CONFIG).is_file() or (folder / MODULE_CONFIG).is_file()):
         verify(folder, progress=progress)
         say(f"{folder}: an index, undamaged")
         return
     if weights or not graphs:
-        size = (folder / WEIGHTS).stat().st_size if weights else 0
+        size = sum(path.stat().st_size for path in folder.rglob("*.safetensors"))
         with progress_bar(step="checking", unit="B", show=progress, total=size) as done:
             check_folder(folder, progress=done.update)
         say(f"{folder}: a model, undamaged")

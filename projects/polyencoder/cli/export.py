@@ -49,7 +49,7 @@ def export(
     *,
     settings: ExportSettings = _DEFAULTS,
 ) -> None:
-    """Write a ranker as a folder that needs no ParlAI: config.json, model.safetensors, tokenizer.json and README.md.
+    """Write a ranker as a folder that needs no ParlAI, and that sentence-transformers reads, with README.md.
 
     After an error the folder is unchanged.
 
@@ -59,8 +59,9 @@ def export(
     """
     from polyencoder.checkpoint import holds_encoder
     from polyencoder.export.card import copy_pictures
-    from polyencoder.export.folder import EXPORTED, README, export_folder
+    from polyencoder.export.folder import BESIDE, README, export_folder
     from polyencoder.export.training_run import read_run, trained_dims
+    from polyencoder.modeling.layout import layout_files
     from polyencoder.ranker import Ranker
     from polyencoder.training.folder import RECORD
 
@@ -92,7 +93,7 @@ def export(
     )
     if earlier_card and whole:
         copy_pictures(card.parent, folder)
-    for path in (folder / name for name in sorted(EXPORTED)):
+    for path in (folder / name for name in sorted((*layout_files(folder), *BESIDE))):
         if path.is_file():
             say(f"{path}  {path.stat().st_size / 1e6:,.1f} MB")
     if untrained:

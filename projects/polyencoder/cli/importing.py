@@ -12,7 +12,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
 from polyencoder.storage.files import check_writable_folder, reporting_write_errors
-from polyencoder.storage.names import CONFIG
+from polyencoder.storage.names import MODULE_CONFIG
 
 if TYPE_CHECKING:
     from polyencoder.importing.fairseq_encodings import Encoding
@@ -78,7 +78,7 @@ def import_model(file: Path, folder: Path, /, *, settings: ImportSettings = _DEF
         publishing_model(folder, overwrite=settings.overwrite) as made,
     ):
         import_fairseq(file, dictionary=settings.dictionary, encoding=encoding, out=made)
-    config = json.loads((folder / CONFIG).read_bytes())
+    config = json.loads((folder / MODULE_CONFIG).read_bytes())
     say(f"{folder}: an encoder that fairseq trained, {_size(config)}")
     say(f"next: parlai train_model -m polyencoder --backbone {folder} -t TASK -mf FILE --output-scaling auto")
 

@@ -39,7 +39,7 @@ COMMANDS = {
     "import": "importing:import_model",
     "check": "check:check",
     "vocab": "vocab:vocab",
-    "pretrain": "pretrain:pretrain_encoder",
+    "pretrain": "train:pretrain_encoder",
     "prepare-reddit": "prepare_reddit:prepare_reddit",
     "zoo": "zoo:zoo",
 }

@@ -19,7 +19,7 @@ from polyencoder.progress import progress_bar
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.fields import Needs
 from polyencoder.storage.files import check_writable, check_writable_folder, reporting_write_errors, write_text
-from polyencoder.storage.names import TOKENIZER
+from polyencoder.storage.names import TOKENIZER, TOKENIZER_CONFIG
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
 from polyencoder.validation import Count
 
@@ -60,7 +60,7 @@ def vocab(corpus: list[str], /, *, settings: VocabSettings) -> None:
         corpus: FILE or GLOB: one text per line, or JSON lines, CSV, TSV or Parquet with text, turns, context or
             response; plain, .gz, .bz2, .xz or .zst. Read twice.
     """
-    from polyencoder.importing.folder import TOKENIZER_CONFIG, save_tokenizer
+    from polyencoder.importing.folder import save_tokenizer
     from polyencoder.text.learning import ROLES, SIZE, PieceSettings, count_characters, learn_pieces
 
     kind, path = settings.type, settings.out / TOKENIZER

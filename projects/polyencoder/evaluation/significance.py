@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ Array = np.ndarray[Any, Any]
 def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
     """The percentile bootstrap's 95% confidence interval of each column's mean.
 
-    Queries are drawn with replacement (Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979); all columns
-    share the draws.
+    Queries are drawn with replacement (Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979).
 
     Args:
         values: [queries, measures].
@@ -25,10 +23,14 @@ def bootstrap_intervals(values: Array, *, samples: int = SAMPLES, seed: int = 0)
     Returns:
         [measures, 2].
     """
-    n, rng = len(values), np.random.default_rng(seed)
-    share = np.full(n, 1 / n)
-    means = [rng.multinomial(n, share, size=size) @ values / n for size in _pieces(samples, n)]
-    return np.quantile(np.concatenate(means), [0.025, 0.975], axis=0).T
+    from scipy import stats  # here: half a second
+
+    if len(values) == 1 or not values.size:  # which scipy refuses
+        return np.repeat(np.transpose(values), 2, axis=1)
+    batch = max(1, _AT_ONCE // values.size)
+    given: Any = {"n_resamples": samples, "batch": batch, "method": "percentile", "random_state": seed}
+    found = stats.bootstrap((values,), np.mean, axis=0, **given).confidence_interval
+    return np.stack([found.low, found.high], axis=1)
 
 
 def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, seed: int = 0) -> Array:
@@ -37,7 +39,7 @@ def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, s
     If the systems were alike, each query's two values could be exchanged. p is the share of random exchanges whose
     difference is at least the observed one, which counts as one of them: it is at least 1 / (samples + 1). See
     Smucker, Allan and Carterette, "A Comparison of Statistical Significance Tests for Information Retrieval
-    Evaluation", 2007.
+    Evaluation", 2007. Not scipy's `permutation_test`, which takes a hundred times as long for 7,000 queries.
 
     Args:
         first: [queries, measures].
@@ -49,13 +51,8 @@ def randomisation_test(first: Array, second: Array, *, samples: int = SAMPLES, s
     differences, rng = np.asarray(first) - np.asarray(second), np.random.default_rng(seed)
     observed = np.abs(differences.sum(axis=0)) * (1 - 1e-9)  # sums in another order are not equal to the last bit
     reached = np.zeros(differences.shape[1])
-    for size in _pieces(samples, len(differences)):
+    for start in range(0, samples, at_once := max(1, _AT_ONCE // len(differences))):
+        size = min(at_once, samples - start)
         signs = rng.integers(0, 2, size=(size, len(differences)), dtype=np.int8) * 2 - 1
         reached += (np.abs(signs @ differences) >= observed).sum(axis=0)
     return (reached + 1) / (samples + 1)
-
-
-def _pieces(samples: int, n: int) -> Iterator[int]:
-    """Splits `samples` into chunks of at most some million numbers, `n` in each sample."""
-    size = max(1, _AT_ONCE // n)
-    yield from (min(size, samples - start) for start in range(0, samples, size))

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from polyencoder.calibration import CalibratedRanker
-from polyencoder.checkpoint import load_folder, write_model
+from polyencoder.checkpoint import holds_ranker, load_folder, publishing_folder, write_model
 from polyencoder.checks import check_place
-from polyencoder.config import RankerConfig, WeightDtype
+from polyencoder.config import WeightDtype
 from polyencoder.data.example import Example
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.encoding.scorer import Scorer
@@ -22,20 +22,19 @@ from polyencoder.export.onnx.files import DESCRIPTION, GRAPHS
 from polyencoder.export.training_run import TrainingRun
 from polyencoder.pictures import CURVE, RELIABILITY
 from polyencoder.storage.files import reporting_write_errors, why_no_folder, written_meanwhile
-from polyencoder.storage.names import CALIBRATION, CONFIG, TOKENIZER, WEIGHTS
-from polyencoder.storage.publish import finish_publication, publishing
+from polyencoder.storage.names import CALIBRATION, CONFIG, MODULE_CONFIG
+from polyencoder.storage.publish import finish_publication
 
 README = "README.md"
-_OF_THE_MODEL = (CALIBRATION, README, CURVE, RELIABILITY, "tokenizer_config.json", *GRAPHS)
-EXPORTED = (CONFIG, WEIGHTS, TOKENIZER, DESCRIPTION, *_OF_THE_MODEL)
-"""The names of the files that an export writes or removes."""
+BESIDE = (CALIBRATION, README, CURVE, RELIABILITY, DESCRIPTION, *GRAPHS)
+"""The files beside those of the model (`modeling.layout`) that an export writes or removes."""
 _CHECKED = 8  # contexts of the user's examples on which graphs are compared with torch
 
 
 def save_ranker(ranker: CalibratedRanker, folder: str | os.PathLike[str], *, dtype: WeightDtype = "float32") -> None:
-    """Writes `config.json`, `model.safetensors`, `tokenizer.json` and any calibration; see `Ranker.save_pretrained`."""
+    """Writes a model's files and any calibration; see `Ranker.save_pretrained`."""
     check_place("folder", folder)
-    with reporting_write_errors(folder, CheckpointError), publishing(folder, remove=[CALIBRATION]) as staging:
+    with reporting_write_errors(folder, CheckpointError), publishing_folder(folder, remove=[CALIBRATION]) as staging:
         write_model(staging, ranker.model, ranker.text, dtype=dtype)
         if ranker.calibration is not None:
             fingerprint = model_fingerprint(ranker.model, ranker.text, dtype=dtype)
@@ -61,7 +60,7 @@ def export_folder(
     examples: Sequence[Example] = (),
     overwrite: bool = True,
 ) -> RecallChange | None:
-    """Writes a ranker as `config.json`, `model.safetensors`, `tokenizer.json` and `README.md`, and as graphs.
+    """Writes a ranker as a model folder with `README.md`, and as graphs.
 
     Args:
         ranker: a ranker of torch.
@@ -87,8 +86,8 @@ def export_folder(
     check_place("folder", folder)
     target = Path(folder)
     with reporting_write_errors(target, CheckpointError):
-        if _holds_model(target):  # which must be a ranker
-            RankerConfig.from_json((target / CONFIG).read_bytes(), origin=str(target / CONFIG))
+        if _holds_model(target) and not holds_ranker(target):
+            raise CheckpointError(f"{target}: holds an encoder, which is no export; give another folder")
     change = None
     with reporting_write_errors(target, CheckpointError), publishing_model(target, overwrite=overwrite) as made:
         save_ranker(ranker, made, dtype=dtype)
@@ -134,7 +133,7 @@ def _holds_model(target: Path) -> bool:
     finish_publication(target)
     if not target.exists() or not any(not path.name.startswith(".") for path in target.iterdir()):
         return False
-    if not (target / CONFIG).is_file():
+    if not ((target / CONFIG).is_file() or (target / MODULE_CONFIG).is_file()):
         raise CheckpointError(f"{target}: has other files in it; give a new folder, or one with an earlier export")
     return True
 
@@ -149,4 +148,4 @@ def publishing_model(target: Path, *, overwrite: bool = True) -> AbstractContext
         if not overwrite and _holds_model(target):
             raise written_meanwhile(target)
 
-    return publishing(target, remove=(DESCRIPTION, *_OF_THE_MODEL), check=check)
+    return publishing_folder(target, remove=BESIDE, check=check)

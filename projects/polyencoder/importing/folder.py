@@ -13,17 +13,15 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from polyencoder.checkpoint import check_shapes
+from polyencoder.checkpoint import check_shapes, publishing_folder
 from polyencoder.errors import CheckpointError, first_line
 from polyencoder.modeling.finite import check_finite
 from polyencoder.storage.files import reporting_write_errors, written_meanwhile
-from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.names import MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG
 from polyencoder.storage.publish import publishing
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
 def save_backbone(
@@ -48,14 +46,14 @@ def save_backbone(
     """
     config.architectures = [_check_fit(config, weights, origin=origin)]
     config.dtype = torch.float32
-    with publishing(folder) as staging:
+    with publishing_folder(folder) as staging:
         tensors = {
             name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in weights.items()
         }
-        safetensors.torch.save_file(tensors, staging / WEIGHTS, metadata={"format": "pt"})
+        safetensors.torch.save_file(tensors, staging / MODULE_WEIGHTS, metadata={"format": "pt"})
         segments = (getattr(config, "type_vocab_size", 0) or 0) > 1
         _write_tokenizer(staging, tokenizer, special_tokens=special_tokens, segments=segments)
-        (staging / CONFIG).write_text(config.to_json_string(), encoding="utf-8")
+        (staging / MODULE_CONFIG).write_text(config.to_json_string(), encoding="utf-8")
 
 
 def save_tokenizer(

@@ -20,6 +20,7 @@ from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.encoder_files import explaining_load, json_of, longest_input
 from polyencoder.modeling.families import family
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.layout import MODULES, POOLINGS, SENTENCE_CONFIG
 from polyencoder.modeling.reranker_head import classifier_of, reranker_head
 
 if TYPE_CHECKING:
@@ -30,16 +31,9 @@ _log = logging.getLogger(__name__)
 COSINE_SCALING = 4.47
 """`output_scaling` of normalized vectors: its square, 20, is the cosine's scale that most were trained with."""
 
-_CONFIG = "config_sentence_transformers.json"
 _CONFIG_KEYS = ("__version__", "model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim")
 _PROMPT_NAMES = {"context_prompt": ("query",), "candidate_prompt": ("document", "passage", "corpus")}
-_REDUCTIONS: dict[Any, Reduction] = {
-    "cls": "first",
-    "mean": "mean",
-    "max": "max",
-    "weightedmean": "weighted_mean",
-    "lasttoken": "last",
-}
+_REDUCTIONS: dict[Any, Reduction] = {mode: reduction for reduction, mode in POOLINGS.items()}
 _MODULES = re.compile("(Transformer,Pooling|StaticEmbedding)(,Dense)*(,Normalize)*")
 _UNLIMITED = 1 << 20  # tokens
 _LENGTHS = ("max_seq_length", "query_length", "document_length")
@@ -77,8 +71,8 @@ def sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | None:
     kinds = _kinds(name)
     if not _is_sentence_encoder(kinds):
         return None
-    modules = json_of(name, "modules.json", list)
-    config = json_of(name, _CONFIG, dict) or {}
+    modules = json_of(name, MODULES, list)
+    config = json_of(name, SENTENCE_CONFIG, dict) or {}
     similarity, order = config.get("similarity_fn_name"), ",".join(kind for kind in kinds if kind != "Dropout")
     theirs = [str(module.get("type")).startswith("sentence_transformers.") for module in modules]
     if not all(theirs) or not _MODULES.fullmatch(order):
@@ -86,7 +80,7 @@ def sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | None:
     if similarity not in (None, "cosine", "dot"):
         raise _refused(name, f"the similarity {similarity}")
     if unknown := [key for key in config if key not in _CONFIG_KEYS]:
-        raise _refused(name, f"{_CONFIG} has {unknown[0]}")
+        raise _refused(name, f"{SENTENCE_CONFIG} has {unknown[0]}")
     from sentence_transformers.base.modules import Dense, Transformer  # here: a second, which few need
     from sentence_transformers.sentence_transformer.modules import Pooling, StaticEmbedding
 
@@ -146,7 +140,7 @@ def _refused(name: str | os.PathLike[str], what: str) -> ConfigError:
 
 def _kinds(name: str | os.PathLike[str]) -> list[str]:
     """The names of the modules' classes."""
-    modules = json_of(name, "modules.json", list) or []
+    modules = json_of(name, MODULES, list) or []
     if not all(isinstance(module, dict) for module in modules):
         raise ConfigError(f"{name}: modules.json is no list of modules")
     return [str(module.get("type", "")).rpartition(".")[2] for module in modules]
@@ -239,11 +233,11 @@ def own_prompts(name: str | os.PathLike[str], *, given: Collection[str] = ()) ->
     Raises:
         ConfigError: the file cannot be read, or its prompts are not texts by name.
     """
-    config = json_of(name, _CONFIG, dict) or {}
+    config = json_of(name, SENTENCE_CONFIG, dict) or {}
     prompts, default = config.get("prompts") or {}, config.get("default_prompt_name")
     is_valid = isinstance(prompts, dict) and all(isinstance(prompt, str) for prompt in prompts.values())
     if not is_valid or (default is not None and default not in [*prompts]):
-        raise ConfigError(f"{name}: {_CONFIG} has no valid prompts: texts by their names, one of them the default")
+        raise ConfigError(f"{name}: {SENTENCE_CONFIG} has no valid prompts: texts by name, one of them the default")
     pairs = config.get("model_type") == "CrossEncoder"
     chosen: dict[str, str] = {}
     for key, names in ({"context_prompt": ()} if pairs else _PROMPT_NAMES).items():

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from tokenizers import Tokenizer
 
+from polyencoder.checkpoint import publishing_folder
 from polyencoder.checks import checked_device
 from polyencoder.config import Reduction, TextConfig
 from polyencoder.errors import CheckpointError, ConfigError
@@ -25,7 +26,6 @@ from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.masking import Masking
 from polyencoder.settings.pretrain import EncoderSettings, PretrainingSettings
 from polyencoder.storage.files import reporting_write_errors
-from polyencoder.storage.publish import publishing
 from polyencoder.text import TextEncoder, own_separator, separate_turns
 
 Special = dict[str, Any]
@@ -67,7 +67,7 @@ class Pretrained:
             for name, tensor in self.model.state_dict().items()
             if not name.startswith("encoder.")
         }
-        with reporting_write_errors(target, CheckpointError), publishing(target) as staging:
+        with reporting_write_errors(target, CheckpointError), publishing_folder(target) as staging:
             safetensors.torch.save_file(heads, staging / HEADS, metadata={"format": "pt"})
             save_backbone(
                 staging,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -16,7 +17,6 @@ from polyencoder.modeling.families import family
 from polyencoder.settings.base import Settings, flat_values, settings
 from polyencoder.settings.common import PairColumns
 from polyencoder.settings.fields import Files, Needs, Numbers, Parlai, Without, leaves
-from polyencoder.settings.presets import OF_ANY, PRESETS, PresetName
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
 from polyencoder.validation import Count, Positive, Share
 
@@ -25,6 +25,25 @@ _CROSS = Needs("architecture", Families(lambda own: own.has_backbone and not own
 _LATE = Needs("architecture", Families(lambda own: own.can.has_vectors and own.can.reads_pairs))
 _CONVERT = Needs("architecture", Families(lambda own: not own.has_backbone))
 _NEW = Without("init")
+
+OF_ANY = ("text_truncate", "label_truncate", "epochs")
+"""The settings that a preset sets for a cross-encoder, too, whose batches are of another kind."""
+PresetName = Literal["fast", "balanced", "accurate"]
+
+PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "fast": {"architecture": "bi", "text_truncate": 64, "label_truncate": 32, "batch_size": 64, "epochs": 1.0},
+        "balanced": {
+            "architecture": "poly",
+            "text_truncate": 128,
+            "label_truncate": 48,
+            "batch_size": 64,
+            "epochs": 2.0,
+        },
+        "accurate": {"architecture": "late", "text_truncate": 256, "batch_size": 64, "grad_cache": 32},
+    }
+)
+"""The settings of each preset, by flat name; those of `accurate` that are missing are the usual ones."""
 
 
 @settings(panel="Data")

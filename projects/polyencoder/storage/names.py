@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+CONFIG, WEIGHTS, TOKENIZER = "polyencoder.json", "polyencoder.safetensors", "tokenizer.json"
+"""The configuration of a ranker; its tensors that are no module's of sentence-transformers (`modeling.layout`)."""
+MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
+"""The files of an encoder of transformers, and of modules of sentence-transformers."""
+MODEL_FILES = ["*.json", "*.safetensors"]
+"""Patterns of all files of a model, for downloads."""
 CALIBRATION = "calibration.json"
 """Optional: see `polyencoder.calibration`."""
-"""That of its int8 graphs."""
 CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"
 """ONNX graphs: for contexts, candidates, and pairs of both."""
 DIGESTS = "polyencoder"
-"""The key of the weights' metadata that holds digests of the folder's files."""
+"""The key in the metadata of `WEIGHTS` with the digests of the folder's files and of all weights."""

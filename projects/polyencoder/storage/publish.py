@@ -1,4 +1,4 @@
-"""Publishes several files of a folder together: all of them are the new ones, or none.
+"""Publishes several files of a folder, and of folders in it, together: all of them are the new ones, or none.
 
 The new files are written into a folder inside the target, which is then renamed. This rename is the publication: from
 then on the files are moved to their places, by this process or, after a kill or an error, by the next one that reads
@@ -7,6 +7,7 @@ the folder or writes into it. Each step can be repeated.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -30,7 +31,11 @@ _REMOVED = ".removed"  # a folder of empty files, by whose names the publication
 
 @contextmanager
 def publishing(
-    folder: str | os.PathLike[str], *, remove: Iterable[str] = (), check: Callable[[], object] = lambda: None
+    folder: str | os.PathLike[str],
+    *,
+    remove: Iterable[str] = (),
+    replaces: Callable[[Path], Iterable[str]] = lambda target: (),
+    check: Callable[[], object] = lambda: None,
 ) -> Iterator[Path]:
     """Yields an empty folder, whose files become those of `folder` together if the block succeeds.
 
@@ -39,7 +44,8 @@ def publishing(
 
     Args:
         folder: created if missing. Its other files are unchanged.
-        remove: names of files that are removed, unless they are written.
+        remove: files, by their paths in the folder, that are removed, unless they are written.
+        replaces: called with `folder` at the publication: more such files, of those that are there then.
         check: called before the publication, when no other process can publish in this folder; may raise.
 
     Raises:
@@ -61,10 +67,11 @@ def publishing(
                 with suppress(OSError):  # a file system without locks, where nothing is discarded
                     _lock(lock)
             yield staging
-            _complete(staging, target, remove=remove)
+            _complete(staging, target)
             with alone_in(target):
                 _move_published(target)
                 check()
+                _mark_removed(staging, {*remove, *replaces(target)})
                 try:
                     os.rename(staging, target / _PUBLISHED)
                     _move_published(target)
@@ -131,20 +138,36 @@ def _is_folder(path: Path) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    """The paths of its files, and of those in its folders, relative to it; without hidden ones."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if not path.is_dir())
+    return sorted(path for path in paths if not any(part.startswith(".") for part in path.parts))
 
 
-def _complete(staging: Path, target: Path, *, remove: Iterable[str]) -> None:
+def _complete(staging: Path, target: Path) -> None:
     """Gives new files the permissions of old ones, else those of any new file; writes all of them to disk."""
     mode = stat.S_IMODE(staging.stat().st_mode) & 0o666
     files = _files(staging)
     for file in files:
-        old = target / file.name
-        file.chmod(stat.S_IMODE(old.stat().st_mode) if old.exists() else mode)
-    (staging / _REMOVED).mkdir()
-    for name in {*remove} - {file.name for file in files}:
-        (staging / _REMOVED / name).touch()
-    for path in (*files, staging / _REMOVED, staging):
+        old = _folder_of(file, target) / file.name
+        (staging / file).chmod(stat.S_IMODE(old.stat().st_mode) if old.exists() else mode)
+    _flush(staging, files)
+
+
+def _mark_removed(staging: Path, names: Iterable[str]) -> None:
+    """Writes down, on the disk, which files the publication removes."""
+    marks = staging / _REMOVED
+    marks.mkdir()
+    removed = {Path(name) for name in names} - {*_files(staging)}
+    for file in removed:
+        (marks / file).parent.mkdir(parents=True, exist_ok=True)
+        (marks / file).touch()
+    _flush(marks, removed)
+    fsync(staging)
+
+
+def _flush(folder: Path, files: Iterable[Path]) -> None:
+    """Writes files of a folder, and the folders that they are in, to the disk."""
+    for path in {folder / path for file in files for path in (file, *file.parents)} | {folder}:
         fsync(path)
 
 
@@ -155,14 +178,37 @@ def _move_published(target: Path) -> None:
         return
     fsync(target)  # the rename that published them
     if _is_folder(published / _REMOVED):
-        for marker in (published / _REMOVED).iterdir():
-            (target / marker.name).unlink(missing_ok=True)
-            marker.unlink(missing_ok=True)
+        for file in _files(published / _REMOVED):
+            (_folder_of(file, target) / file.name).unlink(missing_ok=True)
+            for parent in file.parents[:-1]:
+                _remove_if_empty(target / parent)
+            (published / _REMOVED / file).unlink(missing_ok=True)
+    changed = {target}
     for file in _files(published):
+        folder = _folder_of(file, target)
+        folder.mkdir(parents=True, exist_ok=True)
+        changed |= {target / parent for parent in file.parents}
         with suppress(FileNotFoundError):  # without locks another process may have moved it
-            os.replace(file, target / file.name)
-    fsync(target)
+            os.replace(published / file, folder / file.name)
+    for folder in changed:
+        fsync(folder)
     _remove(published)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+
+
+def _folder_of(file: Path, target: Path) -> Path:
+    """The folder in `target` of a file. OSError where it is a file, or a link: the target's alone are changed."""
+    for parent in (target / parent for parent in file.parents if parent != Path()):
+        if os.path.lexists(parent) and not _is_folder(parent):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
+    return target / file.parent
 
 
 def _remove(folder: Path) -> None:

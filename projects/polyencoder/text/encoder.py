@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from polyencoder.checks import checked_text, checked_texts
 from polyencoder.config import OF_CONTEXTS, PROMPTS, PairStart, TextConfig
@@ -63,6 +64,9 @@ class TextEncoder:
         self.pad_id = self._special("pad_token")
         self.start_id = self._special("start_token")
         self.end_id = self._special("end_token")
+        if isinstance(self.tokenizer, Tokenizer):
+            self._pair = self.tokenizer.encode("a", "b")
+            self._set_template(self.tokenizer, pair_start=False)
         self.empty_ids: list[int] = [] if config.empty_token is None else [self._special("empty_token")]
         separator = self.tokenizer.token_to_id(config.separator)
         self.separator_ids = [] if not config.separator else self._encode([config.separator])[0]
@@ -230,13 +234,32 @@ class TextEncoder:
     @property
     def pair_start(self) -> PairStart:
         """What the second text of a pair begins with in the tokenizer's own pairs, as a `RankerConfig.pair_start`."""
-        texts = ("a", "b")
-        first, second = ([self.start_id, *ids, self.end_id] for ids in self._encode(texts))
-        pair = cast("Tokenizer", self.tokenizer).encode(*texts)
+        first, second = ([self.start_id, *ids, self.end_id] for ids in self._encode(["a", "b"]))
+        pair = self._pair
         starts: tuple[PairStart, ...] = (False, "end", True)
         if (own := next((one for one in starts if join_pair(first, second, start=one)[0] == pair.ids), None)) is None:
             raise ConfigError(f"its tokenizer joins two texts as {' '.join(pair.tokens)}, which rankers do not")
         return "same_segment" if own is False and not any(pair.type_ids) else own
+
+    def tokenizer_json(self, *, pair_start: PairStart = False) -> str:
+        """The `tokenizer.json` with which other libraries lay out a text, or a pair of them, as rankers do."""
+        if isinstance(self.tokenizer, SubwordTokenizer):
+            return self.tokenizer.to_str(pretty=True)
+        tokenizer = Tokenizer.from_str(self.tokenizer.to_str())
+        self._set_template(tokenizer, pair_start=pair_start)
+        return str(tokenizer.to_str(pretty=True))
+
+    def _set_template(self, tokenizer: Tokenizer, *, pair_start: PairStart) -> None:
+        surrounds, segment = self.config.surround, int(isinstance(pair_start, bool))
+        start, end = (["START:0"], ["END:0"]) if surrounds else ([], [])
+        second = {True: [f"START:{segment}"], "end": ["END:0"]}.get(pair_start, []) if surrounds else []
+        second += [f"$B:{segment}", *([f"END:{segment}"] if surrounds else [])]
+        special = {"START": (self.config.start_token, self.start_id), "END": (self.config.end_token, self.end_id)}
+        tokenizer.post_processor = TemplateProcessing(
+            single=[*start, "$A:0", *end],
+            pair=[*start, "$A:0", *end, *second],
+            special_tokens=[{"id": name, "ids": [i], "tokens": [token]} for name, (token, i) in special.items()],
+        )
 
     def pad(self, sequences: Sequence[Sequence[int]]) -> TokenBatch:
         from polyencoder.text.tokens import pad  # here: token ids alone need no torch

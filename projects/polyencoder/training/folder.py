@@ -10,7 +10,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.export.folder import README
 from polyencoder.pictures import CURVE, RELIABILITY
 from polyencoder.storage.files import discard_leftovers
-from polyencoder.storage.names import CONFIG, TOKENIZER, WEIGHTS
+from polyencoder.storage.names import CONFIG, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import discard_unfinished
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
@@ -19,7 +19,7 @@ FOLDER = "training"
 CHECKPOINT, RECORD = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json"
 TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
-_REPLACED = (CONFIG, README, TOKENIZER, WEIGHTS)
+_REPLACED = (CONFIG, MODULE_CONFIG, README, TOKENIZER, WEIGHTS, MODULE_WEIGHTS)
 _OF_A_RUN = (RECORD, CHECKPOINT, f"{CHECKPOINT}.lock")  # the last alone after a kill at the start
 
 RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores"}
@@ -36,7 +36,7 @@ def run_folder(out: Path) -> Iterator[Processes]:
     """
     there = [name for name in _REPLACED if (out / name).exists()]
     if there and not any((out / name).exists() for name in _OF_A_RUN):
-        what = "a model" if CONFIG in there else there[0]
+        what = "a model" if {CONFIG, MODULE_CONFIG} & {*there} else there[0]
         raise CheckpointError(f"{out}: holds {what}, but no run to resume ({FOLDER}/); give another folder")
     processes = Processes.of_this_group()
     lock = TrainingLock(out / CHECKPOINT, argument="out") if processes.is_first else None

@@ -63,26 +63,26 @@ def test_a_quantized_convert(make_convert_ranker, tmp_path):
     run_command("check", tmp_path / "model")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", *GRAPHS])
+@pytest.mark.parametrize("name", ["query_0_Transformer/model.safetensors", *GRAPHS])
 def test_one_bit_is_enough(folder, name):
     flip(folder / name, -200)  # of the weights, which load as before
     Ranker.from_pretrained(folder, device="cpu")
     command_fails(CheckpointError, rf"{name}: damaged, its checksum has changed", "check", folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", ["polyencoder.json", "tokenizer.json"])
 def test_small_files_are_checked_when_the_model_is_opened(folder, name):
     (folder / name).write_text((folder / name).read_text() + "\n")
     for look in (lambda: run_command("check", folder), lambda: Ranker.from_pretrained(folder)):
-        with pytest.raises(CheckpointError, match=f"{name}: not the file that was saved with model.safetensors"):
+        with pytest.raises(CheckpointError, match=f"{name}: not the file that was saved with polyencoder.safetensors"):
             look()
 
 
 def test_what_has_no_checksums_is_not_called_undamaged(folder):
-    weights = safetensors.torch.load_file(folder / "model.safetensors")
-    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    weights = safetensors.torch.load_file(folder / "polyencoder.safetensors")
+    safetensors.torch.save_file(weights, folder / "polyencoder.safetensors")
     command_fails(
-        CheckpointError, "model.safetensors: holds no checksums: .* with `polyencoder export`", "check", folder
+        CheckpointError, "polyencoder.safetensors: holds no checksums: .* with `polyencoder export`", "check", folder
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,10 +15,9 @@ from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.ranker import Ranker
 from tests.commands import command_fails, run_command
 from tests.forked import forgetting
+from tests.model_folders import files_in, files_of
 
 pytestmark = pytest.mark.slow
-
-NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
 
 
 @pytest.fixture
@@ -64,11 +62,13 @@ def test_shorter_vectors_that_were_not_trained(make_ranker, tmp_path):
 
 
 def test_it_lists_what_it_wrote(run, make_ranker, tmp_path):
-    make_ranker("bi").save_pretrained(tmp_path / "whole")
+    ranker = make_ranker("bi")
+    ranker.save_pretrained(tmp_path / "whole")
     run(tmp_path / "whole", tmp_path / "out")
     (tmp_path / "out" / "notes.txt").write_text("mine")
     lines = run(tmp_path / "whole", tmp_path / "out").splitlines()
-    assert [Path(line.split()[0]).name for line in lines] == NAMES
+    listed = [str(Path(line.split()[0]).relative_to(tmp_path / "out")) for line in lines]
+    assert listed == files_of(ranker.model, "README.md")
 
 
 def test_the_model_of_a_run_is_not_replaced(make_ranker, tmp_path):
@@ -76,11 +76,11 @@ def test_the_model_of_a_run_is_not_replaced(make_ranker, tmp_path):
         make_ranker("bi").save_pretrained(tmp_path / name)
     (tmp_path / "run" / "training").mkdir()
     (tmp_path / "run" / "training" / "run.json").write_text("{}")
-    before = (tmp_path / "run" / "model.safetensors").read_bytes()
+    before = (tmp_path / "run" / "polyencoder.safetensors").read_bytes()
     for source in ("run", "other"):
         command = ("export", tmp_path / source, tmp_path / "run", "--dtype", "float16")
         command_fails(ConfigError, "run: holds a training run, whose model an export would replace", *command)
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
+    assert (tmp_path / "run" / "polyencoder.safetensors").read_bytes() == before
 
 
 @pytest.fixture
@@ -128,7 +128,8 @@ def test_a_reranker_of_the_hub(run, make_reranker, sentences, tmp_path):
 
 def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
     shown = run(model_file, tmp_path / "out", "--dtype", "bfloat16")
-    assert [Path(line.split()[0]).name for line in shown.splitlines()] == sorted(NAMES)
+    listed = [str(Path(line.split()[0]).relative_to(tmp_path / "out")) for line in shown.splitlines()]
+    assert listed == files_of(ranker.model, "README.md")
     again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
     assert (found - expected).abs().max() < 5e-2 * expected.abs().max()
@@ -151,21 +152,21 @@ def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
 
 
 @pytest.mark.usefixtures("forked_commands")
-def test_the_command_needs_no_parlai(model_file, tmp_path):
+def test_the_command_needs_no_parlai(ranker, model_file, tmp_path):
     code = forgetting("parlai", "polyencoder") + "from polyencoder.cli.main import main\n"
     code += "try: main()\nfinally: "
     code += "assert not any(name.startswith('parlai') for name in sys.modules)"
     command = [sys.executable, "-c", code, "export", str(model_file), str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
-    assert sorted(os.listdir(tmp_path / "out")) == NAMES
+    assert files_in(tmp_path / "out") == files_of(ranker.model, "README.md")
 
 
-def test_graphs(run, model_file, examples, tmp_path, sentences):
+def test_graphs(run, ranker, model_file, examples, tmp_path, sentences):
     pytest.importorskip("onnxruntime")
     graphs = {f"{name}{kind}.onnx" for name in ("context", "candidates") for kind in ("", ".int8")} | {"onnx.json"}
     shown = run(model_file, tmp_path / "out", "--int8", "--check", examples)
-    assert set(os.listdir(tmp_path / "out")) == {*NAMES, *graphs}
+    assert files_in(tmp_path / "out") == files_of(ranker.model, "README.md", *graphs)
     last = shown.splitlines()[-1]
     assert last.startswith("R5@1 on 2 examples: ")
     before, after = (float(word) for word in last.split() if word.replace(".", "").isdigit() and "." in word)
@@ -193,10 +194,11 @@ def test_an_export_of_an_export_says_what_it_has(run, model_file, tmp_path):
     assert "## Limits" in card
 
 
-def test_onnx_alone(run, model_file, tmp_path):
+def test_onnx_alone(run, ranker, model_file, tmp_path):
     pytest.importorskip("onnxruntime")
     run(model_file, tmp_path / "out", "--onnx")
-    assert set(os.listdir(tmp_path / "out")) == {*NAMES, "context.onnx", "candidates.onnx", "onnx.json"}
+    graphs = ("context.onnx", "candidates.onnx", "onnx.json")
+    assert files_in(tmp_path / "out") == files_of(ranker.model, "README.md", *graphs)
 
 
 def fails(error: type[Exception], match: str, *arguments: object) -> None:

@@ -293,7 +293,7 @@ GOOD |= {("text", "{}"), ("text.separator", "x")}
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
     """Whatever is in it: the model is not loaded, or it works."""
-    original = (place / "model/config.json").read_text()
+    original = (place / "model/polyencoder.json").read_text()
     for value in VALUES:
         config = json.loads(original)
         inner = config
@@ -301,7 +301,7 @@ def test_a_configuration_that_was_edited(field, place, monkeypatch, capsys):
         for key in path:
             inner = inner[key]
         inner[last] = value
-        (place / "model/config.json").write_text(json.dumps(config))
+        (place / "model/polyencoder.json").write_text(json.dumps(config))
         monkeypatch.setattr(sys, "argv", ["polyencoder", *with_model(SEARCH, "model")])
         code = 0
         try:

@@ -16,6 +16,7 @@ from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.export.folder import export_folder
 from polyencoder.importing.fairseq_encodings import Codes, Gpt2, PlainWords
 from tests.commands import command_fails, run_command
+from tests.model_folders import files_in
 
 pytestmark = pytest.mark.slow
 
@@ -125,10 +126,10 @@ def test_files_that_are_not_there_or_not_safe(tmp_path, malicious_pickle):
 def test_a_model_that_is_there_is_not_written_over(run, calls, tmp_path, make_ranker):
     pytest.importorskip("onnxruntime")
     export_folder(make_ranker("bi"), tmp_path / "out", onnx=True)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in files_in(tmp_path / "out")}
     message = "out: holds a model already; give another folder, or overwrite it"
     fails(run, FAIRSEQ, ConfigError, message, *FAIRSEQ_FLAGS)
-    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in files_in(tmp_path / "out")} == before
     assert not calls
 
 
@@ -154,7 +155,7 @@ def test_a_folder_that_appears_meanwhile_is_not_written_over(run, tmp_path, monk
     monkeypatch.setattr("polyencoder.importing.import_parlai", imported)
     monkeypatch.setattr("polyencoder.importing.is_parlai_model", lambda file: True)
     fails(run, FAIRSEQ, CheckpointError, "another process has written it meanwhile")
-    assert '"bi"' in (tmp_path / "out" / "config.json").read_text()
+    assert '"bi"' in (tmp_path / "out" / "polyencoder.json").read_text()
 
 
 def test_overwriting_leaves_nothing_of_the_old_model(run, calls, tmp_path, make_ranker, backbone_folder):

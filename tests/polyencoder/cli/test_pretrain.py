@@ -54,7 +54,7 @@ def test_an_encoder_that_a_ranker_is_made_of(folder):
     train += ["--architecture", "cross", "--max-updates", "2", "--text-truncate", "20", "--label-truncate", "20"]
     trained = invoke(*train, "--output-scaling", "auto", "--num-negatives", "3")
     assert trained.exit_code == 0, trained.output
-    assert (folder / "ranker" / "model.safetensors").is_file()
+    assert (folder / "ranker" / "polyencoder.safetensors").is_file()
 
 
 @pytest.mark.parametrize(("objective", "architecture"), [("yes-no", "poly"), ("contrastive", "bi")])
@@ -67,12 +67,12 @@ def test_the_commands_on_its_card_and_at_its_end_work_as_they_are_written(folder
     (command,) = re.findall(r"^polyencoder (train .*)$", (folder / "encoder" / "README.md").read_text(), re.MULTILINE)
     trained = invoke(*shlex.split(command))
     assert trained.exit_code == 0, trained.output
-    assert json.loads((folder / "runs" / "my" / "config.json").read_text())["architecture"] == architecture
+    assert json.loads((folder / "runs" / "my" / "polyencoder.json").read_text())["architecture"] == architecture
     (next_command,) = re.findall(r"Next: polyencoder (train .*)$", made.output, re.MULTILINE)
     words = shlex.split(next_command.replace("FILE", "pairs.jsonl").replace("FOLDER", "next"))
     trained = invoke(*words, "--valid", "pairs.jsonl", "--max-updates", "1")
     assert trained.exit_code == 0, trained.output
-    assert json.loads((folder / "next" / "config.json").read_text())["architecture"] == architecture
+    assert json.loads((folder / "next" / "polyencoder.json").read_text())["architecture"] == architecture
 
 
 @pytest.mark.parametrize(

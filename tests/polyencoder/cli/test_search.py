@@ -258,7 +258,7 @@ def fails(error: type[Exception], match: str, *arguments: object, input: str | N
         (InputError, "cannot filter by 'lagn': no candidate of the index has this metadata", ["--filter", "lagn=NaN"]),
         (ConfigError, "index: effort given, but it has no FAISS index, .*build one with", ["--effort", "64"]),
         (CheckpointError, "nowhere: no index", ["--index", "nowhere"]),
-        (CheckpointError, "config.json: no index", ["--index", "MODEL/config.json"]),
+        (CheckpointError, "polyencoder.json: no index", ["--index", "MODEL/polyencoder.json"]),
         (ConfigError, "rerank_k is read only with rerank: give that too", ["--rerank-k", "50"]),
         (ConfigError, "contexts is not read with context: give one of them", ["--contexts", "contexts.txt"]),
         (

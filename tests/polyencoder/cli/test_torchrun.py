@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.commands import invoke
+from tests.model_folders import weights_in
 
 pytestmark = [pytest.mark.usefixtures("forked_commands"), pytest.mark.slow]
 
@@ -33,9 +34,9 @@ def folder(tmp_path, backbone_folder, edit_json):
     shutil.copytree(backbone_folder("bert"), tmp_path / "encoder")
     edit_json(tmp_path / "encoder" / "config.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     # of weights as small as BERT's, all vectors of so narrow an encoder are nearly alike, and rounding would rank
-    weights = load_file(tmp_path / "encoder" / "model.safetensors")
+    weights = load_file(tmp_path / "encoder" / "polyencoder.safetensors")
     larger = {name: weight * 10 if weight.ndim == 2 else weight for name, weight in weights.items()}
-    save_file(larger, tmp_path / "encoder" / "model.safetensors", metadata={"format": "pt"})
+    save_file(larger, tmp_path / "encoder" / "polyencoder.safetensors", metadata={"format": "pt"})
     return tmp_path
 
 
@@ -69,7 +70,7 @@ def test_two_processes_learn_what_one_does(folder):
     assert said == expected  # by the first of them alone
     before, after = (float(row.split()[-1]) for row in said[1:])
     assert after > 2 * before  # it has learned: of scores that are nearly equal, rounding would decide
-    one, two = (load_file(folder / name / "model.safetensors") for name in ("one", "two"))
+    one, two = (weights_in(folder / name) for name in ("one", "two"))
     assert one.keys() == two.keys()
     for name, weights in one.items():
         assert two[name].allclose(weights, rtol=1e-3, atol=1e-5), name
@@ -80,11 +81,11 @@ def test_two_processes_share_a_stream_and_go_on_with_it(folder):
     done = two_processes(*arguments(folder, "stream", *flags))
     assert done.returncode == 0, done.stderr
     assert "in 6 updates" in done.stdout  # of ten examples each: three epochs
-    weights = (folder / "stream" / "model.safetensors").read_bytes()
+    weights = (folder / "stream" / "polyencoder.safetensors").read_bytes()
     again = two_processes(*arguments(folder, "stream", *flags))
     assert again.returncode == 0, again.stderr
     assert "resumed from" in again.stderr
-    assert (folder / "stream" / "model.safetensors").read_bytes() == weights
+    assert (folder / "stream" / "polyencoder.safetensors").read_bytes() == weights
 
 
 def test_two_processes_that_were_killed_end_with_the_weights_of_a_whole_run(folder):

@@ -84,7 +84,7 @@ def test_an_evaluation_has_the_numbers_of_the_training(run, arguments, pairs):
 
 def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(arguments, pairs):
     run_command(*(part for part in arguments if part not in ("--n-codes", 4)), "--architecture", "bi")
-    before = (pairs / "out" / "model.safetensors").read_bytes()
+    before = (pairs / "out" / "polyencoder.safetensors").read_bytes()
     begun = [part for part in arguments if part not in ("--n-codes", 4, "--reduction", "mean")]
     begun[1:3], begun[begun.index("--out") + 1] = ["--init", pairs / "out"], pairs / "worse"
     begun[begun.index("--learning-rate") + 1] = 3.0
@@ -93,7 +93,7 @@ def test_a_run_that_makes_its_model_worse_warns_and_keeps_the_one_before(argumen
     assert "are few: give more epochs" in result.stderr
     assert "try a lower learning_rate than 3" in result.stderr
     assert "kept: the model before training" in result.stdout
-    assert (pairs / "worse" / "model.safetensors").read_bytes() == before
+    assert (pairs / "worse" / "polyencoder.safetensors").read_bytes() == before
 
 
 def test_the_card_describes_the_kept_model(arguments, pairs):
@@ -216,9 +216,9 @@ def test_a_cross_encoder_starts_from_a_bi_encoder(run, arguments, pairs):
     ranker = Ranker.from_pretrained(pairs / "cross", device="cpu")
     config = ranker.model.config
     assert (config.architecture, config.reduction, config.text.text_truncate) == ("cross", "mean", 24)
-    weights = (pairs / "cross" / "model.safetensors").read_bytes()
+    weights = (pairs / "cross" / "polyencoder.safetensors").read_bytes()
     run("train", "--backbone", pairs / "out", *start, *flags)  # which is over, and knows it
-    assert (pairs / "cross" / "model.safetensors").read_bytes() == weights
+    assert (pairs / "cross" / "polyencoder.safetensors").read_bytes() == weights
     with pytest.raises(ConfigError, match="bi, not cross: give its own, or start a new model .* with backbone"):
         run("train", "--init", pairs / "out", *start, *flags, "--out", pairs / "other")
 

@@ -78,7 +78,7 @@ def test_labels_that_an_objective_cannot_read(train, tmp_path):
         train("bce", "--candidates", "inline", top=2)
     with pytest.raises(ConfigError, match="objective listnet has no meaning with candidates 'batch'"):
         train("listnet", "--candidates", "batch")
-    assert not (tmp_path / "out" / "config.json").exists()
+    assert not (tmp_path / "out" / "polyencoder.json").exists()
 
 
 def test_negatives_are_mined_beside_what_is_right(make_ranker, tmp_path, files):
@@ -136,7 +136,7 @@ def test_records_in_memory_train_as_their_files_do(files, backbone_folder, tmp_p
         valid=list(read_all_pairs(paths["valid"])),
     )
     assert (found.before, found.trained) == (expected.before, expected.trained)
-    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("files", "rows")]
+    weights = [(tmp_path / name / "polyencoder.safetensors").read_bytes() for name in ("files", "rows")]
     assert weights[0] == weights[1]
     bad, settings = (
         [rows["train"][0], {**rows["train"][1], "labels": [1]}],

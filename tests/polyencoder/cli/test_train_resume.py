@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow
 
 def test_it_goes_on_where_it_was(run, arguments, pairs):
     run(*arguments, "--epochs", 2, "--architecture", "bi")
-    weights = (pairs / "out" / "model.safetensors").read_bytes()
+    weights = (pairs / "out" / "polyencoder.safetensors").read_bytes()
     output = run(*arguments, "--epochs", 2, "--architecture", "bi")
-    assert (pairs / "out" / "model.safetensors").read_bytes() == weights
+    assert (pairs / "out" / "polyencoder.safetensors").read_bytes() == weights
     assert "training gained" in output
     with pytest.raises(CheckpointError, match=r"was begun with epochs 2\.0, not 3\.0"):
         run(*arguments, "--epochs", 3, "--architecture", "bi")
@@ -54,7 +54,7 @@ def test_a_killed_run_that_streams_goes_on_bit_by_bit(run, arguments, pairs, los
         begun = losses(lambda out=out: run(*arguments, *flags, *out), kill_after)
         assert begun == unbroken[:kill_after]
         assert losses(lambda out=out: run(*arguments, *flags, *out)) == unbroken[kill_after:]
-        weights = [(place / "model.safetensors").read_bytes() for place in (pairs / "unbroken", out[1])]
+        weights = [(place / "polyencoder.safetensors").read_bytes() for place in (pairs / "unbroken", out[1])]
         assert weights[0] == weights[1]
 
 
@@ -107,10 +107,10 @@ def test_a_length_that_is_given_only_on_restart_is_noticed(run, arguments, pairs
 def test_a_model_that_is_there_stays(run, arguments, pairs):
     run(*arguments, "--architecture", "bi", "--epochs", 1)
     shutil.rmtree(pairs / "out" / "training")
-    before = (pairs / "out" / "model.safetensors").read_bytes()
+    before = (pairs / "out" / "polyencoder.safetensors").read_bytes()
     with pytest.raises(CheckpointError, match="holds a model, but no run to resume"):
         run(*arguments, "--architecture", "bi", "--epochs", 2)
-    assert (pairs / "out" / "model.safetensors").read_bytes() == before
+    assert (pairs / "out" / "polyencoder.safetensors").read_bytes() == before
 
 
 def test_a_run_that_reaches_its_end_has_not_ended_early(run, arguments):
@@ -134,4 +134,4 @@ def test_a_stream_resumes_without_the_bad_record_that_ended_it(run, arguments, p
         run(*arguments, *flags)
     resumed = losses(lambda: run(*arguments, *flags, "--skip-bad-examples"))
     assert 0 < len(resumed) < len(whole)  # from its last checkpoint to its end
-    assert (pairs / "out" / "model.safetensors").is_file()
+    assert (pairs / "out" / "polyencoder.safetensors").is_file()

@@ -13,8 +13,7 @@ from polyencoder.errors import CheckpointError, InputError
 from polyencoder.export.folder import export_folder, save_ranker
 from polyencoder.export.training_run import TrainingRun
 from polyencoder.ranker import Ranker
-
-NAMES = ["README.md", "config.json", "model.safetensors", "tokenizer.json"]
+from tests.model_folders import files_in, files_of
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def test_push_to_hub(make_ranker, hub, no_network, tmp_path, sentences):
     assert url == "https://huggingface.co/me/ranker"
     assert hub == [("secret", "ranker", {"private": True, "exist_ok": True}), ("secret", "me/ranker")]
     uploaded = tmp_path / "uploaded"
-    assert sorted(os.listdir(uploaded)) == NAMES
+    assert files_in(uploaded) == files_of(ranker.model, "README.md")
     card = (uploaded / "README.md").read_text()
     assert 'Ranker.from_pretrained("me/ranker")' in card
     assert "stored in bfloat16" in card

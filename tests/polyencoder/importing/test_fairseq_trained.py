@@ -224,7 +224,7 @@ def test_the_documents_commands_end_with_a_ranker(place, documented, monkeypatch
         write_lines(place / "my" / f"{split}.jsonl", pairs)
     assert "an encoder that fairseq trained" in run_command(*imported).stdout
     run_command(*trained, "--max-updates", "2", "--batch-size", "4")
-    assert (place / "runs" / "ranker" / "config.json").exists()
+    assert (place / "runs" / "ranker" / "polyencoder.json").exists()
 
 
 def test_what_is_of_another_model(place, encoders, tmp_path):

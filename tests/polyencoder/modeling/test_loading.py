@@ -148,8 +148,8 @@ def test_code_that_a_ranker_names_never_runs(make_ranker, edit_json, monkeypatch
     (tmp_path / "model" / "theirs.py").write_text(f"open({str(witness)!r}, 'w').close()\nfrom transformers import *\n")
     backbone = ranker.model.config.backbone
     auto_map = {"AutoModel": f"{tmp_path / 'model'}--theirs.BertModel"}
-    edit_json(tmp_path / "model" / "config.json", backbone=backbone | {"auto_map": auto_map})
-    weights = tmp_path / "model" / "model.safetensors"
+    edit_json(tmp_path / "model" / "polyencoder.json", backbone=backbone | {"auto_map": auto_map})
+    weights = tmp_path / "model" / "polyencoder.safetensors"
     save_file(load_file(weights), weights)  # without the digest of the configuration
     monkeypatch.setattr("builtins.input", lambda *prompt: "y")
     Ranker.from_pretrained(tmp_path / "model")

@@ -6,12 +6,14 @@ import functools
 import json
 import re
 import shutil
+from itertools import product
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+from sentence_transformers import CrossEncoder
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from polyencoder import CheckpointError, ConfigError, Ranker
@@ -78,6 +80,8 @@ def test_scores_of_each_family(make_reranker, tmp_path, family):
     ):
         torch.testing.assert_close(again.score(CONTEXTS, CANDIDATES), expected, **CLOSE)
         assert again.model.config == ranker.model.config
+    scores = CrossEncoder(str(tmp_path), device="cpu").predict([*product(CONTEXTS, CANDIDATES)], convert_to_tensor=True)
+    torch.testing.assert_close(scores.view_as(expected), expected, **CLOSE)
     bi = Ranker.from_backbone(tmp_path, "bi", device="cpu").model
     assert (bi.config.dense, bi.dim) == ((), 16)  # a reranker's layer maps no vectors
 

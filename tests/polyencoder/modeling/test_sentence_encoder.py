@@ -133,6 +133,7 @@ def test_vectors(save, tmp_path, name):
     assert_same_vectors(ranker, oracle)
     ranker.save_pretrained(tmp_path / "ours")
     assert_same_vectors(Ranker.load(tmp_path / "ours", device="cpu"), oracle)
+    assert_same_vectors(ranker, SentenceTransformer(str(tmp_path / "ours"), device="cpu"))
 
 
 def test_the_layout_of_earlier_versions(save, transformer):

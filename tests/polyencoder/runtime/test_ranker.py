@@ -204,4 +204,4 @@ def test_a_damaged_model_has_no_ranking(exported, sentences, monkeypatch):
 def test_the_configuration_is_that_of_the_model(exported):
     ranker, folder = exported("poly-first_n_last")
     assert Ranker.from_pretrained(folder).config.to_json() == ranker.model.config.to_json()
-    assert json.loads((folder / "config.json").read_text())["architecture"] == "poly"
+    assert json.loads((folder / "polyencoder.json").read_text())["architecture"] == "poly"

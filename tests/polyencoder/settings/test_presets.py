@@ -6,8 +6,7 @@ import pytest
 
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import flat_values
-from polyencoder.settings.presets import PRESETS
-from polyencoder.settings.train import TrainSettings
+from polyencoder.settings.train import PRESETS, TrainSettings
 
 GIVEN = {"train": "a.jsonl", "out": "out", "backbone": "encoder"}
 

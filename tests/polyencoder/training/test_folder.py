@@ -38,7 +38,7 @@ def test_what_a_run_wrote_stays_when_it_fails(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [(CONFIG, "a model"), *((name, name) for name in ("README.md", "tokenizer.json", "model.safetensors"))],
+    [(CONFIG, "a model"), *((name, name) for name in ("README.md", "tokenizer.json", "polyencoder.safetensors"))],
 )
 def test_what_was_made_elsewhere_is_not_overwritten(tmp_path, name, what):
     (tmp_path / FOLDER).mkdir()  # a folder of that name alone makes no run of a project

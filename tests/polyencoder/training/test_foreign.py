@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from polyencoder import Ranker
 from polyencoder.cli.main import main
@@ -21,6 +20,7 @@ from polyencoder.index.folder import FolderIndex
 from polyencoder.training import DistillationConfig, TrainSettings, train_ranker
 from polyencoder.training.building import build_objective
 from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
+from tests.model_folders import weights_in
 from tests.polyencoder.training.runs import CONFIG
 from tests.polyencoder.training.test_frozen_candidates import RESPONSES, THINGS, digests, with_frozen_candidates
 
@@ -64,7 +64,7 @@ def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_p
     config = trained.model.config
     assert (config.foreign_dim, config.foreign_fingerprint) == (DIM, THEIRS.model)
     assert RankerConfig.from_json(config.to_json(), origin="") == config
-    state = load_file(tmp_path / "out/model.safetensors")
+    state = weights_in(tmp_path / "out")
     assert state["foreign_map.weight"].shape[0] == DIM
     assert not any(name.startswith("own_candidate") or len(value) == 30 for name, value in state.items())
     contexts = [["hi", f"your {thing} ?"] for thing in THINGS]

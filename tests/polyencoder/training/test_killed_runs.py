@@ -105,7 +105,7 @@ def assert_same_end(one: TrainSettings, other: TrainSettings) -> None:
     expected, found = of_the_end(one), of_the_end(other)
     assert expected.keys() == found.keys()
     assert [name for name, tensor in expected.items() if not tensor.equal(found[name])] == []
-    kept = [Path(settings.data.out, "model.safetensors").read_bytes() for settings in (one, other)]
+    kept = [Path(settings.data.out, "polyencoder.safetensors").read_bytes() for settings in (one, other)]
     assert kept[0] == kept[1]
 
 

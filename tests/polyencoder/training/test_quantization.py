@@ -80,7 +80,7 @@ def test_a_killed_run_goes_on_bit_by_bit(make_quantized, tmp_path):
     assert float(unbroken["encoder.embeddings.words.scale"]) != float(
         states(make_quantized())["encoder.embeddings.words.scale"]
     )
-    best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in "ab"]
+    best = [(tmp_path / run / "best" / "polyencoder.safetensors").read_bytes() for run in "ab"]
     assert best[0] == best[1]
 
 
@@ -172,7 +172,7 @@ def make_settings(tmp_path, vocabulary):
 
 
 def weights_of(folder: Path) -> dict[str, torch.Tensor]:
-    return safetensors.torch.load_file(folder / "model.safetensors")
+    return safetensors.torch.load_file(folder / "polyencoder.safetensors")
 
 
 @pytest.mark.slow
@@ -194,7 +194,7 @@ def test_a_quantized_model_is_kept_and_goes_on(make_settings, tmp_path):
     # the model before training may be the better one, so that it is in the folder; the last one is in the checkpoint
     last = torch.load(tmp_path / "second" / "training" / "checkpoint.pt", weights_only=True)["run"]["model"]
     assert not torch.equal(last[words.replace("weight", "scale")], scale)
-    config = json.loads((tmp_path / "second" / "config.json").read_text())
+    config = json.loads((tmp_path / "second" / "polyencoder.json").read_text())
     assert config["convert"]["quantized"] is True
     assert config["convert"]["quantization_update"] == 2
 

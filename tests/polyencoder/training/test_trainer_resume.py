@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_bit_by_bit(make_ranker, tmp_path, architecture, af
     assert rest.values == losses.values[done:]
     for one, other in zip(weights(unbroken.model), weights(again.model), strict=True):
         assert torch.equal(one, other)
-    best = [(tmp_path / run / "best" / "model.safetensors").read_bytes() for run in "ab"]
+    best = [(tmp_path / run / "best" / "polyencoder.safetensors").read_bytes() for run in "ab"]
     assert best[0] == best[1]
 
 

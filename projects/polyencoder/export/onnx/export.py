@@ -54,7 +54,7 @@ def export_onnx(
     """Exports a ranker as ONNX graphs, for `Ranker.from_pretrained(folder, backend="onnx")`.
 
     A bi-, poly- or late-interaction encoder becomes `context.onnx` and `candidates.onnx`, a cross-encoder
-    `scorer.onnx`; their inputs and outputs are those of `polyencoder.modeling.export_steps`. `model.safetensors` is
+    `scorer.onnx`; their inputs and outputs are those of `polyencoder.modeling.export_steps`. Weights of torch are
     neither needed nor written.
 
     Args:
@@ -87,7 +87,7 @@ def export_onnx(
             differences[name] = _check(step.eval(), batches, path, name=str(target / name), pad_id=text.pad_id)
             digests[name] = file_digest(path)
         if not (target / WEIGHTS).is_file():  # else these exist, and the weights hold their digests
-            for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer.to_str(pretty=True))):
+            for name, content in ((CONFIG, model.config.to_json()), (TOKENIZER, text.tokenizer_json())):
                 (staging / name).write_text(content, encoding="utf-8")
         candidates = candidate_fingerprint(model, text) if model.has_vectors else None
         score = {name: weight.tolist() for name, weight in model.export_weights().items()} or None
@@ -109,7 +109,7 @@ def _check_model_there(target: Path, model: RankerModel, text: TextEncoder, weig
     check_weights(target, weights, remedy=remedy)
     if (target / WEIGHTS).is_file() and (
         read_folder_config(target) != model.config
-        or read_tokenizer(target / TOKENIZER).to_str() != text.tokenizer.to_str()
+        or TextEncoder(read_tokenizer(target / TOKENIZER), text.config).fingerprint() != text.fingerprint()
     ):
         raise CheckpointError(f"{target}: its configuration or tokenizer is not this ranker's; {remedy}")
 

@@ -1,8 +1,8 @@
 """The files of an ONNX export, and checks that they belong together.
 
-Beside `config.json` and `tokenizer.json` there are the graphs (`context.onnx` and `candidates.onnx`, or a
+Beside `polyencoder.json` and `tokenizer.json` there are the graphs (`context.onnx` and `candidates.onnx`, or a
 cross-encoder's `scorer.onnx`), perhaps each again as `*.int8.onnx`, and `onnx.json`, which says what they were made
-from. `model.safetensors` may be there too; then it must hold the same weights.
+from. `polyencoder.safetensors` may be there too; then it must hold the same weights.
 """
 
 from __future__ import annotations
@@ -139,8 +139,9 @@ def check_saved_weights(folder: Path, expected: str) -> None:
 
 def check_weights(folder: Path, expected: str, *, remedy: str) -> None:
     """Raises CheckpointError if the folder's torch weights have another fingerprint."""
-    from polyencoder.storage.safe_load import read_weights  # here: graphs without weights beside them need no torch
+    if not (folder / WEIGHTS).is_file():
+        return
+    from polyencoder.checkpoint import read_folder_config, read_stored_weights  # here: graphs alone need no torch
 
-    path = folder / WEIGHTS
-    if path.is_file() and weights_fingerprint(read_weights(path)) != expected:
-        raise CheckpointError(f"{path}: not the weights of these graphs; {remedy}")
+    if weights_fingerprint(read_stored_weights(folder, read_folder_config(folder))) != expected:
+        raise CheckpointError(f"{folder / WEIGHTS}: not the weights of these graphs; {remedy}")

@@ -155,7 +155,7 @@ def test_scores_are_kept_beside_the_model(teacher_file, train, evaluate, easy_ta
     [
         ({"teacher_model": "no/such"}, CheckpointError, "no/such: no such folder or file, and not downloaded"),
         ({"teacher_model": "TEXT"}, CheckpointError, "notes.txt"),
-        ({"teacher_model": "EMPTY"}, CheckpointError, "no config.json in it; it looks like an empty folder"),
+        ({"teacher_model": "EMPTY"}, CheckpointError, "no polyencoder.json in it; it looks like an empty folder"),
         ({"distillation_weight": 1.5}, ConfigError, "distillation_weight is 1.5; it must be at most 1"),
         ({"distillation_weight": -0.1}, ConfigError, "distillation_weight is -0.1; it must be above 0"),
         ({"distillation_temperature": 0.0}, ConfigError, "distillation_temperature is 0.0; it must be above 0"),
@@ -185,7 +185,7 @@ def test_what_cannot_be(options, error, message, teacher_file, make_agent, tmp_p
 
 
 def test_a_teacher_that_is_no_ranker(make_agent, tmp_path):
-    with pytest.raises(CheckpointError, match=r"no config.json in it"):
+    with pytest.raises(CheckpointError, match=r"no polyencoder.json in it"):
         make_agent("biencoder", candidates="batch", teacher_model=str(tmp_path))
 
 

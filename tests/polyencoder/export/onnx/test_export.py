@@ -44,7 +44,7 @@ def test_a_graph_of_long_texts_takes_any_batch(make_ranker, make_backbone_config
 def test_the_folder_is_complete_and_nothing_else(exported, kind):
     _, folder = exported(kind)
     graphs = {"scorer.onnx"} if kind.startswith("cross") else {"context.onnx", "candidates.onnx"}
-    assert names(folder) == {"config.json", "tokenizer.json", "onnx.json"} | graphs
+    assert names(folder) == {"polyencoder.json", "tokenizer.json", "onnx.json"} | graphs
     differences = json.loads((folder / "onnx.json").read_text())["differences"]
     assert differences.keys() == graphs
     assert all(0 <= value < 1e-4 for value in differences.values())
@@ -184,7 +184,7 @@ def test_exporting_again_replaces_all(make_ranker, exported, sentences, tmp_path
     (tmp_path / "context.int8.onnx").write_text("of the old weights")
     ranker = make_ranker("bi", seed=2)
     export_onnx(ranker, tmp_path)
-    assert names(tmp_path) == {"config.json", "tokenizer.json", "onnx.json", "context.onnx", "candidates.onnx"}
+    assert names(tmp_path) == {"polyencoder.json", "tokenizer.json", "onnx.json", "context.onnx", "candidates.onnx"}
     found = Ranker.from_pretrained(tmp_path, backend="onnx", device="cpu").score([["hi"]], sentences)
     torch.testing.assert_close(found, ranker.score([["hi"]], sentences), rtol=1e-4, atol=1e-4)
 
@@ -216,7 +216,9 @@ def test_beside_the_weights(make_ranker, sentences, tmp_path):
         Ranker.from_pretrained(tmp_path, backend=b, device="cpu").score(["hi"], sentences) for b in ("torch", "onnx")
     ]
     torch.testing.assert_close(*both, rtol=1e-4, atol=1e-4)
-    with pytest.raises(CheckpointError, match="model.safetensors: not the weights of these graphs; export to another"):
+    with pytest.raises(
+        CheckpointError, match="polyencoder.safetensors: not the weights of these graphs; export to another"
+    ):
         export_onnx(make_ranker("poly", seed=2), tmp_path)
 
 

@@ -46,9 +46,11 @@ def test_the_same_ranking_as_torch(pair, sentences):
 
 
 def test_a_configuration_that_no_model_can_have_is_refused(folder):
-    path = folder / "config.json"
+    path = folder / "polyencoder.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"poly_attention": "multihead"}))
-    with pytest.raises(ConfigError, match=r"config.json: poly_attention is 'multihead', which a bi-encoder does not"):
+    with pytest.raises(
+        ConfigError, match=r"polyencoder.json: poly_attention is 'multihead', which a bi-encoder does not"
+    ):
         load_onnx(folder)
 
 
@@ -175,7 +177,7 @@ def test_a_folder_without_graphs(make_ranker, tmp_path):
         Ranker.from_pretrained(tmp_path, backend="onnx")
 
 
-@pytest.mark.parametrize("missing", ["context.onnx", "candidates.onnx", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("missing", ["context.onnx", "candidates.onnx", "polyencoder.json", "tokenizer.json"])
 def test_a_missing_file(folder, missing):
     (folder / missing).unlink()
     with pytest.raises(CheckpointError, match=rf"{missing}.*write them with `polyencoder export`"):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyencoder.training.losses.teacher import distillation_kl, margin_mse
+from polyencoder.training.losses import distillation_kl, margin_mse
 
 ABSENT = -math.inf
 

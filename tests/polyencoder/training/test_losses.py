@@ -11,10 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyencoder.errors import InputError
-from polyencoder.training.losses import OF_LABELS
-from polyencoder.training.losses.listwise import listnet, smoothed_cross_entropy, softmax_loss
-from polyencoder.training.losses.pairwise import lambdaloss, pairs_of, ranknet
-from polyencoder.training.losses.pointwise import bce, mse
+from polyencoder.training.losses import (
+    OF_LABELS,
+    bce,
+    lambdaloss,
+    listnet,
+    mse,
+    pairs_of,
+    ranknet,
+    smoothed_cross_entropy,
+    softmax_loss,
+)
 
 ABSENT = -math.inf
 EVERY = {"softmax": softmax_loss, **OF_LABELS}

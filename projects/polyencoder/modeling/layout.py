@@ -1,0 +1,291 @@
+"""The layout of a model's folder: its towers and heads as modules of sentence-transformers, one folder each.
+
+`AutoModel` reads each tower, and `SentenceTransformer` or `CrossEncoder` the whole where their modules can compute
+what the model does. What is no module's, such as codes and weights of terms, has a file of its own (`storage.names`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from polyencoder.config import DenseConfig, RankerConfig, Reduction, WeightDtype
+from polyencoder.modeling.dense import ACTIVATIONS
+from polyencoder.modeling.families import family
+from polyencoder.storage.names import CONFIG, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
+
+Kind = Literal["Transformer", "StaticEmbedding", "Pooling", "Dense", "LayerNorm", "Normalize", "Router"]
+
+MODULES, ROUTER = "modules.json", "router_config.json"
+SENTENCE_CONFIG, LENGTHS = "config_sentence_transformers.json", "sentence_bert_config.json"
+
+POOLINGS: Mapping[Reduction, str] = {
+    "first": "cls",
+    "mean": "mean",
+    "max": "max",
+    "weighted_mean": "weightedmean",
+    "last": "lasttoken",
+}
+"""A reduction -> the pooling mode of sentence-transformers."""
+# as older versions, text-embeddings-inference and vLLM read them
+_POOLING_KEYS = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+_NORM_EPS = 1e-5  # of a LayerNorm of sentence-transformers
+
+_FILES = (MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, LENGTHS)
+_FOLDER = re.compile(r"((query|document)_)?\d+_(Transformer|StaticEmbedding|Pooling|Dense|LayerNorm|Normalize)|base")
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module: its folder, its settings by the file that holds them, and its tensors.
+
+    tensors: the beginnings of their names in its `model.safetensors` -> in the ranker. scale: the value of the only
+    number of `linear.weight`, in a Dense that multiplies a score.
+    """
+
+    kind: Kind
+    folder: str = ""
+    files: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+    scale: float | None = None
+
+    @property
+    def type(self) -> str:
+        return f"sentence_transformers.models.{self.kind}"
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return self.kind in ("Transformer", "StaticEmbedding")
+
+    def take(self, weights: dict[str, Any]) -> dict[str, Any]:
+        """Removes its tensors from those of a ranker, by their names in its own file."""
+        taken = {}
+        for theirs, ours in self.tensors.items():
+            for name in [name for name in weights if name.startswith(ours)]:
+                taken[theirs + name.removeprefix(ours)] = weights.pop(name)
+        return taken
+
+    def named(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """The tensors of its file by their names in the ranker."""
+        return {
+            ours + name.removeprefix(theirs): tensor
+            for theirs, ours in self.tensors.items()
+            for name, tensor in tensors.items()
+            if name.startswith(theirs)
+        }
+
+    def inside(self, folder: str, *, prefix: str) -> Module:
+        """The same one of a ranker that is part of another."""
+        tensors = {theirs: prefix + ours for theirs, ours in self.tensors.items()}
+        return replace(self, folder=f"{folder}/{self.folder}".rstrip("/"), tensors=tensors)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The modules of a model, and the files at the top of its folder, by their names, that tell how they are used."""
+
+    modules: tuple[Module, ...] = ()
+    files: Mapping[str, Any] = field(default_factory=dict)
+
+
+def layout(config: RankerConfig, *, dim: int = 1, dtype: WeightDtype = "float32") -> Layout:
+    """The layout of a model with this configuration.
+
+    A backbone that no class of transformers is, ConveRT's or one of ParlAI's without a norm of embeddings, has no
+    modules. Where modules cannot compute what the model does, there are no `files`: no library shall take them for all.
+
+    dim, dtype: of the towers' outputs, and of the stored weights; for writing only.
+    """
+    if not config.backbone or config.backbone.get("embedding_norm") is False:
+        return Layout()
+    tower = _Towers(config, dim, dtype)
+    found = tower.of_texts() if family(config.architecture).can.has_vectors else tower.of_pairs()
+    if config.base is None:
+        return found
+    base = layout(config.base, dim=dim, dtype=dtype).modules
+    return Layout((*found.modules, *(module.inside("base", prefix="base.") for module in base)))
+
+
+def layout_files(folder: Path) -> list[str]:
+    """The files of a model, a ranker or an encoder, in a folder, by their paths in it."""
+    found = [name for name in (*_FILES, MODULES, ROUTER, SENTENCE_CONFIG, CONFIG, WEIGHTS) if (folder / name).is_file()]
+    for inside in folder.iterdir() if folder.is_dir() else ():
+        if _FOLDER.fullmatch(inside.name) and inside.is_dir() and not inside.is_symlink():
+            paths = (path for path in inside.rglob("*") if path.name in _FILES and path.is_file())
+            found += [path.relative_to(folder).as_posix() for path in paths]
+    return found
+
+
+@dataclass(frozen=True)
+class _Towers:
+    """Makes the modules of a configuration."""
+
+    config: RankerConfig
+    dim: int
+    dtype: WeightDtype
+
+    def of_texts(self) -> Layout:
+        """The modules of a bi-, poly- or late-interaction encoder: one row of them, or a `Router` of two."""
+        config = self.config
+        size = config.dense[-1].size if config.dense else self.dim
+        one_tower = config.share_encoders or config.foreign_dim is not None
+        foreign_map = DenseConfig(size=config.foreign_dim or size, bias=False)
+        foreign = () if config.foreign_dim is None else self.dense(size, {"foreign_map": foreign_map})
+        perceptron = {
+            "candidate_mlp.0": DenseConfig(size=size, activation="relu"),
+            "candidate_mlp.2": DenseConfig(size=size),
+        }
+        mlp = self.dense(size, perceptron) if config.candidate_mlp else ()
+        normalize = (Module("Normalize"),) if config.normalize else ()
+        lengths = {"query_length": config.text.longest_context, "document_length": config.text.label_truncate}
+        is_readable = config.reduction in POOLINGS and (config.reduction == "mean" or not self.is_static)
+        side = "left" if config.text.truncation == "tokens" else config.text.truncation_side
+
+        def tower(name: str, dense: str, lengths: Mapping[str, int], side: str) -> tuple[Module, ...]:
+            return (*self.tower(name, lengths, side=side), *self.hidden(dense))
+
+        query = tower("context_tower", "dense", lengths if one_tower else _first(lengths), side)
+        if one_tower and not mlp:
+            row = _in_folders([*query, *foreign, *normalize], root=is_readable)
+            return Layout(row, self.files(row) if is_readable else {})
+        query = _in_folders([*query, *foreign], prefix="query_")
+        if one_tower:
+            document = (*query, *_in_folders(mlp, prefix="document_", start=len(query)))
+        else:
+            own = tower("own_candidate_tower", "own_candidate_dense", _first(lengths, at=1), "right")
+            document = _in_folders([*own, *mlp], prefix="document_")
+        behind = _in_folders(normalize, start=1)
+        modules = tuple({module.folder: module for module in (*query, *document, *behind)}.values())
+        if not is_readable:
+            return Layout(modules)
+        routes = {"query": query, "document": document}
+        router = {
+            "types": {module.folder: module.type for module in (*query, *document)},
+            "structure": {route: [module.folder for module in row] for route, row in routes.items()},
+            "parameters": {"default_route": "document", "allow_empty_key": True, "route_mappings": {}},
+        }
+        return Layout(modules, {ROUTER: router, **self.files([Module("Router"), *behind])})
+
+    def of_pairs(self) -> Layout:
+        """The modules of a cross-encoder."""
+        config = self.config
+        longest = config.pair_truncate or config.text.longest_context + config.text.label_truncate
+        size, scale = config.dense[-1].size if config.dense else self.dim, config.output_scaling
+        norms = [layer.norm_eps for layer in config.dense]
+        is_readable = (
+            config.reduction in POOLINGS
+            and all(eps in (None, _NORM_EPS) for eps in norms)
+            and not (config.residual or self.is_static or config.text.candidate_prompt)
+        )
+        tower = self.tower("tower", {"max_seq_length": longest}, side="right")
+        score = self.dense(
+            size, {"linear": DenseConfig(size=1, bias=scale == 1)}, output="scores" if scale == 1 else None
+        )
+        if scale != 1:  # W (s x) + b = s (W x) + b
+            last = self.dense(1, {"linear": DenseConfig(size=1)}, output="scores")[0]
+            score = (*score, replace(last, tensors={"linear.bias": "linear.bias"}, scale=scale))
+            score = (replace(score[0], tensors={"linear.weight": "linear.weight"}), score[1])
+        row = _in_folders([*tower, *self.hidden("dense"), *score], root=is_readable)
+        return Layout(row, self.files(row, pairs=True) if is_readable else {})
+
+    @property
+    def is_static(self) -> bool:
+        return bool(self.config.backbone["model_type"] == "static_embedding")
+
+    def tower(self, name: str, lengths: Mapping[str, int], *, side: str) -> list[Module]:
+        """A backbone and its pooling; `side` of a text that is lost, if it is too long."""
+        if self.is_static and self.config.reduction == "mean":
+            tensors = {"embedding.": f"{name}.model.embeddings."}
+            return [Module("StaticEmbedding", tensors=tensors)]
+        config = self.config
+        longest = {"max_seq_length": max(lengths.values()), **lengths}
+        special = {"pad_token": config.text.pad_token}
+        if config.text.surround:
+            special |= {"cls_token": config.text.start_token, "sep_token": config.text.end_token}
+        segments = ["token_type_ids"] if (config.backbone.get("type_vocab_size") or 0) > 1 else []
+        tokenizer = {
+            "tokenizer_class": "PreTrainedTokenizerFast",  # so that transformers does not rebuild it for a model family
+            "model_input_names": ["input_ids", *segments, "attention_mask"],
+            "model_max_length": longest["max_seq_length"],
+            "truncation_side": side,
+            "clean_up_tokenization_spaces": False,
+            **special,
+        }
+        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+        kind = MODEL_MAPPING_NAMES.get(config.backbone["model_type"], "")
+        own = {"architectures": [kind], **config.backbone, "dtype": self.dtype}
+        files = {MODULE_CONFIG: own, LENGTHS: longest, TOKENIZER_CONFIG: tokenizer}
+        transformer = Module("Transformer", files=files, tensors={"": f"{name}.model."})
+        mode = POOLINGS.get(config.reduction)
+        if mode is None:
+            return [transformer]
+        keys = {key: known == mode for known, key in _POOLING_KEYS.items()}
+        pooling = {"word_embedding_dimension": self.dim, **keys, "include_prompt": config.prompt_tokens is None}
+        return [transformer, Module("Pooling", files={MODULE_CONFIG: pooling})]
+
+    def hidden(self, name: str) -> list[Module]:
+        """The modules of `RankerConfig.dense`, whose weights are those of the module of this name (`build_dense`)."""
+        found: list[Module] = []
+        size, place = self.dim, 0
+        for layer in self.config.dense:
+            found += self.dense(size, {f"{name}.{place}": layer})
+            size, place = layer.size, place + 2
+            if layer.norm_eps is not None:
+                files = {MODULE_CONFIG: {"dimension": size}}
+                found.append(Module("LayerNorm", files=files, tensors={"norm.": f"{name}.{place}."}))
+                place += 1
+        return found
+
+    def dense(self, size: int, layers: Mapping[str, DenseConfig], *, output: str | None = None) -> tuple[Module, ...]:
+        """Linear layers by the names of their weights, behind vectors of this size."""
+        found = []
+        for name, layer in layers.items():
+            activation = ACTIVATIONS[layer.activation]
+            settings = {
+                "in_features": size,
+                "out_features": layer.size,
+                "bias": layer.bias,
+                "activation_function": f"{activation.__module__}.{activation.__name__}",
+                **({} if output is None else {"module_output_name": output}),
+            }
+            found.append(Module("Dense", files={MODULE_CONFIG: settings}, tensors={"linear.": f"{name}."}))
+            size = layer.size
+        return tuple(found)
+
+    def files(self, row: Iterable[Module], *, pairs: bool = False) -> dict[str, Any]:
+        """The files that make a row of modules a `SentenceTransformer`, or for `pairs` a `CrossEncoder`."""
+        text = self.config.text
+        prompts = {"query": text.context_prompt, "document": text.candidate_prompt}
+        settings: dict[str, Any] = {"model_type": "SentenceTransformer", "prompts": prompts}
+        settings["similarity_fn_name"] = "cosine" if self.config.normalize else "dot"
+        if self.config.vector_dim is not None:
+            settings["truncate_dim"] = self.config.vector_dim
+        if pairs:
+            prompts = {"query": text.context_prompt} if text.context_prompt else {}
+            settings = {"model_type": "CrossEncoder", "activation_fn": "torch.nn.modules.linear.Identity"}
+            settings |= {"prompts": prompts, "default_prompt_name": next(iter(prompts), None)}
+        modules = [
+            {"idx": i, "name": str(i), "path": module.folder, "type": module.type} for i, module in enumerate(row)
+        ]
+        return {MODULES: modules, SENTENCE_CONFIG: settings}
+
+
+def _first(lengths: Mapping[str, int], *, at: int = 0) -> dict[str, int]:
+    """The length of one side alone."""
+    return {"max_seq_length": [*lengths.values()][at]}
+
+
+def _in_folders(row: Iterable[Module], *, prefix: str = "", start: int = 0, root: bool = False) -> tuple[Module, ...]:
+    """Modules with their folders' names; the first one's is the model's own with `root`."""
+    named = [replace(module, folder=f"{prefix}{i}_{module.kind}") for i, module in enumerate(row, start)]
+    return tuple([replace(named[0], folder=""), *named[1:]] if root else named)

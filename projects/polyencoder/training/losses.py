@@ -1,0 +1,218 @@
+"""Losses of scores [batch, n], one value for each example; a score of -inf is padding, and masked.
+
+Listwise losses compare the softmax over an example's candidates with the right ones or with that of the labels;
+pairwise ones compare pairs of candidates of which one has a higher label; pointwise ones each score with its own label;
+those of distillation with a teacher's scores, where -inf means not scored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from polyencoder.errors import InputError
+
+
+def softmax_loss(scores: Tensor, labels: Tensor, *, smoothing: float = 0.0) -> Tensor:
+    """-log of the probability that the softmax gives to the candidates with a label above 0 together: [batch].
+
+    -log (sum of exp(s_i) over the right candidates / sum of exp(s_j) over all), the summed objective of Clark and
+    Gardner, "Simple and effective multi-paragraph reading comprehension" (ACL 2018, "Handling noisy labels"): the model
+    need not rank every right candidate high, and one that it ranks high is never pushed down for another. `smoothing`
+    is the probability that the wrong candidates share evenly; a row without wrong candidates has no smoothing.
+
+    Args:
+        scores: [batch, n], -inf at padding.
+        labels: [batch, n], above 0 for right candidates; each row has one or more.
+        smoothing: at least 0, below 1.
+    """
+    logs = torch.log_softmax(scores, dim=-1)
+    right = labels > 0
+    of_right = logs.masked_fill(~right, -torch.inf).logsumexp(-1)
+    if not smoothing:
+        return -of_right
+    others = (scores > -torch.inf) & ~right
+    count = others.sum(-1)
+    spread = smoothing * (count > 0)
+    of_others = logs.masked_fill(~others, 0).sum(-1) / count.clamp(min=1)
+    return -(1 - spread) * of_right - spread * of_others
+
+
+def smoothed_cross_entropy(scores: Tensor, labels: Tensor, *, smoothing: float) -> Tensor:
+    """Cross-entropy with 1 - `smoothing` for the label and `smoothing` spread evenly over the other candidates.
+
+    Note 10 of ConveRT: it "means that each positive example in each batch is assigned the probability of 0.8, while the
+    remaining probability mass is evenly redistributed across in-batch negative examples". Unlike torch's
+    `label_smoothing`, none of it goes to the label. `labels` [batch] are the label's columns; without other candidates
+    there is no smoothing.
+    """
+    return softmax_loss(scores, torch.zeros_like(scores).scatter(-1, labels.unsqueeze(-1), 1.0), smoothing=smoothing)
+
+
+def listnet(scores: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy between the top-one probabilities of labels and of scores over an example's candidates: [batch].
+
+    Cao et al., "Learning to rank: from pairwise approach to listwise approach" (ICML 2007), with phi = exp and k = 1:
+    a list's top-one probabilities are its softmax. A candidate with the label 0 has exp(0) of the mass, so that the
+    target is flat among many wrong candidates. `scores` and `labels` are [batch, n]; a score of -inf is padding.
+    """
+    there = scores != -torch.inf
+    lowest = torch.finfo(scores.dtype).min  # its exp is 0, and a row of padding alone has no nan, as with -inf
+    target = torch.softmax(labels.masked_fill(~there, lowest), dim=-1)
+    logs = torch.log_softmax(scores.masked_fill(~there, lowest), dim=-1)
+    return -(target * logs.masked_fill(~there, 0)).sum(-1)
+
+
+MU = 10.0
+"""The weight of NDCG-Loss2 beside LambdaRank in NDCG-Loss2++."""
+
+
+class Pairs(NamedTuple):
+    """Pairs (i, j): i is one of the p right candidates of an example, j any of its n. All tensors are [batch, p, n].
+
+    better: [batch, p], the columns of the i. there: whether i has the higher label, and both are candidates; other
+    pairs do not count. differences: s_i - s_j, 0 where the pair does not count.
+    """
+
+    better: Tensor
+    there: Tensor
+    differences: Tensor
+
+
+def pairs_of(scores: Tensor, labels: Tensor) -> Pairs:
+    """The pairs of scores and labels [batch, n]; a score of -inf is padding.
+
+    Only a candidate with a label above 0 is better than another, so that in-batch candidates cost n for each right
+    one, not n for each candidate.
+    """
+    present = scores != -torch.inf
+    labels = labels.masked_fill(~present, -1.0)
+    most = max(1, int((labels > 0).sum(-1).max())) if len(labels) else 1
+    of_better, better = labels.topk(most, dim=-1)
+    there = (of_better.unsqueeze(-1) > labels.unsqueeze(-2)) & present.unsqueeze(-2)
+    finite = scores.masked_fill(~present, 0)
+    differences = finite.gather(-1, better).unsqueeze(-1) - finite.unsqueeze(-2)
+    return Pairs(better, there, torch.where(there, differences, 0))
+
+
+def ranknet(scores: Tensor, labels: Tensor) -> Tensor:
+    """log(1 + exp(s_j - s_i)), the mean over an example's pairs with l_i > l_j: [batch].
+
+    Burges et al., "Learning to rank using gradient descent" (ICML 2005), Equation 3 with the target probability 1, that
+    of a known order. The mean in place of the sum makes examples with few and with many candidates equal. Labels count
+    by their order alone; 0 without such pairs. `scores` and `labels` are [batch, n]; a score of -inf is padding.
+    """
+    pairs = pairs_of(scores, labels)
+    costs = F.softplus(-pairs.differences).masked_fill(~pairs.there, 0)
+    return costs.sum((-2, -1)) / pairs.there.sum((-2, -1)).clamp(min=1)
+
+
+def lambdaloss(scores: Tensor, labels: Tensor, *, mu: float = MU) -> Tensor:
+    """NDCG-Loss2++: the sum of (rho_ij + mu delta_ij) |G_i - G_j| log2(1 + exp(s_j - s_i)) where l_i > l_j: [batch].
+
+    Wang et al., "The LambdaLoss framework for ranking metric optimization" (CIKM 2018), with sigma = 1:
+    G_i = (2^l_i - 1) / max DCG, D_k = log2(1 + k), rho_ij = |1 / D_i - 1 / D_j| at the ranks of i and j, which is
+    LambdaRank's weight, and delta_ij = |1 / D_|i-j| - 1 / D_(|i-j| + 1)|, which is NDCG-Loss2's. Ranks are those of the
+    current scores, constant to the gradient. Equal scores are ranked by their columns.
+
+    Args:
+        scores: [batch, n], -inf at padding.
+        labels: [batch, n], of any size; padding has none.
+        mu: 10, or 0 for LambdaRank.
+    """
+    pairs = pairs_of(scores, labels)
+    order = scores.detach().argsort(dim=-1, descending=True, stable=True)
+    places = torch.arange(1, order.size(-1) + 1, device=order.device).expand_as(order)
+    ranks = torch.empty_like(order).scatter(-1, order, places)
+    gains = _gains(labels.masked_fill(scores == -torch.inf, 0))
+    i, j = ranks.gather(-1, pairs.better).unsqueeze(-1), ranks.unsqueeze(-2)
+    apart = (i - j).abs().clamp(min=1)
+    rho = (_discount(i) - _discount(j)).abs()
+    delta = _discount(apart) - _discount(apart + 1)
+    worth = (gains.gather(-1, pairs.better).unsqueeze(-1) - gains.unsqueeze(-2)).abs()
+    costs = F.softplus(-pairs.differences) / math.log(2)
+    return ((rho + mu * delta) * worth * costs).masked_fill(~pairs.there, 0).sum((-2, -1))
+
+
+def _gains(labels: Tensor) -> Tensor:
+    """(2^l - 1) / max DCG: 2^l (1 - 2^-l), exact for small l, in units of 2^(the largest l), which may be large."""
+    gains = -torch.expm1(-math.log(2) * labels) * torch.exp2(labels - labels.amax(-1, keepdim=True))
+    ideal = gains.sort(-1, descending=True).values
+    places = torch.arange(1, labels.size(-1) + 1, device=labels.device)
+    best = (ideal * _discount(places)).sum(-1, keepdim=True)
+    return gains / best.clamp(min=torch.finfo(gains.dtype).tiny)
+
+
+def _discount(ranks: Tensor) -> Tensor:
+    """1 / D_k of ranks k from 1 on."""
+    return 1 / torch.log2(1 + ranks.float())
+
+
+def bce(scores: Tensor, labels: Tensor) -> Tensor:
+    """Binary cross-entropy between sigmoid(score) and the label, the mean over each example's candidates: [batch].
+
+    Nogueira and Cho, "Passage re-ranking with BERT" (2019), Equation 1, with the mean in place of the sum. `labels`
+    [batch, n] are probabilities; a score of -inf is padding.
+
+    Raises:
+        InputError: a label is above 1.
+    """
+    if (labels > 1).any():
+        raise InputError(f"objective bce reads labels as probabilities, but one is {float(labels.max()):g}")
+    there = scores != -torch.inf
+    return _mean(F.binary_cross_entropy_with_logits(scores.masked_fill(~there, 0), labels, reduction="none"), there)
+
+
+def mse(scores: Tensor, labels: Tensor) -> Tensor:
+    """Squared difference of score and label, the mean over each example's candidates: [batch].
+
+    Cossock and Zhang, "Subset ranking using regression" (COLT 2006): least squares, with equal weights.
+    `labels` [batch, n] are any numbers in the scores' unit; a score of -inf is padding.
+    """
+    there = scores != -torch.inf
+    return _mean((scores.masked_fill(~there, 0) - labels).square(), there)
+
+
+def _mean(values: Tensor, there: Tensor) -> Tensor:
+    return values.masked_fill(~there, 0).sum(-1) / there.sum(-1).clamp(min=1)
+
+
+OF_LABELS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
+    {"bce": bce, "mse": mse, "ranknet": ranknet, "listnet": listnet, "lambdaloss": lambdaloss}
+)
+"""The objectives besides the softmax, by their names in the settings."""
+
+
+def distillation_kl(scores: Tensor, teacher: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """T^2 KL(p || q), p and q the softmax over the candidates of the teacher's scores / T and of `scores` / T.
+
+    Section 2 of Hinton et al., "Distilling the knowledge in a neural network" (2015): with the factor T^2 the gradient
+    is of the same size at any temperature.
+    """
+    taught = teacher > -torch.inf
+    p = torch.log_softmax(teacher / temperature, dim=-1)
+    q = torch.log_softmax(scores.masked_fill(~taught, -torch.inf) / temperature, dim=-1)
+    terms = p.exp() * (p - q).masked_fill(~taught, 0)  # what was not asked would be 0 * (-inf - -inf)
+    return temperature**2 * terms.sum(-1)
+
+
+def margin_mse(scores: Tensor, teacher: Tensor, labels: Tensor) -> Tensor:
+    """Mean squared error of the margins between the label and each other candidate, against the teacher's margins.
+
+    Equation 3 of Hofstätter et al., "Improving efficient neural ranking models with cross-architecture knowledge
+    distillation" (2020), for any number of negatives. `labels` [batch] are the columns of the labels. 0 without
+    negatives.
+    """
+    places = labels.unsqueeze(-1)
+    negative = (teacher > -torch.inf).scatter(-1, places, False)
+    kept = negative.scatter(-1, places, True)
+    ours, theirs = scores.masked_fill(~kept, 0), teacher.masked_fill(~kept, 0)
+    errors = (ours.gather(-1, places) - ours) - (theirs.gather(-1, places) - theirs)
+    squares = errors.square() * negative
+    return squares.sum(-1) / negative.sum(-1).clamp(min=1)
