@@ -12,6 +12,8 @@ import docstring_parser
 from cyclopts import Parameter
 from pydantic import BeforeValidator
 
+from polyencoder.validation import Share
+
 T = TypeVar("T")
 
 
@@ -33,8 +35,8 @@ OneIndex = Annotated[str, Parameter(alias="-i", allow_repeating=False)]
 """An index, where others take several: a second one is an error, or it would take the first one's place."""
 Numbers = Annotated[tuple[int, ...], BeforeValidator(numbers), Parameter(n_tokens=1)]
 """Whole numbers, in a text with commas."""
-Pair = Annotated[tuple[float, float], BeforeValidator(numbers), Parameter(n_tokens=1)]
-"""Two numbers, in a text with a comma."""
+Pair = Annotated[tuple[Share, Share], BeforeValidator(numbers), Parameter(n_tokens=1)]
+"""Two shares, in a text with a comma."""
 Hidden = Parameter(parse=False)
 """Metadata of a setting that has no flag."""
 

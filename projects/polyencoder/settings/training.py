@@ -108,12 +108,6 @@ class OptimizerConfig(Settings):
         """Peak learning rate of a ranker's new parts."""
         return new_rate(self.learning_rate, self.new_learning_rate, optimizer=self.name)
 
-    def __post_init__(self) -> None:
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError(
-                f"betas are {self.betas[0]},{self.betas[1]}; both must be at least 0 and below 1", argument="betas"
-            )
-
 
 @settings(panel="Training", in_parlai=True)
 class ScheduleConfig(Settings):
@@ -221,7 +215,7 @@ Ranks = Annotated[tuple[int, int], BeforeValidator(parse_ranks), Parameter(n_tok
 class HardNegatives(Settings):
     """Which hard negatives are mined: the best `count` that pass; 0 turns mining off."""
 
-    count: Annotated[int, Parameter(name="--hard-negatives")] = 0
+    count: Annotated[AtLeastZero, Parameter(name="--hard-negatives")] = 0
     """How many hard negatives to add for each example, wrong responses that the model ranks high: with --candidates
     batch to the whole batch, with inline to the example. A cross-encoder's are those that its start ranks high."""
     every: Annotated[Count, Parameter(name="--hard-negatives-every"), Needs("hard_negatives")] = 500
@@ -240,10 +234,6 @@ class HardNegatives(Settings):
 
     def __post_init__(self) -> None:
         first, last = self.ranks
-        if self.count < 0:
-            raise ConfigError(
-                f"hard negatives: their number is {self.count}; it must be at least 1", argument="hard_negatives"
-            )
         if not 1 <= first <= last:
             raise ConfigError(
                 f"hard negatives: the ranks are {first}-{last}; give the first and the last, as in 10-100",

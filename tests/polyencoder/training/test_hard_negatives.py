@@ -169,7 +169,7 @@ def test_ranks():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"count": -1}, "their number is -1; it must be at least 1"),
+        ({"count": -1}, "hard_negatives is -1; it must be at least 0"),
         ({"count": 1, "ranks": (0, 100)}, "the ranks are 0-100; give the first and the last"),
         ({"count": 1, "ranks": (9, 8)}, "the ranks are 9-8"),
         ({"count": 5, "ranks": (10, 13)}, "5 are wanted, but the ranks 10-13 are fewer"),
