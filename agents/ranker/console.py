@@ -85,8 +85,15 @@ def _show_error(parser: ParlaiParser | None, kind: Any, error: BaseException, tr
         tqdm.write(f"error: {line}", file=sys.stderr)  # on a new line after a progress bar
 
 
+class _IntoParlai(standard_logging.Handler):
+    def emit(self, record: standard_logging.LogRecord) -> None:
+        logging.logger.log(record.getMessage(), level=record.levelno)
+
+
 def show_library_log() -> None:
-    """Makes the library's log a part of ParlAI's, with its level."""
+    """Passes the library's log to ParlAI's."""
     log = standard_logging.getLogger("polyencoder")
-    log.parent = logging.logger
-    log.setLevel(standard_logging.NOTSET)  # its loggers forget what they knew of levels
+    if not any(isinstance(handler, _IntoParlai) for handler in log.handlers):
+        log.addHandler(_IntoParlai())
+        log.setLevel(standard_logging.INFO)
+        log.propagate = False
