@@ -12,7 +12,7 @@ import torch
 from polyencoder.checkpoint import read_model_file
 from polyencoder.errors import CheckpointError, ConfigError, TrainingError
 from polyencoder.ranker import Ranker
-from polyencoder.storage.names import CONFIG, TOKENIZER
+from polyencoder.storage.names import TOKENIZER
 from polyencoder.training.skipped import FiniteUpdates
 
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
@@ -210,7 +210,7 @@ def test_no_backbone_is_made_of_it(broken, make_ranker, tmp_path):
     ranker.save_pretrained(tmp_path / "ranker")
     encoder = next(m for m in ranker.model.modules() if hasattr(m, "takes_segments")).model
     encoder.save_pretrained(tmp_path / "encoder")
-    assert (tmp_path / "encoder" / CONFIG).is_file()
+    assert (tmp_path / "encoder" / "config.json").is_file()
     shutil.copy(tmp_path / "ranker" / TOKENIZER, tmp_path / "encoder" / TOKENIZER)
     with pytest.raises(CheckpointError, match="nan or infinite"):
         Ranker.from_backbone(tmp_path / "encoder")
