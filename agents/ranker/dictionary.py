@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import Any, ClassVar
 
 import parlai.utils.logging as logging
@@ -30,6 +34,8 @@ from polyencoder.storage.files import reporting_write_errors, write_text
 from polyencoder.storage.names import TOKENIZER
 from polyencoder.text import AnyTokenizer, TextEncoder, read_tokenizer
 from polyencoder.training.lock import TrainingLock
+
+COUNTED_AT_ONCE = 10_000  # texts
 
 
 class RankerDictionary(DictionaryAgent):
@@ -85,6 +91,7 @@ class RankerDictionary(DictionaryAgent):
         filename = filename or self.opt["dict_file"]
         if self.text is None:
             self._train(self._spooled())
+            self.freq = self._counted(self._spooled())
             if self._spool is not None:
                 self._spool.close()
         with reporting_write_errors(filename, CheckpointError):
@@ -99,13 +106,36 @@ class RankerDictionary(DictionaryAgent):
         write_text(_tokenizer_path(filename), self._ready().tokenizer.to_str(pretty=True))
         if is_parlais:
             return
-        # without counts; in the order of the ids, of which those of ConveRT's unknown characters have no token
-        write_text(filename, "".join(f"{escape(self.ind2tok[i])}\t0\n" for i in sorted(self.ind2tok)))
+        lines = (f"{escape(token)}\t{self.freq[token]}\n" for token in self._in_order())
+        write_text(filename, "".join(lines))
 
     @staticmethod
     def is_written(filename: str) -> bool:
         """Whether both files exist."""
         return os.path.exists(filename) and os.path.exists(_tokenizer_path(filename))
+
+    def _in_order(self) -> list[str]:
+        """The tokens in the order of their ids; ids of ConveRT's unknown characters have none."""
+        return [self.ind2tok[i] for i in sorted(self.ind2tok)]
+
+    @cached_property
+    def freq(self) -> Counter[str]:
+        """Each token's frequency in the vocabulary's training texts, for ParlAI's word statistics.
+
+        Zero for a pre-trained tokenizer.
+        """
+        try:
+            lines = Path(self.opt.get("dict_file") or "").read_text(encoding="utf-8").splitlines()
+            counts = [int(line.rpartition("\t")[2]) for line in lines]
+        except (OSError, ValueError):
+            counts = []
+        if len(counts) > len(self):
+            return Counter()
+        return Counter(dict(zip(self._in_order(), counts, strict=False)))
+
+    def sort(self, trim: bool = True) -> list[tuple[str, int]]:
+        """The tokens with their counts, most frequent first. Ids are unchanged."""
+        return sorted(((token, self.freq[token]) for token in self.tok2ind), key=lambda pair: (-pair[1], pair[0]))
 
     def special_tokens_opt(self) -> dict[str, str]:
         """ParlAI's options for the special tokens, with their actual values."""
@@ -173,6 +203,12 @@ class RankerDictionary(DictionaryAgent):
             with _explained_spool():
                 self._spool.seek(0)  # flushes
             yield from self._spool
+
+    def _counted(self, texts: Iterator[str]) -> Counter[str]:
+        ids: Counter[int] = Counter()
+        while some := [text.rstrip("\n") for text in islice(texts, COUNTED_AT_ONCE)]:
+            ids.update(i for row in self._ready().ids(some, remember=False) for i in row)
+        return Counter({self.ind2tok[i]: count for i, count in ids.items() if i in self.ind2tok})
 
 
 def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fields] | None:

@@ -54,8 +54,8 @@ class Engine:
     async def cut_warnings(self, candidates: Sequence[str]) -> dict[str, list[str]]:
         """`warnings`, for an answer's `meta`, if the end of a candidate is not read; else empty."""
         text = self.ranker.text
-        message = await self.tokenized(
-            lambda: text.cut_message(candidates, text.candidate_ids(candidates, remember=False))
+        message = await asyncio.get_running_loop().run_in_executor(
+            self._tokenizer, lambda: text.cut_message(candidates, text.candidate_ids(candidates, remember=False))
         )
         return {"warnings": [message]} if message else {}
 

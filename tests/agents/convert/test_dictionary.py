@@ -31,8 +31,10 @@ def test_build_dict_learns_what_the_library_does(pairs, tmp_path):
     expected = learn_subwords(count_words(texts), SubwordSettings(min_count=3))
     found = read_tokenizer(tmp_path / "built.tokenizer.json")
     assert found.subwords == expected.subwords
-    lines = path.read_text(encoding="utf-8").splitlines()
-    assert lines == [f"{token}\t0" for token in (*expected.subwords, "[PAD]", "[EXTRA]")]
+    lines = [line.rpartition("\t")[::2] for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [token for token, _ in lines] == [*expected.subwords, "[PAD]", "[EXTRA]"]
+    counts = {token: int(count) for token, count in lines}
+    assert counts["\ufe4fnumber"] == 16
 
 
 def test_by_default_it_is_as_near_to_the_papers_size_as_the_task_allows(pairs, tmp_path):

@@ -66,7 +66,17 @@ def test_the_tokenizer_stands_beside_the_dictionary(task, tmp_path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["x.dict", "x.tokenizer.json"]
     assert len(lines) == tokenizer.get_vocab_size() == len(RankerDictionary({"dict_file": str(path)}))
-    assert all(len(line.split("\t")) == 2 and int(line.split("\t")[1]) == 0 for line in lines)
+    assert all(len(line.split("\t")) == 2 and int(line.split("\t")[1]) >= 0 for line in lines)
+
+
+def test_tokens_are_counted_in_what_the_vocabulary_was_trained_on(words, dictionary):
+    """For ParlAI's word statistics: every second of the 24 training episodes asks again, "is it really the ... ?"."""
+    for there in (words, RankerDictionary({"dict_file": dictionary})):
+        assert there.freq[words.tokenize("really")[0]] == 8
+        assert there.freq["[CLS]"] == there.freq["never seen"] == 0
+    pairs = words.sort()
+    assert [token for token, _ in pairs[:2]] == words.tokenize(" is") + words.tokenize(" .")
+    assert {token: words.tok2ind[token] for token, _ in pairs} == words.text.tokenizer.get_vocab()
 
 
 def test_two_builds_give_the_same_vocabulary(task, tmp_path):
