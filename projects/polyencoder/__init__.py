@@ -4,7 +4,8 @@ from polyencoder import Ranker
 ranker = Ranker.from_pretrained("path-or-hub-id")
 ranker.rank(["your persona: i ski .", "hi !"], candidates, top_k=5)
 
-Names are imported on first use: `import polyencoder` alone does not import torch.
+Names are imported on first use: `import polyencoder` alone does not import torch, and neither does a ranker of ONNX
+graphs.
 """
 
 from __future__ import annotations
@@ -35,20 +36,24 @@ __all__ = [
     "__version__",
 ]
 
-_get, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "CheckpointError": "polyencoder.errors",
+    "ConfigError": "polyencoder.errors",
+    "InputError": "polyencoder.errors",
+    "PolyencoderError": "polyencoder.errors",
+    "Ranked": "polyencoder.ranked",
+    "Ranker": "polyencoder.ranker",
+    "RankerConfig": "polyencoder.config",
+    "Selector": "polyencoder.selector",
+    "TextConfig": "polyencoder.config",
+}
+
+_get, __dir__ = lazy_names(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from polyencoder.packages import version_of
-
-        return version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or "unknown"
-    try:
+    if name != "__version__":
         return _get(name)
-    except ModuleNotFoundError as error:
-        if not str(error.name).startswith(__name__):
-            raise
-        raise ImportError(
-            f"polyencoder-runtime has no polyencoder.{name}: take Ranker from polyencoder.runtime, or install "
-            "parlai-polyencoder"
-        ) from None
+    from polyencoder.packages import version_of
+
+    return version_of("parlai-polyencoder") or version_of("polyencoder-runtime") or "unknown"

@@ -18,4 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["export_onnx", "load_onnx", "quantize_int8"]
 
-__getattr__, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "export_onnx": "polyencoder.export.onnx.export",
+    "load_onnx": "polyencoder.export.onnx.runtime",
+    "quantize_int8": "polyencoder.export.onnx.quantize",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

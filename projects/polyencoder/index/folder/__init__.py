@@ -13,4 +13,10 @@ if TYPE_CHECKING:
 
 __all__ = ["FolderIndex", "described_folder", "remove_index"]
 
-__getattr__, __dir__ = lazy_names(__name__)
+_MODULES = {
+    "FolderIndex": "polyencoder.index.folder.index",
+    "described_folder": "polyencoder.index.folder.describe",
+    "remove_index": "polyencoder.index.folder.files",
+}
+
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)
