@@ -22,6 +22,7 @@ TESTED_BY = {
     "index/folder/encoding.py": "index/folder/test_build.py",
     "pretraining/card.py": "pretraining/test_run.py",
     "encoding/protocol.py": "encoding/test_encode.py",
+    "encoding/tokens.py": "encoding/test_scorer.py",
     "settings/common.py": "cli/test_flags.py",
     "settings/evaluate.py": "cli/test_flags.py",
     "settings/pretrain.py": "test_validation.py",

@@ -72,9 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def encode_pairs(ranker: Ranker, pairs: Sequence[Example]) -> PairVectors:
     """Encodes pairs; equal responses are encoded once."""
     ids = {text: i for i, text in enumerate(dict.fromkeys(pair.label for pair in pairs))}
-    contexts = ranker.encode([pair.turns for pair in pairs], kind="context", as_tensor=True).clone()
+    contexts = torch.from_numpy(ranker.encode([pair.turns for pair in pairs], kind="context"))
     texts = torch.tensor([ids[pair.label] for pair in pairs])
-    return PairVectors(contexts, ranker.encode(list(ids), kind="candidate", as_tensor=True).clone()[texts], texts)
+    return PairVectors(contexts, torch.from_numpy(ranker.encode(list(ids), kind="candidate"))[texts], texts)
 
 
 def fit_map(train: PairVectors, held_out: PairVectors, *, max_epochs: int = MAX_EPOCHS) -> tuple[Tensor, float]:
@@ -116,8 +116,8 @@ def recall_at_1(matrix: Tensor, pairs: PairVectors) -> float:
 def evaluate_map(ranker: Ranker, examples: Sequence[Example], matrix: Tensor) -> dict[str, float]:
     """The metrics of mapped vectors on examples with candidates."""
     ids = {text: i for i, text in enumerate(dict.fromkeys(text for one in examples for text in one.choices))}
-    mapped = ranker.encode(list(ids), kind="candidate", as_tensor=True) @ matrix.T
-    contexts = ranker.encode([one.turns for one in examples], kind="context", as_tensor=True)
+    mapped = torch.from_numpy(ranker.encode(list(ids), kind="candidate")) @ matrix.T
+    contexts = torch.from_numpy(ranker.encode([one.turns for one in examples], kind="context"))
     scores = (mapped[[ids[text] for text in one.choices]] @ contexts[i] for i, one in enumerate(examples))
     return tally_of(examples, enumerate(scores)).report()
 

@@ -207,7 +207,7 @@ def _vectors(flags: argparse.Namespace, ranker: Lazy, folder: Path) -> Vectors:
     """The rows that are searched, below `folder`."""
     real = _array(flags.vectors)
     if real is None and _has_encoder(flags):
-        real = ranker().encode_candidates(read_candidates(flags.datapath, flags.real)).float()
+        real = torch.from_numpy(ranker().encode_candidates(read_candidates(flags.datapath, flags.real)))
     return store(folder, drawn(flags.rows, dim=flags.dim) if real is None else grown(real, flags.rows))
 
 
@@ -252,7 +252,7 @@ def _ranker(flags: argparse.Namespace) -> Ranker:
 def _encode(ranker: Ranker, contexts: Sequence[list[str]]) -> ContextEncoding:
     """One at a time: a context alone is not padded, and has no mask."""
     encoded = [ranker.encode_contexts([turns]) for turns in contexts]
-    return ContextEncoding(torch.cat([one.vectors for one in encoded]).float())
+    return ContextEncoding(torch.from_numpy(np.concatenate([one.vectors for one in encoded])))
 
 
 def _array(path: Path | None) -> Tensor | None:

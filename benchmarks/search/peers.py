@@ -85,7 +85,7 @@ def measure(
     )
     few, most = folder / str(counts[0]), folder / str(counts[-1])
     ranker = _ours(backbone, "bi")
-    real = ranker.encode_candidates(texts).float()
+    real = torch.from_numpy(ranker.encode_candidates(texts))
     rows: list[dict[str, Any]] = []
     for n in counts:
         _write(folder / str(n), list(numbered(texts, n)), real, ranker)

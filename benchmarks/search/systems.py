@@ -19,6 +19,7 @@ from torch import Tensor
 from benchmarks.agents import make_agent, options, size
 from benchmarks.common import synchronize, two_towers
 from polyencoder.config import RankerConfig, TextConfig
+from polyencoder.encoding.encode import encoded_contexts
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_config import scratch_config
@@ -192,7 +193,7 @@ def _answers(
     @torch.inference_mode()
     def answer(turns: list[str]) -> tuple[str, float]:
         start = now()
-        context = ranker.encode_contexts([turns])
+        context = encoded_contexts(ranker.model, ranker.text, [ranker.text.context_ids(turns)])
         encoded = now() - start
         return candidates[int(order(context, vectors)[0, 0])], encoded
 

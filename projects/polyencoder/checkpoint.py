@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from polyencoder.checks import check_choice
 from polyencoder.config import Architecture, RankerConfig, WeightDtype
-from polyencoder.errors import CheckpointError, ConfigError, InputError, PolyencoderError, first_line
+from polyencoder.errors import CheckpointError, InputError, PolyencoderError, first_line
 from polyencoder.hub.resolve import downloaded, exists
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.encoder_files import ADAPTERS
-from polyencoder.modeling.families import FAMILIES, family
+from polyencoder.modeling.families import FAMILIES, check_config
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.layout import MODULES, Module, layout, layout_files
 from polyencoder.storage.digests import file_digest, weights_fingerprint
@@ -227,14 +227,6 @@ def read_config(text: str | bytes, *, origin: str) -> RankerConfig:
     config = RankerConfig.from_json(text, origin=origin)
     check_config(config, origin=origin)
     return config
-
-
-def check_config(config: RankerConfig, *, origin: str) -> None:
-    """Raises ConfigError, naming the `origin`, for a configuration that its architecture does not support."""
-    try:
-        family(config.architecture).check(config)
-    except ConfigError as error:
-        raise ConfigError(f"{origin}: {error}") from None
 
 
 def read_digests(path: Path) -> dict[str, str]:

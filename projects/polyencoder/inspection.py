@@ -54,7 +54,7 @@ def inspect_ranking(
         return Inspection(model.title, turns, ranked, missing)
     with in_evaluation(model):
         tokens = ranker.text.contexts([turns]).to(ranker.device)
-        vectors = ranker.encode_candidates([one.text for one in ranked])
+        vectors = torch.from_numpy(ranker.encode_candidates([one.text for one in ranked])).to(ranker.device)
         objectives = model.objectives(model.encode_objectives(tokens))
         scores = {name or "score": _rows(model.score(one, vectors))[0] for name, one in objectives.items()}
         scores = scores if len(scores) > 1 else {}

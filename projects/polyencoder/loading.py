@@ -1,47 +1,68 @@
-"""Loads a ranker's model and tokenizer from a model folder, a model file, ONNX graphs or an encoder."""
+"""Loads a ranker's encoder from a model folder, a model file, ONNX graphs or a pre-trained encoder."""
 
 from __future__ import annotations
 
 import logging
 import os
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
-import torch
-
-from polyencoder.checkpoint import holds_encoder, load_folder, load_model_file
 from polyencoder.checks import check_choice, checked_device
 from polyencoder.config import Backend, WeightDtype
-from polyencoder.encoding.encode import candidate_fingerprint
-from polyencoder.encoding.scorer import Scorer
+from polyencoder.encoding.encoder import Encoder
+from polyencoder.encoding.graph_files import Precision
+from polyencoder.encoding.graphs import GraphEncoder, graphs_folder
 from polyencoder.errors import ConfigError
-from polyencoder.export.onnx.files import Precision
-from polyencoder.hub.resolve import downloaded, exists
-from polyencoder.importing import import_parlai, is_parlai_model
-from polyencoder.modeling.build import Parts, from_encoder
-from polyencoder.modeling.sentence_encoder import own_architecture
-from polyencoder.storage.digests import weights_fingerprint
+from polyencoder.packages import require
 from polyencoder.storage.names import MODEL_FILES
+
+if TYPE_CHECKING:
+    import torch
+
+    from polyencoder.encoding.torch_encoder import TorchEncoder
+    from polyencoder.modeling.build import Parts
 
 _log = logging.getLogger(__name__)
 
 
-def load_parts(
-    name: str | os.PathLike[str], *, backend: Backend, device: torch.device | str | None
-) -> tuple[Path, Parts]:
-    """Loads a ranker's model and text encoder, with the path they come from; see `Ranker.from_pretrained`."""
+def load_encoder(
+    name: str | os.PathLike[str],
+    *,
+    backend: Backend = "torch",
+    device: torch.device | str | None = None,
+    dtype: WeightDtype = "float32",
+    threads: int = 0,
+) -> tuple[Path, Encoder]:
+    """Loads an encoder, with the path that it comes from; see `Ranker.from_pretrained`."""
     if not isinstance(name, (str, os.PathLike)):
         raise ConfigError(f"a model's name must be a text or a path, got {name!r:.60} ({type(name).__name__})")
     check_choice("backend", backend, get_args(Backend))
-    if backend != "torch":  # onnxruntime has its own devices
-        from polyencoder.export.onnx.exported import graphs_folder  # optional dependency
-        from polyencoder.export.onnx.runtime import load_onnx
-
+    check_choice("dtype", dtype, get_args(WeightDtype))
+    if backend != "torch":
+        if dtype != "float32":
+            raise ConfigError(f"dtype is {dtype!r}, but backend {backend} has its own dtype; leave it out")
         precision: Precision = "int8" if backend == "onnx-int8" else "float32"
         path = graphs_folder(name, precision=precision)
-        return path, load_onnx(path, precision=precision, device=device)
+        return path, GraphEncoder.open(path, precision=precision, threads=threads, device=device)
+    require("torch")
+    from polyencoder.encoding.torch_encoder import TorchEncoder
+
     if device is not None:
         checked_device(device)
+    path, parts = _load_parts(name)
+    encoder = TorchEncoder(*parts, device=device)
+    cast_weights(encoder, dtype)
+    return path, encoder
+
+
+def _load_parts(name: str | os.PathLike[str]) -> tuple[Path, Parts]:
+    """Loads a torch model and its tokenizer."""
+    from polyencoder.checkpoint import holds_encoder, load_folder, load_model_file
+    from polyencoder.hub.resolve import downloaded, exists
+    from polyencoder.importing import import_parlai, is_parlai_model
+    from polyencoder.modeling.build import from_encoder
+    from polyencoder.modeling.sentence_encoder import own_architecture
+
     if holds_encoder(name):
         own = own_architecture(name)
         if own == "bi":
@@ -54,20 +75,23 @@ def load_parts(
     return path, load_folder(path)
 
 
-def cast_encoders(ranker: Scorer, dtype: WeightDtype, *, backend: Backend) -> None:
-    """Casts the encoders' weights to `dtype`; the fingerprints stay those of the loaded weights."""
-    check_choice("dtype", dtype, get_args(WeightDtype))
+def cast_weights(encoder: TorchEncoder, dtype: WeightDtype) -> None:
+    """Casts the weights of the model's encoders to `dtype`; the fingerprints stay those of the loaded weights."""
     if dtype == "float32":
         return
-    model, encoders = ranker.model, ranker.model.backbones
-    if backend != "torch" or not encoders:
-        what = f"backend {backend}" if backend != "torch" else f"a {model.title}"
-        raise ConfigError(f"dtype is {dtype!r}, but {what} has its own dtype; leave it out")
-    if dtype == "float16" and ranker.device.type == "cpu":
+    import torch
+
+    from polyencoder.encoding.fingerprint import candidate_fingerprint
+    from polyencoder.storage.digests import weights_fingerprint
+
+    model, backbones = encoder.model, encoder.model.backbones
+    if not backbones:
+        raise ConfigError(f"dtype is {dtype!r}, but a {model.title} has its own dtype; leave it out")
+    if dtype == "float16" and encoder.device.type == "cpu":
         raise ConfigError("dtype 'float16' needs a GPU; on a CPU 'bfloat16' may be faster than 'float32'")
     if model.has_vectors:
-        model.candidate_fingerprint = candidate_fingerprint(model, ranker.text)
+        model.candidate_fingerprint = candidate_fingerprint(model, encoder.text)
     state = model.state_dict()
     model.weights_fingerprints = {kind: weights_fingerprint(state, dtype=kind) for kind in get_args(WeightDtype)}
-    for encoder in encoders:
-        encoder.cast_weights(getattr(torch, dtype))
+    for backbone in backbones:
+        backbone.cast_weights(getattr(torch, dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import platform
 from collections.abc import Iterator
@@ -29,12 +30,20 @@ def versions_line() -> str:
     return ", ".join([*installed, f"Python {platform.python_version()}"])
 
 
-def require(module: str, *, extra: str) -> Any:
-    """Imports an optional package.
+def is_installed(module: str) -> bool:
+    """Whether a package can be imported, by its import name."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def require(module: str, *, extra: str = "") -> Any:
+    """Imports a package that may be missing.
 
     Args:
         module: its import name, such as `"faiss"`.
-        extra: the extra of this project that installs it.
+        extra: the extra of this project that installs it; none for what polyencoder-runtime alone lacks, such as torch.
 
     Raises:
         ConfigError: it is not installed.
@@ -44,9 +53,14 @@ def require(module: str, *, extra: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != module.partition(".")[0]:
             raise  # it is there, but something that it needs is not
-        package = module.partition(".")[0]
-        ours = "parlai-polyencoder" if version_of("polyencoder-runtime") is None else "polyencoder-runtime"
-        raise ConfigError(f"the package `{package}` is not installed: pip install '{ours}[{extra}]'") from None
+        raise missing(module, extra=extra) from None
+
+
+def missing(module: str, *, extra: str = "") -> ConfigError:
+    """The error for a package that is not installed; arguments are those of `require`."""
+    ours = "parlai-polyencoder" if version_of("polyencoder-runtime") is None or not extra else "polyencoder-runtime"
+    install = f"'{ours}[{extra}]'" if extra else ours
+    return ConfigError(f"the package `{module.partition('.')[0]}` is not installed: pip install {install}")
 
 
 @contextmanager

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from polyencoder.index.diversity import marginal_relevance
+from polyencoder.index.diversity import Array, marginal_relevance
 from polyencoder.index.hits import Hit
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from polyencoder.calibration import Calibration
 
 
@@ -58,9 +56,9 @@ def with_probabilities(
     return list(ranked)
 
 
-def diverse(ranked: Sequence[Ranked], vectors: Tensor, *, k: int | None, diversity: float) -> list[Ranked]:
+def diverse(ranked: Sequence[Ranked], vectors: Array, *, k: int | None, diversity: float) -> list[Ranked]:
     """The best `k` (None: all) by maximal marginal relevance, from candidates with these vectors, [candidates, dim]."""
     scores = np.array([one.score for one in ranked])
     k = len(ranked) if k is None else k
-    places = marginal_relevance(scores, vectors.cpu().float().numpy(), k=k, diversity=diversity)
+    places = marginal_relevance(scores, vectors, k=k, diversity=diversity)
     return [ranked[place]._replace(considered=len(ranked)) for place in places]

@@ -6,19 +6,19 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
-from polyencoder.checkpoint import holds_ranker
+from polyencoder.calibration.relevance import best_first
 from polyencoder.checks import checked_candidates, checked_count
 from polyencoder.config import Architecture, Backend, TurnSeparator, WeightDtype
+from polyencoder.encoding.encoder import Encoder
 from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.encoding.scorer import Scorer
+from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import ConfigError, InputError
-from polyencoder.export.folder import save_ranker
-from polyencoder.export.push import push
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.diversity import checked_diversity
@@ -28,13 +28,16 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.open import make_index, open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
-from polyencoder.loading import cast_encoders, load_parts
-from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.build import from_encoder, from_ranker, from_vocabulary
+from polyencoder.loading import load_encoder
+from polyencoder.packages import require
 from polyencoder.ranked import Ranked, diverse, with_probabilities
-from polyencoder.scoring import best
-from polyencoder.text import TextEncoder
 from polyencoder.text.dialogue import checked_contexts
+from polyencoder.text.encoder import TextEncoder
+
+if TYPE_CHECKING:
+    import torch
+
+    from polyencoder.modeling.base import RankerModel
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """The default encoder of `Ranker.load()`: 6 layers, 384 dimensions, 91 MB."""
@@ -59,6 +62,8 @@ _METHOD_HINTS = {  # method names of other libraries -> what to call here
 class Ranker(Scorer):
     """Ranks candidate replies to a context with a bi-, poly-, late-interaction or cross-encoder, or a ConveRT.
 
+    Its `encoder` computes vectors: with torch, or as ONNX graphs without it. All that follows is the same for both.
+
     Examples:
         >>> ranker = Ranker.from_pretrained("path-or-hub-id")
         >>> ranker.rank(["your persona: i ski .", "hi !"], ["do you ski ?", "hello , i love snow ."], top_k=1)[0].text
@@ -66,9 +71,13 @@ class Ranker(Scorer):
     """
 
     def __init__(
-        self, model: RankerModel, text: TextEncoder | None = None, *, device: torch.device | str | None = None
+        self,
+        model: RankerModel | Encoder,
+        text: TextEncoder | None = None,
+        *,
+        device: torch.device | str | None = None,
     ) -> None:
-        if isinstance(model, (str, os.PathLike)) or text is None:
+        if isinstance(model, (str, os.PathLike)) or (text is None and not isinstance(model, Encoder)):
             raise ConfigError(
                 f"Ranker({str(model)!r:.60}): load a model by Ranker.load(name), or make one around an encoder by "
                 "Ranker.from_backbone(name, architecture)"
@@ -102,6 +111,7 @@ class Ranker(Scorer):
         device: torch.device | str | None = None,
         backend: Backend = "torch",
         dtype: WeightDtype = "float32",
+        threads: int = 0,
     ) -> Ranker:
         """Loads a ranker: a model folder, a model file written by `parlai train_model`, or a hub id.
 
@@ -113,14 +123,14 @@ class Ranker(Scorer):
         Pooling and scores stay in float32; scores differ in the third digit. Indexes and calibrations of the float32
         model remain valid. For inference only: it cannot be trained, saved or exported.
 
-        Nothing is downloaded for a folder or a file. The ONNX backends need a folder or hub id with exported graphs.
-        Raises CheckpointError if the model is missing or damaged, ConfigError if its configuration or tokenizer is,
-        or if the backend is not installed.
+        Nothing is downloaded for a folder or a file. The ONNX backends need a folder or hub id with exported graphs,
+        and no torch; `threads` are theirs, 0 for one per core. Raises CheckpointError if the model is missing or
+        damaged, ConfigError if its configuration or tokenizer is, or if the backend is not installed.
         """
-        path, parts = load_parts(name, backend=backend, device=device)
-        ranker = cls(*parts, device=device)
+        threads = checked_count("threads", threads, least=0)
+        path, encoder = load_encoder(name, backend=backend, device=device, dtype=dtype, threads=threads)
+        ranker = cls(encoder)
         ranker.source, ranker.calibration = path, read_calibration(path, ranker)
-        cast_encoders(ranker, dtype, backend=backend)
         return ranker
 
     @classmethod
@@ -148,6 +158,10 @@ class Ranker(Scorer):
         its tokenizer, pooling, scaling and lengths as defaults. Raises ConfigError for what cannot be a ranker's
         backbone, and CheckpointError for a damaged ranker.
         """
+        require("torch")
+        from polyencoder.checkpoint import holds_ranker
+        from polyencoder.modeling.build import from_encoder, from_ranker
+
         given: dict[str, Any] = {"text": text or {}, "separator": turn_separator, "config": config}
         if holds_ranker(name):
             other = cls.from_pretrained(name, device="cpu")
@@ -172,6 +186,9 @@ class Ranker(Scorer):
         single-context model), `sizes` are fields of `polyencoder.modeling.convert.ConvertConfig`, `text` fields of
         `TextConfig`. Raises ConfigError for a vocabulary of another kind.
         """
+        require("torch")
+        from polyencoder.modeling.build import from_vocabulary
+
         parts = from_vocabulary(vocabulary, extra_contexts=extra_contexts, text=text or {}, sizes=sizes)
         return cls(*parts, device=device)
 
@@ -189,6 +206,9 @@ class Ranker(Scorer):
         `dtype` is that of the stored weights; float16 and bfloat16 halve the size. Raises CheckpointError if the
         folder is a file, or a weight is too large for float16.
         """
+        self.model.parameters()  # raises InputError for graphs, which need no torch
+        from polyencoder.export.folder import save_ranker
+
         save_ranker(self, folder, dtype=dtype)
 
     def push_to_hub(
@@ -218,6 +238,9 @@ class Ranker(Scorer):
         Raises:
             CheckpointError: the hub cannot be reached or refuses, with its reason.
         """
+        self.model.parameters()
+        from polyencoder.export.push import push
+
         return push(self, repo_id, source=self.source, private=private, token=token, dtype=dtype, readme=readme)
 
     def rank(
@@ -244,13 +267,13 @@ class Ranker(Scorer):
             top_k = checked_count("top_k", top_k)
         least, varied = least_probability(self.calibration, min_probability, of=self), checked_diversity(diversity)
         scores = self.score([context], candidates)[0]
-        # probabilities are normalized over all distinct candidates, and diversity chooses from all
-        whole = self.calibration is not None or varied > 0
-        highest, order = best(scores, len(candidates) if top_k is None or whole else top_k)
-        ranked = [Ranked(i, candidates[i], s) for i, s in zip(order.tolist(), highest.tolist(), strict=True)]
+        ranked = [Ranked(i, candidates[i], float(scores[i])) for i in best_first(scores)]
         ranked = with_probabilities(ranked, self.calibration, least=least, among=len(set(candidates)))
         if varied and ranked:
-            ranked = diverse(ranked, self._read([one.text for one in ranked]), k=top_k, diversity=varied)
+            self.model.check_has_vectors()
+            ids = candidate_ids(self.text, [one.text for one in ranked], remember=True)
+            vectors = np.stack([one.vector for one in self.encoder.candidates(ids)])
+            ranked = diverse(ranked, vectors, k=top_k, diversity=varied)
         return ranked[:top_k]
 
     def index(

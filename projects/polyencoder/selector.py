@@ -46,8 +46,8 @@ class Selection:
 class Selector:
     """Chooses among a few hundred options with a ranker of any architecture.
 
-    The conversation is read once. The vectors of options are kept by their content in `ranker.reader`, within its
-    bound of bytes: options that were read lately are not read again. A cross-encoder reads every pair each time.
+    The conversation is read once. The vectors of options are kept by their content in `ranker.encoder.reader`, within
+    its bound of bytes: options that were read lately are not read again. A cross-encoder reads every pair each time.
 
     Examples:
         >>> tools = [{"name": "get_weather", "description": "Weather of a city."}, ...]
@@ -87,7 +87,7 @@ class Selector:
         top_k = None if top_k is None else checked_count("top_k", top_k)
         calibration = self.ranker.calibration
         least = least_probability(calibration, min_probability, of=self.ranker)
-        scores = np.asarray(self.ranker.score([turns], [one.text for one in read])[0])  # of torch or the runtime
+        scores = self.ranker.score([turns], [one.text for one in read])[0]
         return selection(read, scores, calibration, top_k=top_k, least=least)
 
 

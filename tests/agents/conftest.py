@@ -26,8 +26,7 @@ from parlai.scripts.build_dict import BuildDict
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.train_model import TrainLoop, TrainModel
 
-from polyencoder.encoding import encode as encoding
-from polyencoder.encoding import reading
+from polyencoder.encoding.torch_encoder import TorchEncoder
 from polyencoder.errors import ConfigError
 from polyencoder.training.process_group import VARIABLES
 from polyencoder.training.randomness import seed_everything
@@ -266,20 +265,23 @@ def encoded(monkeypatch: pytest.MonkeyPatch, trained: Callable[[str], Any]) -> l
     for model in ("biencoder", "polyencoder"):
         trained(model)
     calls: list[list[str]] = []
-    encode, read = fixed.encode_candidates, reading.read_candidates
+    encode, stored, read = fixed.encode_candidates, TorchEncoder.encode_candidates, TorchEncoder.read_candidates
 
     def record(model: Any, text: Any, candidates: Any, **others: Any) -> Any:
         calls.append(list(candidates))
         return encode(model, text, candidates, **others)
 
-    def record_read(model: Any, text: Any, ids: Any, **others: Any) -> Any:
-        if ids:
-            calls.append([text.tokenizer.decode(list(row)).strip() for row in ids])
-        return read(model, text, ids, **others)
+    def recorded(method: Any) -> Any:
+        def record_ids(self: Any, ids: Any, **others: Any) -> Any:
+            if ids:
+                calls.append([self.text.tokenizer.decode(list(row)).strip() for row in ids])
+            return method(self, ids, **others)
 
-    for module in (fixed, encoding):
-        monkeypatch.setattr(module, "encode_candidates", record)
-    monkeypatch.setattr(reading, "read_candidates", record_read)
+        return record_ids
+
+    monkeypatch.setattr(fixed, "encode_candidates", record)
+    monkeypatch.setattr(TorchEncoder, "encode_candidates", recorded(stored))
+    monkeypatch.setattr(TorchEncoder, "read_candidates", recorded(read))
     return calls
 
 

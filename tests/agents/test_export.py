@@ -55,10 +55,14 @@ def theirs(tmp_path_factory, task):
 
 
 def test_parlais_own_models(theirs, labels, tmp_path):
-    expected = Ranker(*import_parlai(theirs), device="cpu").score([TURNS], labels)
-    assert torch.equal(Ranker.from_pretrained(theirs, device="cpu").score([TURNS], labels), expected)
+    expected = torch.as_tensor(Ranker(*import_parlai(theirs), device="cpu").score([TURNS], labels))
+    assert torch.equal(torch.as_tensor(Ranker.from_pretrained(theirs, device="cpu").score([TURNS], labels)), expected)
     shown = command("import", theirs, tmp_path / "out")
     assert shown.startswith(f"{tmp_path / 'out'}: ParlAI's poly-encoder, bert, 1 layers, 16 dimensions")
-    assert torch.equal(Ranker.from_pretrained(tmp_path / "out", device="cpu").score([TURNS], labels), expected)
+    assert torch.equal(
+        torch.as_tensor(Ranker.from_pretrained(tmp_path / "out", device="cpu").score([TURNS], labels)), expected
+    )
     command("export", theirs, tmp_path / "exported")
-    assert torch.equal(Ranker.from_pretrained(tmp_path / "exported", device="cpu").score([TURNS], labels), expected)
+    assert torch.equal(
+        torch.as_tensor(Ranker.from_pretrained(tmp_path / "exported", device="cpu").score([TURNS], labels)), expected
+    )

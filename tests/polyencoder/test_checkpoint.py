@@ -67,7 +67,9 @@ def test_saved_and_loaded_is_the_same(make_ranker, no_network, tmp_path, sentenc
     assert again.model.config == ranker.model.config
     assert again.text.fingerprint() == ranker.text.fingerprint()
     contexts = [sentences[:3], sentences[4:5]]
-    assert torch.equal(again.score(contexts, sentences), ranker.score(contexts, sentences))
+    assert torch.equal(
+        torch.as_tensor(again.score(contexts, sentences)), torch.as_tensor(ranker.score(contexts, sentences))
+    )
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "document_0_Transformer/model.safetensors"])
@@ -95,7 +97,8 @@ def test_a_loaded_model_is_ready_for_use(folder):
 @pytest.mark.parametrize("step", NAMES)
 def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch, sentences, step):
     """At whichever file the disk is full, it is the old model that is there, not a mixture of two."""
-    before, names = Ranker.from_pretrained(folder).score([sentences[:1]], sentences), files_in(folder)
+    before = torch.as_tensor(Ranker.from_pretrained(folder).score([sentences[:1]], sentences))
+    names = files_in(folder)
     write_text = Path.write_text
 
     def save_half(weights, path, metadata):
@@ -117,7 +120,7 @@ def test_a_save_that_fails_leaves_the_old_model(folder, make_ranker, monkeypatch
     assert files_in(folder) == names
     again = Ranker.from_pretrained(folder)
     assert again.model.config.architecture == "poly"
-    assert torch.equal(again.score([sentences[:1]], sentences), before)
+    assert torch.equal(torch.as_tensor(again.score([sentences[:1]], sentences)), before)
 
 
 @pytest.mark.parametrize("renames", [0, 1, 2, 3, 6, 12, 18])
@@ -126,8 +129,8 @@ def test_a_kill_between_the_renames_leaves_the_old_model_or_the_new_one(
 ):
     old, new = Ranker.from_pretrained(folder), make_ranker("poly", seed=1, output_scaling=5.0)
     killed_after(renames, lambda: new.save_pretrained(folder))
-    expected = (new if renames else old).score([sentences[:1]], sentences)
-    assert torch.equal(Ranker.from_pretrained(folder).score([sentences[:1]], sentences), expected)
+    expected = torch.as_tensor((new if renames else old).score([sentences[:1]], sentences))
+    assert torch.equal(torch.as_tensor(Ranker.from_pretrained(folder).score([sentences[:1]], sentences)), expected)
 
 
 @pytest.mark.parametrize("name", ["polyencoder.json", "tokenizer.json"])
@@ -151,7 +154,10 @@ def test_a_model_that_is_saved_while_it_is_loaded_is_loaded_whole(folder, make_r
 
     monkeypatch.setattr(checkpoint, "read_weights", save_and_read)
     loaded = Ranker.from_pretrained(folder)
-    assert torch.equal(loaded.score([sentences[:1]], sentences), new.score([sentences[:1]], sentences))
+    assert torch.equal(
+        torch.as_tensor(loaded.score([sentences[:1]], sentences)),
+        torch.as_tensor(new.score([sentences[:1]], sentences)),
+    )
 
 
 def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, sentences):
@@ -171,8 +177,8 @@ def test_of_two_that_save_at_once_one_waits(folder, make_ranker, monkeypatch, se
     make_ranker("bi", seed=1).save_pretrained(folder)
     second.join()
     assert torch.equal(
-        Ranker.from_pretrained(folder, device="cpu").score(sentences[:1], sentences),
-        other.score(sentences[:1], sentences),
+        torch.as_tensor(Ranker.from_pretrained(folder, device="cpu").score(sentences[:1], sentences)),
+        torch.as_tensor(other.score(sentences[:1], sentences)),
     )
 
 
@@ -180,7 +186,10 @@ def test_saving_over_another_model_replaces_it(folder, make_ranker, sentences):
     ranker = make_ranker("bi", seed=1)
     ranker.save_pretrained(folder)
     again = Ranker.from_pretrained(folder)
-    assert torch.equal(again.score([sentences[:1]], sentences), ranker.score([sentences[:1]], sentences))
+    assert torch.equal(
+        torch.as_tensor(again.score([sentences[:1]], sentences)),
+        torch.as_tensor(ranker.score([sentences[:1]], sentences)),
+    )
 
 
 def test_saving_where_a_file_is(make_ranker, tmp_path):
@@ -329,7 +338,10 @@ def test_a_model_file_gives_the_model_that_was_saved(model_file, make_ranker, no
     ranker = make_ranker("poly")
     again = Ranker.from_pretrained(model_file, device="cpu")
     assert again.model.config == ranker.model.config
-    assert torch.equal(again.score([sentences[:2]], sentences), ranker.score([sentences[:2]], sentences))
+    assert torch.equal(
+        torch.as_tensor(again.score([sentences[:2]], sentences)),
+        torch.as_tensor(ranker.score([sentences[:2]], sentences)),
+    )
 
 
 def test_a_model_file_keeps_its_other_states(model_file):

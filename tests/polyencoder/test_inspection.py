@@ -22,7 +22,7 @@ def test_scores_are_the_weighted_logits(make_ranker, sentences, attention, vecto
     if attention.get("poly_attention") != "multihead":  # whose heads weigh differently
         logits = ranker.encode_candidates([one.text for one in found.ranked]) @ encoded.vectors[0].T
         scores = torch.tensor([one.score for one in found.ranked])
-        torch.testing.assert_close((weights * logits).sum(1), scores, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close((weights * torch.from_numpy(logits)).sum(1), scores, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("fields", [{}, {"normalize": True}, {"output_scaling": 0.5}], ids=str)
@@ -36,7 +36,8 @@ def test_context_vectors_are_the_weighted_outputs(make_ranker, sentences, fields
     if fields.get("normalize"):
         made = torch.nn.functional.normalize(made, dim=-1)
     made = made * ranker.model.config.output_scaling
-    torch.testing.assert_close(made, ranker.encode_contexts([CONTEXT]).vectors[0], rtol=1e-4, atol=1e-4)
+    expected = torch.from_numpy(ranker.encode_contexts([CONTEXT]).vectors[0])
+    torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-4)
     assert len(found.tokens) == outputs.size(0)
 
 

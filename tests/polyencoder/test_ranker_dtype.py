@@ -30,7 +30,7 @@ def folder(request, make_ranker, tmp_path):
 
 def test_scores_are_nearly_those_of_float32(folder):
     exact, rounded = Ranker.from_pretrained(folder), Ranker.from_pretrained(folder, dtype="bfloat16")
-    ours, theirs = (one.score([["hi there"], ["two dogs"]], TEXTS) for one in (rounded, exact))
+    ours, theirs = (torch.as_tensor(one.score([["hi there"], ["two dogs"]], TEXTS)) for one in (rounded, exact))
     assert ours.dtype == torch.float32
     torch.testing.assert_close(ours, theirs, rtol=0.03, atol=0.03 * float(theirs.abs().max()))
     assert not torch.equal(ours, theirs)
@@ -108,10 +108,13 @@ def test_commands_take_it(make_ranker, tmp_path):
 def test_a_model_that_is_cast_as_a_whole_computes_in_that_type(folder):
     """By torch's own `to`: nothing of it is in float32 then."""
     ranker = Ranker.from_pretrained(folder)
-    expected = ranker.score([["hi there"]], TEXTS)
+    expected = torch.as_tensor(ranker.score([["hi there"]], TEXTS))
     ranker.model.to(torch.bfloat16)
     torch.testing.assert_close(
-        ranker.score([["hi there"]], TEXTS), expected, rtol=0.05, atol=0.05 * float(expected.abs().max())
+        torch.as_tensor(ranker.score([["hi there"]], TEXTS)),
+        expected,
+        rtol=0.05,
+        atol=0.05 * float(expected.abs().max()),
     )
 
 

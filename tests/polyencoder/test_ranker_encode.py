@@ -54,14 +54,14 @@ def test_feed_forward_2_makes_the_context_vector_of_a_convert_of_r_x(make_ranker
     ranker = make_ranker("convert", extra_contexts=extra)
     model = ranker.model
     contexts = [["i have two dogs .", "hello !", text] for text in texts]
-    r_x = ranker.encode(contexts, as_tensor=True)
+    r_x = torch.from_numpy(ranker.encode(contexts))
     assert r_x.shape == (len(texts), 2 * 16)
-    torch.testing.assert_close(r_x, ranker.encode(texts, as_tensor=True), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(r_x, torch.from_numpy(ranker.encode(texts)), rtol=1e-4, atol=1e-5)
     with torch.inference_mode():
         h_x = model.context_head(r_x, model.skip) * model.scale()
     if extra:
         model.context_vector = "immediate"
-    torch.testing.assert_close(h_x, ranker.encode(contexts, kind="context", as_tensor=True), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(h_x, torch.from_numpy(ranker.encode(contexts, kind="context")), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["pooled", "context", "candidate"])
@@ -80,7 +80,7 @@ def test_products_of_contexts_and_candidates_are_scores(make_ranker, texts):
     for architecture in ("bi", "convert"):
         ranker = make_ranker(architecture)
         products = ranker.encode(texts, kind="context") @ ranker.encode(texts, kind="candidate").T
-        np.testing.assert_allclose(products, ranker.score(texts, texts).numpy(), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(products, torch.as_tensor(ranker.score(texts, texts)).numpy(), rtol=1e-3, atol=1e-4)
 
 
 def test_normalized_vectors_point_where_the_others_do(make_ranker, texts):
@@ -88,14 +88,6 @@ def test_normalized_vectors_point_where_the_others_do(make_ranker, texts):
     vectors, lengths = ranker.encode(texts), ranker.encode(texts, normalize=True)
     np.testing.assert_allclose(np.linalg.norm(lengths, axis=1), 1, rtol=1e-5)
     np.testing.assert_allclose(lengths * np.linalg.norm(vectors, axis=1, keepdims=True), vectors, rtol=1e-4, atol=1e-5)
-
-
-def test_a_tensor_where_one_is_asked_for(make_ranker, texts):
-    ranker = make_ranker("bi")
-    vectors = ranker.encode(texts, as_tensor=True)
-    assert isinstance(vectors, torch.Tensor)
-    assert not vectors.requires_grad
-    np.testing.assert_array_equal(vectors.numpy(), ranker.encode(texts))
 
 
 def test_progress_counts_the_texts(make_ranker, texts, capsys):

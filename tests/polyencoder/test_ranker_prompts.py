@@ -34,14 +34,18 @@ def test_scores_are_those_of_texts_with_prompts(prompted_encoder, tmp_path, arch
     torch.manual_seed(0)
     ranker = Ranker.from_backbone(prompted_encoder, architecture, text=LENGTHS, device="cpu")
     assert {name: getattr(ranker.text.config, name) for name in PROMPTS} == PROMPTS
-    scores = ranker.score(CONTEXTS, CANDIDATES)
+    scores = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     ranker.save_pretrained(tmp_path / "ranker")
-    assert torch.equal(Ranker.from_pretrained(tmp_path / "ranker", device="cpu").score(CONTEXTS, CANDIDATES), scores)
+    assert torch.equal(
+        torch.as_tensor(Ranker.from_pretrained(tmp_path / "ranker", device="cpu").score(CONTEXTS, CANDIDATES)), scores
+    )
     torch.manual_seed(0)
     plain = Ranker.from_backbone(prompted_encoder, architecture, text=LENGTHS | OFF, device="cpu")
-    expected = plain.score([prompted(turns) for turns in CONTEXTS], [f"hello , {text}" for text in CANDIDATES])
+    expected = torch.as_tensor(
+        plain.score([prompted(turns) for turns in CONTEXTS], [f"hello , {text}" for text in CANDIDATES])
+    )
     assert torch.equal(scores, expected)
-    assert not torch.equal(plain.score(CONTEXTS, CANDIDATES), expected)
+    assert not torch.equal(torch.as_tensor(plain.score(CONTEXTS, CANDIDATES)), expected)
 
 
 def test_another_prompt_of_candidates_is_another_model(prompted_encoder, tmp_path):

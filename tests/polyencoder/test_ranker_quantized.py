@@ -33,11 +33,11 @@ def run(*arguments: object) -> str:
 
 
 def test_a_folder_ranks_as_before(ranker, sentences, tmp_path):
-    expected = ranker.score(CONTEXTS, sentences)
+    expected = torch.as_tensor(ranker.score(CONTEXTS, sentences))
     ranker.save_pretrained(tmp_path / "model")
     again = Ranker.from_pretrained(tmp_path / "model", device="cpu")
-    assert torch.equal(again.score(CONTEXTS, sentences), expected)
-    assert torch.equal(ranker.score(CONTEXTS, sentences), expected)  # which saving has not changed
+    assert torch.equal(torch.as_tensor(again.score(CONTEXTS, sentences)), expected)
+    assert torch.equal(torch.as_tensor(ranker.score(CONTEXTS, sentences)), expected)  # which saving has not changed
     assert not ranker.model.is_for_inference
     again.save_pretrained(tmp_path / "again")
     files = [(tmp_path / folder / "polyencoder.safetensors").read_bytes() for folder in ("model", "again")]
@@ -94,7 +94,9 @@ def test_a_model_file_has_the_weights_that_learn(ranker, sentences, tmp_path):
     model, _ = load_model_file(tmp_path / "model")
     assert model.is_for_inference
     again = Ranker.from_pretrained(tmp_path / "model", device="cpu")
-    assert torch.equal(again.score(CONTEXTS, sentences), ranker.score(CONTEXTS, sentences))
+    assert torch.equal(
+        torch.as_tensor(again.score(CONTEXTS, sentences)), torch.as_tensor(ranker.score(CONTEXTS, sentences))
+    )
 
 
 def test_a_model_that_was_trained_in_float32_is_quantized(make_convert_ranker, sentences, tmp_path):
@@ -104,12 +106,16 @@ def test_a_model_that_was_trained_in_float32_is_quantized(make_convert_ranker, s
     assert "polyencoder.safetensors" in shown
     small = Ranker.from_pretrained(tmp_path / "small", device="cpu")
     assert small.model.state_dict()[WORDS].dtype == torch.uint8
-    scores = plain.score(CONTEXTS, sentences)
-    torch.testing.assert_close(small.score(CONTEXTS, sentences), scores, rtol=0, atol=0.02 * float(small.model.scale()))
+    scores = torch.as_tensor(plain.score(CONTEXTS, sentences))
+    torch.testing.assert_close(
+        torch.as_tensor(small.score(CONTEXTS, sentences)), scores, rtol=0, atol=0.02 * float(small.model.scale())
+    )
     assert "in 8 bits" in (tmp_path / "small" / "README.md").read_text()
     run("export", tmp_path / "small", tmp_path / "again")  # a folder of an earlier export
     again = Ranker.from_pretrained(tmp_path / "again", device="cpu")
-    assert torch.equal(again.score(CONTEXTS, sentences), small.score(CONTEXTS, sentences))
+    assert torch.equal(
+        torch.as_tensor(again.score(CONTEXTS, sentences)), torch.as_tensor(small.score(CONTEXTS, sentences))
+    )
 
 
 def test_what_cannot_be(ranker, make_ranker, tmp_path):

@@ -89,9 +89,9 @@ def test_options_are_read_once_for_many_conversations(make_ranker, architecture)
 
 def test_a_changed_configuration_changes_the_scores(make_ranker):
     ranker = make_ranker("bi")
-    before = ranker.score(["hi"], ["hello", "you"])
+    before = torch.as_tensor(ranker.score(["hi"], ["hello", "you"]))
     ranker.model.config = replace(ranker.model.config, output_scaling=2 * ranker.model.config.output_scaling)
-    torch.testing.assert_close(ranker.score(["hi"], ["hello", "you"]), 4 * before)
+    torch.testing.assert_close(torch.as_tensor(ranker.score(["hi"], ["hello", "you"])), 4 * before)
 
 
 def test_diversity_does_not_read_the_candidates_again(make_ranker):

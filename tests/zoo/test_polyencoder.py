@@ -123,10 +123,10 @@ def test_the_library_reads_both_forms(published, theirs, tmp_path):
     published()
     file = Path(modelzoo_path(str(tmp_path), NAME))
     labels = [f"my {animal} is here ." for animal in ANIMALS]
-    expected = Ranker(*import_parlai(theirs), device="cpu").score(["where is the cow ?"], labels)
+    expected = torch.as_tensor(Ranker(*import_parlai(theirs), device="cpu").score(["where is the cow ?"], labels))
     for form in (file, file.parent):
         torch.testing.assert_close(
-            Ranker.from_pretrained(form, device="cpu").score(["where is the cow ?"], labels), expected
+            torch.as_tensor(Ranker.from_pretrained(form, device="cpu").score(["where is the cow ?"], labels)), expected
         )
 
 
@@ -288,9 +288,9 @@ def test_an_encoder_of_the_hub(make_hf_tokenizer, tmp_path, monkeypatch, no_netw
     monkeypatch.setattr(module, "download", partial(zoo.prepare, model))
     file = Path(modelzoo_path(str(tmp_path), "zoo:polyencoder/minilm/model"))
     texts = ["hello you"], ["a cat", "dogs"]
-    expected = Ranker.from_backbone(folder, "bi", reduction="mean", device="cpu").score(*texts)
+    expected = torch.as_tensor(Ranker.from_backbone(folder, "bi", reduction="mean", device="cpu").score(*texts))
     for form in (file, file.parent):
-        torch.testing.assert_close(Ranker.from_pretrained(form, device="cpu").score(*texts), expected)
+        torch.testing.assert_close(torch.as_tensor(Ranker.from_pretrained(form, device="cpu").score(*texts)), expected)
 
 
 @pytest.mark.parametrize("path", ["reddit_pol/model", "reddit_poly"])

@@ -18,7 +18,8 @@ from parlai.utils.distributed import is_primary_worker, num_workers
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, fixed_pool
-from polyencoder.encoding.encode import candidate_ids, encode_candidates
+from polyencoder.encoding.encode import encode_candidates
+from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import CheckpointError, InputError, PolyencoderError
 from polyencoder.index import Candidate, FolderIndex, build_index
 from polyencoder.index.build_options import SHARD_SIZE
@@ -166,7 +167,7 @@ class FixedSource(ListedSource):
         if ranker.model.token_dim is None:
             return []
         ids = candidate_ids(ranker.text, texts, remember=True)
-        return self._reader(ranker.model, ranker.text, ids) if self._reader.fits(ranker.model, ids) else []
+        return self._tensors(ranker, ids) if self._reader.fits(ranker.model, ids) else []
 
     def vectors(self, ranker: Ranker) -> list[Tensor]:
         """Vectors of all candidates, in pieces [n, dim]: cached, else from the index, else encoded."""

@@ -14,9 +14,10 @@ from parlai.core.torch_agent import Batch
 from torch import Tensor
 
 from polyencoder.data.pool import CandidatePool, batch_pool
-from polyencoder.encoding.encode import candidate_ids
 from polyencoder.encoding.reading import CandidateReader
+from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.ranker import Ranker
+from polyencoder.scoring.tokens import TokenVectors
 from polyencoder.text import TokenBatch
 
 CAPACITY = 512 << 20  # bytes of cached vectors: some 200,000 candidates at 384 dimensions
@@ -67,7 +68,12 @@ class ListedSource(Source):
     def _vectors(self, texts: Sequence[str], ranker: Ranker) -> Tensor:
         """Vectors [len(texts), dim] of distinct texts, cached until the model changes."""
         ids = candidate_ids(ranker.text, texts, remember=True)
-        return torch.stack([one.vector for one in self._reader(ranker.model, ranker.text, ids)])
+        return torch.stack([one.vector for one in self._tensors(ranker, ids)])
+
+    def _tensors(self, ranker: Ranker, ids: Sequence[Sequence[int]]) -> list[TokenVectors]:
+        """The vectors of candidates with these tokens, cached, on the model's device."""
+        read = self._reader(ranker.encoder, ids)
+        return [TokenVectors(*(torch.from_numpy(array).to(ranker.device) for array in one)) for one in read]
 
     def clear(self) -> None:
         self._reader = CandidateReader(max_bytes=CAPACITY)

@@ -28,7 +28,7 @@ class InProcess:
         """(place, relevance 0 to 1) of each document, best first; of the first `top_n`, at least 1, or of all."""
         if not documents:
             return []
-        return ranked(documents, self.ranker.score([query], documents)[0].numpy(), self.ranker.calibration, top_n=top_n)
+        return ranked(documents, self.ranker.score([query], documents)[0], self.ranker.calibration, top_n=top_n)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyencoder.cli.shared.output import say
+from polyencoder.encoding.graph_files import DESCRIPTION, check_graphs
 from polyencoder.errors import CheckpointError
-from polyencoder.export.onnx.files import DESCRIPTION, check_graphs
 from polyencoder.progress import progress_bar
 from polyencoder.storage.names import CONFIG, MODULE_CONFIG, WEIGHTS
 

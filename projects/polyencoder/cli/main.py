@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, reduce
-from importlib.util import find_spec
 from inspect import BoundArguments
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +20,7 @@ from cyclopts.exceptions import MissingArgumentError, RepeatArgumentError, Unkno
 from polyencoder.cli import removed
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first_line
-from polyencoder.packages import versions_line
+from polyencoder.packages import is_installed, missing, versions_line
 
 COMMANDS = {
     "rank": "rank:rank",
@@ -51,9 +50,6 @@ _PANELS = (Group("More commands", sort_key=1), Group("First commands", sort_key=
 
 NEED_NO_TORCH = ("prepare-reddit", "zoo")
 """The commands that run without torch and transformers, which take seconds to import."""
-
-if WITHOUT_TORCH := find_spec("polyencoder.modeling") is None:  # polyencoder-runtime
-    COMMANDS = {"serve": COMMANDS["serve"]}
 
 OTHER_NAMES = {
     "allow_hosts": "allow_host",
@@ -180,6 +176,10 @@ def main() -> None:
     except BrokenPipeError:  # the reader has closed the pipe, as `| head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
+    except ModuleNotFoundError as error:  # of what polyencoder-runtime lacks
+        if error.name is None or error.name.partition(".")[0] == "polyencoder":
+            raise
+        _end(str(missing(error.name)))
     except OSError as error:  # a system error that no code expected
         _end(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else first_line(error))
     except MemoryError as error:
@@ -307,7 +307,7 @@ def _guessed(name: str, known: Sequence[str]) -> str:
 
 def _prepare_torch() -> None:
     """Sets up torch, where it is installed, for a process that runs one command."""
-    if WITHOUT_TORCH:
+    if not is_installed("torch"):
         return
     from huggingface_hub.utils.tqdm import disable_progress_bars
 

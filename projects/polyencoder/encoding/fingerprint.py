@@ -1,32 +1,53 @@
-"""The fingerprint of a model: which calibration belongs to it."""
+"""The fingerprints of a model: which calibration and which index belong to it."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from polyencoder.config import WeightDtype
-from polyencoder.storage.digests import fingerprint, weights_fingerprint
+from polyencoder.modeling.encoder_config import DROPOUT
+from polyencoder.storage.digests import fingerprint, weight_parts, weights_fingerprint
 
 if TYPE_CHECKING:
+    from polyencoder.encoding.graphs import GraphModel
     from polyencoder.modeling.base import RankerModel
     from polyencoder.text import TextEncoder
 
 
-def model_fingerprint(model: RankerModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
+def model_fingerprint(model: RankerModel | GraphModel, text: TextEncoder, *, dtype: WeightDtype = "float32") -> str:
     """Digest of everything a model's scores depend on: weights, settings, tokenizer.
 
     Float32 graphs of ONNX have their model's; int8 graphs have their own, which their quantization is part of.
     `dtype`: as the weights will be when they have been saved so.
     """
-    model = model.merged()
-    config = asdict(model.config)
+    merged: Any = model.merged()
+    config = asdict(merged.config)
     del config["format_version"]
-    if known := model.weights_fingerprints:
+    if known := merged.weights_fingerprints:
         weights = known.get(dtype, known["float32"])
     else:
         import torch
 
-        weights = weights_fingerprint(model.kept_weights(getattr(torch, dtype)))
+        weights = weights_fingerprint(merged.kept_weights(getattr(torch, dtype)))
     return fingerprint([weights, json.dumps(config, sort_keys=True), text.fingerprint()])
+
+
+def candidate_fingerprint(model: RankerModel, text: TextEncoder) -> str:
+    """Digest of everything a candidate's vector depends on: the tower's weights, the reduction, the tokenizer."""
+    if model.config.foreign_fingerprint is not None:
+        return model.config.foreign_fingerprint
+    if model.candidate_fingerprint is not None:  # ONNX graphs store that of the model they were exported from
+        return model.candidate_fingerprint
+    model = model.merged().as_kept()
+    config = model.config
+    backbone = {name: value for name, value in config.backbone.items() if name not in DROPOUT}
+    convert = None if config.convert is None else replace(config.convert, dropout=0.0)
+    pooling = (config.reduction, config.reduction_outputs, (config.prompt_tokens or (0, 0))[1], config.dense)
+    lengths = (config.vector_dim, config.normalize, config.output_scaling)
+    parts: list[bytes | memoryview | str] = [text.fingerprint(contexts=False)]
+    parts.append(repr((backbone, convert, pooling, lengths)))
+    for module in model.candidate_modules():
+        parts += weight_parts(module.state_dict())
+    return fingerprint(parts)

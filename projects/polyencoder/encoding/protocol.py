@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
 
-    from polyencoder.encoding.reading import CandidateReader
-    from polyencoder.modeling.base import RankerModel
-    from polyencoder.scoring import ContextEncoding
+    from polyencoder.encoding.encoder import Encoder
+    from polyencoder.search.contexts import Array, Contexts
     from polyencoder.text import TextEncoder
 
 Context = Sequence[str] | str
@@ -37,21 +35,30 @@ class Learner(Protocol):
 
 
 class TextRanker(Protocol):
-    """A model with its tokenizer, on a device: text in, vectors and scores out."""
+    """A model with its tokenizer, on a device: texts in, arrays out."""
 
-    model: RankerModel
-    text: TextEncoder
-    device: torch.device
-    reader: CandidateReader
+    @property
+    def encoder(self) -> Encoder: ...
 
-    def encode_contexts(self, contexts: Sequence[Context]) -> ContextEncoding:
+    @property
+    def model(self) -> Any:
+        """A `RankerModel` of torch, or a `GraphModel`, which describes itself by the same attributes."""
+        ...
+
+    @property
+    def text(self) -> TextEncoder: ...
+
+    @property
+    def device(self) -> Any: ...
+
+    def encode_contexts(self, contexts: Sequence[Context]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. InputError for a cross-encoder."""
         ...
 
-    def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
-        """Encodes candidates: [candidates, dim]. InputError for a cross-encoder."""
+    def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Array:
+        """Encodes candidates: float32 [candidates, dim]. InputError for a cross-encoder."""
         ...
 
-    def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Tensor:
-        """Scores every candidate for every context: [contexts, candidates], float32, on the CPU."""
+    def score(self, contexts: Sequence[Context], candidates: Sequence[str]) -> Array:
+        """Scores every candidate for every context: float32 [contexts, candidates]."""
         ...

@@ -1,70 +1,84 @@
-"""`Scorer`: encodes and scores texts, with a model and its tokenizer on a device."""
+"""`Scorer`: encodes and scores texts with an `Encoder`, torch's or that of ONNX graphs."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_device, checked_texts
+from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_texts
 from polyencoder.config import VectorKind
-from polyencoder.encoding.encode import (
-    candidate_ids,
-    distinct_candidates,
-    encode_candidates,
-    encode_contexts,
-    encode_pooled,
-)
+from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, checked_scores
 from polyencoder.encoding.protocol import Context, Dialogue, TextRanker
-from polyencoder.encoding.reading import CandidateReader
+from polyencoder.encoding.tokens import candidate_ids, distinct_candidates
 from polyencoder.errors import InputError
-from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.mode import in_evaluation
+from polyencoder.packages import require
 from polyencoder.progress import progress_bar
-from polyencoder.scoring import ContextEncoding, check_scores
-from polyencoder.scoring.tokens import TokenVectors
-from polyencoder.search import late
-from polyencoder.text import TextEncoder, TokenBatch
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.late import TokenVectors
 from polyencoder.text.dialogue import checked_contexts
+from polyencoder.text.encoder import TextEncoder
+
+if TYPE_CHECKING:
+    import torch
+
+    from polyencoder.modeling.base import RankerModel
 
 _CONTEXTS = 1 << 10  # whose vectors are in memory at once
-_WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are kept, too
+_WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are, too
 _TEXTS = 1 << 11  # candidates of several contexts whose token vectors are in memory at once
-_PAIRS = 1 << 15  # of contexts and candidates whose tokens are in memory at once
 
 
 class Scorer:
-    """Implements `polyencoder.encoding.protocol.TextRanker` for a torch model or ONNX graphs.
+    """Implements `polyencoder.encoding.protocol.TextRanker`: texts in, arrays out.
 
-    The model is moved to the device. Dropout is off; the model's mode is unchanged.
+    Args:
+        model: a torch model, which is moved to the device, or an encoder.
+        text: the tokenizer of a torch model.
+        device: for a torch model; None for CUDA if there is one.
     """
 
-    def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
-        self.device = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.model = model.to(self.device)
-        self.text = text
-        self.reader = CandidateReader()
+    def __init__(
+        self,
+        model: RankerModel | Encoder,
+        text: TextEncoder | None = None,
+        *,
+        device: torch.device | str | None = None,
+    ) -> None:
+        if not isinstance(model, Encoder):
+            require("torch")
+            from polyencoder.encoding.torch_encoder import TorchEncoder
+
+            assert text is not None
+            model = TorchEncoder(model, text, device=device)
+        self.encoder: Encoder = model
+
+    @property
+    def model(self) -> Any:
+        """The `RankerModel`, or the `GraphModel` of ONNX graphs."""
+        return self.encoder.model
+
+    @property
+    def text(self) -> TextEncoder:
+        return self.encoder.text
+
+    @property
+    def device(self) -> Any:
+        """Of torch; "cpu" or "cuda" for ONNX graphs."""
+        return self.encoder.device
 
     def __repr__(self) -> str:
         model, config = self.model, self.model.config
-        weights = list(model.parameters())
-        parts = [
-            config.architecture,
-            str(config.backbone.get("model_type", "")),
-            f"{sum(weight.numel() for weight in weights) / 1e6:.1f}M parameters",
-            f"{model.dim} dimensions" if model.has_vectors else "",
-            str(self.device),
-            str(weights[0].dtype).removeprefix("torch."),
-        ]
-        return f"{type(self).__name__}({', '.join(part for part in parts if part)})"
+        size, dtype = self.encoder.facts
+        dimensions = f"{model.dim} dimensions" if model.has_vectors else ""
+        parts = [config.architecture, str(config.backbone.get("model_type", "")), size, dimensions]
+        return f"{type(self).__name__}({', '.join(part for part in (*parts, str(self.device), dtype) if part)})"
 
-    def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Tensor:
-        """Scores every candidate for every context: [contexts, candidates], float32, on the CPU.
+    def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Array:
+        """Scores every candidate for every context: float32 [contexts, candidates].
 
         Candidates with the same tokens are read once, and have equal scores.
         """
@@ -75,75 +89,32 @@ class Scorer:
         scores = score_texts(self, checked_contexts(contexts), texts)
         return scores if len(texts) == len(candidates) else scores[:, [place[text] for text in candidates]]
 
-    @torch.inference_mode()
-    def encode_contexts(self, contexts: Sequence[Dialogue]) -> ContextEncoding:
+    def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
         """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders.
 
         Those of a late-interaction encoder also keep a vector of each token, all in memory: for many contexts `encode`
         with the kind "context" gives their vectors alone.
         """
         self.model.check_has_vectors()
-        model, turns = self.model, checked_contexts(contexts)
-        with in_evaluation(model):
-            return encode_contexts(model, self.text, turns)
+        return self.encoder.encode_contexts(context_ids(self.text, checked_contexts(contexts)))
 
-    @torch.inference_mode()
-    def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = 256) -> Tensor:
-        """Encodes candidates: [candidates, dim]. Not for cross-encoders."""
+    def encode_candidates(self, candidates: Sequence[str], *, batch_size: int = BATCH_SIZE) -> Array:
+        """Encodes candidates: float32 [candidates, dim]. Not for cross-encoders."""
         texts = checked_texts("candidates", candidates)
         size = checked_count("batch_size", batch_size)
-        model = self.model
-        model.check_has_vectors()
-        with in_evaluation(model):
-            return encode_candidates(model, self.text, texts, batch_size=size)
+        self.model.check_has_vectors()
+        return self.encoder.encode_candidates(candidate_ids(self.text, texts, remember=True), batch_size=size)
 
-    @torch.inference_mode()
-    def _read(self, candidates: Sequence[str]) -> Tensor:
-        """Like `encode_candidates`, with the vectors that scores were computed from, if they are still cached."""
-        model = self.model
-        model.check_has_vectors()
-        ids = candidate_ids(self.text, candidates, remember=True)
-        if not self.reader.fits(model, ids):
-            return self.encode_candidates(candidates)
-        with in_evaluation(model):
-            return torch.stack([one.vector for one in self.reader(model, self.text, ids)])
-
-    @overload
-    def encode(
-        self,
-        texts: Sequence[Dialogue],
-        *,
-        kind: VectorKind = ...,
-        normalize: bool = ...,
-        batch_size: int = ...,
-        progress: bool | None = ...,
-        as_tensor: Literal[False] = ...,
-    ) -> np.ndarray: ...
-
-    @overload
-    def encode(
-        self,
-        texts: Sequence[Dialogue],
-        *,
-        kind: VectorKind = ...,
-        normalize: bool = ...,
-        batch_size: int = ...,
-        progress: bool | None = ...,
-        as_tensor: Literal[True],
-    ) -> Tensor: ...
-
-    @torch.inference_mode()
     def encode(
         self,
         texts: Sequence[Dialogue],
         *,
         kind: VectorKind = "pooled",
         normalize: bool = False,
-        batch_size: int = 256,
+        batch_size: int = BATCH_SIZE,
         progress: bool | None = False,
-        as_tensor: bool = False,
-    ) -> np.ndarray | Tensor:
-        """Encodes each text as one float32 vector. Not for cross-encoders.
+    ) -> Array:
+        """Encodes each text as one float32 vector, [texts, dim], in the order of the texts. Not for cross-encoders.
 
         Args:
             texts: at least one; candidates, or contexts, which may be lists of turns or messages.
@@ -153,10 +124,6 @@ class Scorer:
             normalize: scale them to length 1.
             batch_size: the most texts of a batch; texts of similar length are batched, with a limit on tokens.
             progress: show a progress bar on standard error.
-            as_tensor: return a tensor on the model's device, not a numpy array.
-
-        Returns:
-            [texts, dim], in the order of the texts.
 
         Raises:
             InputError: no texts or an invalid one, or the model has no such vector: a cross-encoder none at all, a
@@ -175,113 +142,78 @@ class Scorer:
         contexts = checked_contexts(texts, name="text") if kind != "candidate" else []
         if not candidates and not contexts:
             raise InputError("no text to encode: the list of texts is empty")
-
-        def one_of_context(tokens: TokenBatch) -> Tensor:
-            return model.context_vectors(model.encode_context(tokens))
-
-        bar = progress_bar(step="encoding", total=len(texts), unit="texts", show=progress)
-        with in_evaluation(model), bar:
-            if candidates:
-                vectors = encode_candidates(model, self.text, candidates, batch_size=size, progress=bar.update)
+        ids = candidate_ids(self.text, candidates, remember=True) or context_ids(self.text, contexts)
+        encoder = self.encoder
+        with progress_bar(step="encoding", total=len(texts), unit="texts", show=progress) as bar:
+            if kind == "candidate":
+                vectors = encoder.encode_candidates(ids, batch_size=size, progress=bar.update)
+            elif kind == "pooled":
+                vectors = encoder.encode_pooled(ids, batch_size=size, progress=bar.update)
             else:
-                encode = model.pooled if kind == "pooled" else one_of_context
-                vectors = encode_pooled(encode, model, self.text, contexts, batch_size=size, progress=bar.update)
-        vectors = vectors.float()
-        vectors = torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
-        return vectors if as_tensor else vectors.cpu().numpy()
+                parts, at_once = [], _CONTEXTS if model.token_dim is None else _WITH_TOKENS
+                for first in range(0, len(ids), at_once):
+                    some = encoder.encode_contexts(ids[first : first + at_once], batch_size=size)
+                    parts.append(some.context_vectors)
+                    bar.update(len(some))
+                vectors = np.concatenate(parts)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
 
 
-@torch.inference_mode()
+def context_ids(text: TextEncoder, contexts: Sequence[Context]) -> list[array[int]]:
+    """The tokens of contexts, at least one. InputError without any."""
+    if not contexts:
+        raise InputError("no context to encode: the list of contexts is empty")
+    return [array("i", text.context_ids(turns)) for turns in contexts]
+
+
 def score_texts(
-    ranker: TextRanker, contexts: Sequence[Context], candidates: Sequence[str], index: Tensor | None = None
-) -> Tensor:
-    """Scores candidates for each context, with a ranker of any architecture.
-
-    A cross-encoder batches the pairs of all contexts by length; equal texts are tokenized once. Other architectures
-    encode each context and each candidate once.
+    ranker: TextRanker, contexts: Sequence[Context], candidates: Sequence[str], index: Array | None = None
+) -> Array:
+    """Scores candidates for each context, with a ranker of any architecture; see `Encoder.score_ids`.
 
     Args:
         candidates: distinct texts.
-        index: [contexts, n], each context's candidates as positions in `candidates`; negative is padding, which
+        index: int64 [contexts, n], each context's candidates as positions in `candidates`; negative is padding, which
             scores -inf. None to score every candidate for every context.
-
-    Returns:
-        [contexts, n], or [contexts, candidates] without an index; float32, on the CPU.
-
-    Raises:
-        InputError: a score is nan.
     """
-    model, text, device = ranker.model, ranker.text, ranker.device
-    at_once, parts = _CONTEXTS, []
-    read: list[TokenVectors] = []
-    with in_evaluation(model):
-        # a model with vectors encodes shared candidates once for many contexts
-        if model.reads_pairs and (index is not None or not model.has_vectors):
-            at_once = max(1, _PAIRS // max(1, len(candidates) if index is None else index.size(1)))
-        apart = index is None and (model.token_dim is not None or not model.reads_pairs)
-        ids = candidate_ids(text, candidates, remember=True) if apart else []
-        if ids and ranker.reader.fits(model, ids):
-            read = ranker.reader(model, text, ids)
-            at_once = _CONTEXTS if model.token_dim is None else _WITH_TOKENS
-        elif model.reads_pairs:
-            texts = text.candidates(candidates).to(device)
-        else:
-            vectors = encode_candidates(model, text, candidates)
-        for i in range(0, max(len(contexts), 1), at_once):
-            some = contexts[i : i + at_once]
-            columns = None if index is None else index[i : i + at_once].to(device)
-            if read:
-                scores = model.rescore(encode_contexts(model, text, some), read)
-            elif model.reads_pairs:
-                scores = model(text.contexts(some).to(device), texts, columns)
-            else:
-                scores = model.score(encode_contexts(model, text, some), vectors)
-            check_scores(scores)
-            if columns is not None and not model.reads_pairs:
-                scores = scores.gather(1, columns.clamp(min=0)).masked_fill(columns < 0, -torch.inf)
-            parts.append(scores.float().cpu())
-    return torch.cat(parts)
+    ids = candidate_ids(ranker.text, candidates, remember=True)
+    return ranker.encoder.score_ids(context_ids(ranker.text, contexts), ids, index)
 
 
-def score_lists(ranker: TextRanker, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> list[Tensor]:
+def score_lists(ranker: TextRanker, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> list[Array]:
     """Scores each context's own candidates, by `score_texts`: [candidates] of each list. Equal tokens score alike."""
     texts, place = distinct_candidates(ranker.text, chain.from_iterable(lists))
-    places = [torch.tensor([place[text] for text in own], dtype=torch.int64) for own in lists]
-    index = pad_sequence(places, batch_first=True, padding_value=-1)
+    index = np.full((len(lists), max(map(len, lists), default=0)), -1)
+    for row, own in enumerate(lists):
+        index[row, : len(own)] = [place[text] for text in own]
     scores = score_texts(ranker, contexts, texts, index)
     return [row[: len(own)] for row, own in zip(scores, lists, strict=True)]
 
 
-@torch.inference_mode()
 def score_by_tokens(
     ranker: TextRanker,
-    contexts: ContextEncoding,
+    contexts: Contexts,
     lists: Sequence[Sequence[str]],
     *,
-    stored: Callable[[Iterable[str]], Mapping[str, late.TokenVectors]] | None = None,
+    stored: Callable[[Iterable[str]], Mapping[str, TokenVectors]] | None = None,
 ) -> list[list[float]]:
     """The scores of each context's own candidates by token vectors; those of several contexts are read together.
 
     Args:
         contexts: as this ranker encoded them, with their tokens.
+        lists: candidates.
         stored: texts -> the vectors of those that need not be read.
     """
-    model, text, scores = ranker.model, ranker.text, []
-    at_once = max(1, _TEXTS // max(map(len, lists)))
-    with in_evaluation(model):
-        for first in range(0, len(lists), at_once):
-            some = lists[first : first + at_once]
-            distinct = dict.fromkeys(candidate for own in some for candidate in own)
-            known = {} if stored is None else stored(distinct)
-            read = {
-                candidate: TokenVectors(*(torch.from_numpy(array).to(ranker.device) for array in vectors))
-                for candidate, vectors in known.items()
-            }
-            if new := [candidate for candidate in distinct if candidate not in read]:
-                ids = text.candidate_ids(new, remember=False)
-                read |= zip(new, ranker.reader(model, text, ids), strict=True)
-            for row, own in enumerate(some, start=first):
-                found = model.rescore(contexts.select(row), [read[one] for one in own]) if own else torch.empty(1, 0)
-                check_scores(found)
-                scores.append(found[0].tolist())
+    encoder, scores = ranker.encoder, list[list[float]]()
+    at_once = max(1, _TEXTS // max(1, *map(len, lists)))
+    for first in range(0, len(lists), at_once):
+        some = lists[first : first + at_once]
+        distinct = dict.fromkeys(candidate for own in some for candidate in own)
+        read = {} if stored is None else {**stored(distinct)}
+        if new := [candidate for candidate in distinct if candidate not in read]:
+            ids = ranker.text.candidate_ids(new, remember=False)
+            read |= zip(new, encoder.candidates(ids), strict=True)
+        for row, own in enumerate(some, start=first):
+            found = encoder.rescore(contexts.select([row]), [read[one] for one in own])[0] if own else np.empty(0)
+            scores.append(checked_scores(found).tolist())
     return scores

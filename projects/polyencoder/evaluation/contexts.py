@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import Any, get_args
 
+from polyencoder.config import ContextVector
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.convert import CONTEXT_VECTORS
 from polyencoder.text import TextEncoder
 
 
-def choose_context_vector(model: RankerModel, vector: str) -> None:
-    """Selects one of a model's `CONTEXT_VECTORS`. Raises ConfigError as `with_contexts` does."""
+def choose_context_vector(model: Any, vector: str) -> None:
+    """Selects the `ContextVector` of a model. Raises ConfigError as `with_contexts` does."""
     multi_context = _multi_context(model)
-    if vector not in CONTEXT_VECTORS:
-        raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(CONTEXT_VECTORS)}")
+    if vector not in get_args(ContextVector):
+        raise ConfigError(f"the context vector is {vector!r}; it must be one of {', '.join(get_args(ContextVector))}")
     multi_context.context_vector = vector
 
 
@@ -32,14 +33,14 @@ def reads_earlier_turns(ranker: TextRanker, context: Context) -> bool:
     return not set(ranker.text.separator_ids).isdisjoint(ranker.text.context_ids(context))
 
 
-def _multi_context(model: RankerModel) -> RankerModel:
+def _multi_context(model: Any) -> Any:
     if model.context_vector is None:
         raise ConfigError("only a multi-context convert model has contexts to choose from")
     return model
 
 
 def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vector: str | None = None) -> Scorer:
-    """A ranker that reads `extra_contexts` turns before the last one, or scores by another of `CONTEXT_VECTORS`.
+    """A ranker that reads `extra_contexts` turns before the last one, or scores by another `ContextVector`.
 
     None keeps the ranker's own. The model is shared: the vector selected last applies.
 
@@ -53,4 +54,6 @@ def with_contexts(ranker: TextRanker, *, extra_contexts: int | None = None, vect
         if extra_contexts < 0:
             raise ConfigError(f"extra_contexts is {extra_contexts}; it must be 0 or more")
         text = TextEncoder(text.tokenizer, replace(text.config, history_size=1 + extra_contexts))
-    return Scorer(model, text, device=ranker.device)
+    encoder = copy.copy(ranker.encoder)
+    encoder.text = text
+    return Scorer(encoder)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
+import torch
 from torch import Tensor
 
 from polyencoder.checks import checked_candidates
 from polyencoder.data.example import Example
 from polyencoder.data.pool import CandidatePool, inline_pool
-from polyencoder.encoding.encode import BATCH_TOKENS, distinct_candidates
+from polyencoder.encoding.graph import BATCH_TOKENS
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.encoding.scorer import score_lists
+from polyencoder.encoding.tokens import distinct_candidates
 from polyencoder.errors import InputError
 from polyencoder.evaluation import metrics
 from polyencoder.evaluation.metrics import HITS_AT, Tally, merge_twins
@@ -103,7 +105,7 @@ def example_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[
         contexts = ranker.encode_contexts([examples[i].turns for i in batch])
         for row, i in enumerate(batch):
             own = vectors[[place[text] for text in examples[i].choices]]
-            yield i, ranker.model.score(contexts.select(row), own)[0]
+            yield i, torch.from_numpy(ranker.encoder.score(contexts.select([row]), own)[0])
 
 
 def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tuple[int, Tensor]]:
@@ -113,7 +115,8 @@ def _pair_scores(ranker: TextRanker, examples: Sequence[Example]) -> Iterator[tu
         some = examples[start : start + at_once]
         contexts = checked_contexts([one.turns for one in some])
         checked_candidates("candidates", list(dict.fromkeys(text for one in some for text in one.choices)))
-        yield from enumerate(score_lists(ranker, contexts, [one.choices for one in some]), start=start)
+        scores = score_lists(ranker, contexts, [one.choices for one in some])
+        yield from enumerate(map(torch.from_numpy, scores), start=start)
 
 
 def check_examples(examples: Sequence[Example], *, at_least: int = 2) -> None:

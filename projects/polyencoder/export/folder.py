@@ -14,11 +14,12 @@ from polyencoder.checks import check_place
 from polyencoder.config import WeightDtype
 from polyencoder.data.example import Example
 from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.encoding.graph_files import DESCRIPTION, GRAPHS
+from polyencoder.encoding.graphs import GraphEncoder
 from polyencoder.encoding.scorer import Scorer
 from polyencoder.errors import CheckpointError, ConfigError
 from polyencoder.evaluation import recall_at_1
 from polyencoder.export.card import model_card, updated_card
-from polyencoder.export.onnx.files import DESCRIPTION, GRAPHS
 from polyencoder.export.training_run import TrainingRun
 from polyencoder.pictures import CURVE, RELIABILITY
 from polyencoder.storage.files import reporting_write_errors, why_no_folder, written_meanwhile
@@ -103,7 +104,7 @@ def export_folder(
 
 def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[Example]) -> RecallChange | None:
     """Writes the graphs of the model in this folder, from its stored, rounded weights."""
-    from polyencoder.export.onnx import export_onnx, load_onnx, quantize_int8  # an extra, which few need
+    from polyencoder.export.onnx import export_onnx, quantize_int8  # an extra, which few need
 
     ranker = Scorer(*load_folder(folder), device="cpu")
     contexts = (" ".join(example.turns) for example in examples[:_CHECKED])
@@ -113,7 +114,7 @@ def _write_graphs(folder: Path, *, device: str, int8: bool, examples: Sequence[E
     quantize_int8(folder)
     if not examples:
         return None
-    quantized = Scorer(*load_onnx(folder, precision="int8", device="cpu"), device="cpu")
+    quantized = Scorer(GraphEncoder.open(folder, precision="int8", device="cpu"))
     ranker = Scorer(ranker.model, ranker.text, device=device)
     return RecallChange(recall_at_1(ranker, examples), recall_at_1(quantized, examples))
 

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 from polyencoder.config import Attention
+from polyencoder.encoding.fingerprint import candidate_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, InputError
 from polyencoder.index.faiss.description import FaissFile
@@ -38,8 +39,6 @@ class Fingerprints(NamedTuple):
         """The fingerprints of a ranker; fingerprints are returned unchanged."""
         if isinstance(ranker, Fingerprints):
             return ranker
-        from polyencoder.encoding.encode import candidate_fingerprint  # here: fingerprints alone need no torch
-
         model, text = separable(ranker), ranker.text
         tokenizer = "" if model.has_foreign_candidates else text.fingerprint(contexts=False)
         return cls(candidate_fingerprint(model, text), tokenizer)

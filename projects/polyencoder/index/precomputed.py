@@ -12,6 +12,7 @@ import numpy as np
 
 from polyencoder.data.readers import OnBad, expand, format_of, raise_it, records
 from polyencoder.encoding.protocol import TextRanker
+from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import InputError, first_line
 from polyencoder.index.candidates import candidate_of, row_of_table
 from polyencoder.index.entries import Candidate
@@ -167,10 +168,8 @@ def _of_model(candidates: Iterator[Candidate], ranker: TextRanker) -> Iterator[C
 
 def _model_length(ranker: TextRanker, sample: list[Candidate]) -> float | None:
     """The length of the model's vectors; None if lengths differ. InputError for a vector that is not the model's."""
-    from polyencoder.encoding.encode import encode_candidates  # here: searches need no torch
-
     texts = [candidate.text for candidate in sample]
-    encoded = as_array(encode_candidates(separable(ranker), ranker.text, texts, remember=False))
+    encoded = ranker.encoder.encode_candidates(candidate_ids(ranker.text, texts, remember=False))
     lengths = np.linalg.norm(encoded, axis=1)
     for candidate, vector, length in zip(sample, encoded, lengths, strict=True):
         assert candidate.vector is not None

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Context, TextRanker
+from polyencoder.encoding.scorer import score_by_tokens, score_lists
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
 from polyencoder.index.hits import Hit, first_texts, reranked_hits
+from polyencoder.search.contexts import Contexts
 
 RERANK_K = 50  # for a cross-encoder
 
@@ -24,7 +25,7 @@ def rerank(
     hits: Sequence[Sequence[Hit]],
     *,
     k: int = 50,
-    encoded: Any = None,
+    encoded: Contexts | None = None,
     index: Index | None = None,
 ) -> list[list[Hit]]:
     """Orders the hits of each context's first `k` texts by the ranker's scores; other hits follow.
@@ -48,8 +49,6 @@ def rerank(
     texts = [list(dict.fromkeys(hit.text for hit in found)) for found in firsts]  # each text is scored once
     if not any(texts):
         return firsts
-    from polyencoder.encoding.scorer import score_by_tokens, score_lists  # here: searches need no torch
-
     if ranker.model.token_dim is not None:
         fingerprint = ranker.model.token_fingerprint
         stored = None if index is None else partial(index.token_vectors, fingerprint=fingerprint)

@@ -14,18 +14,19 @@ import numpy as np
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
 from polyencoder.encoding.protocol import TextRanker
+from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.index.base import Index
 from polyencoder.index.entries import Candidate, How, canonical, checked, taken
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.hits import Hit
-from polyencoder.index.meta import Fingerprints, Maker, separable
+from polyencoder.index.meta import Fingerprints, Maker
 from polyencoder.index.model import IndexModel
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.precomputed import checked_vector, same_vector
 from polyencoder.index.row_search import Field, Rows, search_rows
 from polyencoder.index.vectors import quantize
-from polyencoder.search.contexts import Contexts, as_array, check_finite
+from polyencoder.search.contexts import Contexts, check_finite
 
 ROWS_AT_ONCE = 4096
 """Candidates per step of comparing, encoding and writing."""
@@ -306,7 +307,5 @@ def encoded(texts: list[str], ranker: TextRanker | None, *, where: str) -> Array
     """Encodes texts to float32 [n, dim]. InputError without a model, or for numbers that are not finite."""
     if ranker is None:
         raise InputError("was opened without its model, which encodes new texts; open it with a Ranker", where=where)
-    from polyencoder.encoding.encode import encode_candidates  # here: searches need no torch
-
-    vectors = encode_candidates(separable(ranker), ranker.text, texts, remember=False)
-    return quantize(as_array(vectors), "float32", texts=texts)[0]
+    vectors = ranker.encoder.encode_candidates(candidate_ids(ranker.text, texts, remember=False))
+    return quantize(vectors, "float32", texts=texts)[0]

@@ -112,20 +112,16 @@ class Searcher:
             some = turns[first : first + at_once]
             with self._timed("encode"):
                 encoded = self._ranker.encode_contexts(some)
-                vectors = Contexts.of(encoded)  # which waits for a GPU
-            hits += self._found(encoded, vectors, some)
+            hits += self.find(encoded, some)
             improbable += self.improbable
         self.improbable = improbable
         return hits
 
-    def find(self, encoded: Any, contexts: Sequence[Context]) -> list[list[Hit]]:
-        """Like `__call__`, for contexts as the ranker encodes them.
+    def find(self, encoded: Contexts, contexts: Sequence[Context]) -> list[list[Hit]]:
+        """Like `__call__`, for encoded contexts.
 
         Their texts serve to drop repeated turns, and to re-rank.
         """
-        return self._found(encoded, Contexts.of(encoded), contexts)
-
-    def _found(self, encoded: Any, vectors: Contexts, contexts: Sequence[Context]) -> list[list[Hit]]:
         top_k, texts, diversity = self.top_k, self._texts, self.options.diversity
         if top_k == 0:  # the index is empty
             self.improbable = [None] * len(contexts)
@@ -136,7 +132,7 @@ class Searcher:
         if self.reranker is not None:
             texts = max(texts, self._rerank_k)
         with self._timed("search"):
-            hits = self._search(vectors, contexts, top_k=most, texts=texts, groups=top_k)
+            hits = self._search(encoded, contexts, top_k=most, texts=texts, groups=top_k)
         if self.reranker is not None:
             with self._timed("rerank"):
                 own = self.reranker is self._ranker

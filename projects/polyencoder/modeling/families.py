@@ -120,3 +120,11 @@ def family(name: str) -> Family:
     """Looks up an architecture by name. ConfigError if unknown."""
     check_choice("architecture", name, FAMILIES)
     return FAMILIES[name]
+
+
+def check_config(config: RankerConfig, *, origin: str) -> None:
+    """Raises ConfigError, naming the `origin`, for a configuration that its architecture does not support."""
+    try:
+        family(config.architecture).check(config)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error}") from None

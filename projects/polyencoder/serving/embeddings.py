@@ -14,8 +14,9 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 
 from polyencoder.errors import InputError
+from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.forward import CANDIDATE, CONTEXT, Array, candidate, context
+from polyencoder.serving.forward import CANDIDATE, CONTEXT, candidate, context
 from polyencoder.serving.messages import Body, KnownFields, Usage
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Serving

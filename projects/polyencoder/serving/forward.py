@@ -1,72 +1,135 @@
-"""`Forward`: what the server needs of a ranker. `BatchForward` has it with torch, `GraphForward` without."""
+"""`Forward`: batches of a server's contexts, candidates or pairs through a ranker's encoder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from polyencoder.calibration import CalibratedRanker
+from polyencoder.index.base import Index
+from polyencoder.index.hits import Hit
+from polyencoder.index.open import open_index
+from polyencoder.index.rerank import RERANK_K, check_reranker
+from polyencoder.index.searcher import Searcher
+from polyencoder.packages import is_installed
+from polyencoder.ranker import Ranker
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.late import TokenVectors
+from polyencoder.serving.config import ServerConfig
 from polyencoder.serving.model_thread import WorkItem
-
-if TYPE_CHECKING:
-    from polyencoder.calibration import CalibratedRanker
-    from polyencoder.index.options import SearchOptions
 
 CONTEXT, CANDIDATE, PAIR = "context", "candidate", "pair"
 
-Array = np.ndarray[Any, Any]
 Ids = Sequence[int]
 
 
 def context(ids: Ids) -> WorkItem:
-    """Becomes an encoded context."""
+    """Becomes `Contexts` of one."""
     return WorkItem(CONTEXT, ids, len(ids))
 
 
 def candidate(ids: Ids) -> WorkItem:
-    """Becomes a vector, [dim]."""
+    """Becomes `TokenVectors`."""
     return WorkItem(CANDIDATE, ids, len(ids))
 
 
 def pair(context: Ids, candidate: Ids) -> WorkItem:
-    """Becomes a score, of a cross-encoder."""
+    """Becomes a score, of a model that reads pairs."""
     return WorkItem(PAIR, (context, candidate), len(context) + len(candidate))
 
 
-class Forward(Protocol):
-    """Batches of contexts, candidates, or pairs for a cross-encoder, through a ranker's model.
+class Forward:
+    """Computes items of one kind, sorted by length, at most `max_tokens` tokens at once, padding included.
 
-    Encoded contexts and candidates are of its own types; scores and embeddings are numpy arrays.
+    The result of an item does not depend on the others: in float32 up to the rounding of another order of sums.
     """
 
-    ranker: CalibratedRanker
-    max_tokens: int
-    """Maximum tokens of a batch; a longer text is a batch of its own."""
+    def __init__(self, ranker: CalibratedRanker, *, max_tokens: int = ServerConfig.batch_tokens) -> None:
+        self.ranker = ranker
+        self.max_tokens = max_tokens
+        self._threads = _torch_threads()
 
     def prepare_thread(self) -> None:
         """Called first on each thread that calls the other methods."""
-        ...
+        _set_torch_threads(self._threads)  # a setting of each thread
 
     def __call__(self, kind: str, tokens: Sequence[Any]) -> list[Any]:
-        """The result of each item of one kind."""
-        ...
+        """The result of each."""
+        encoder = self.ranker.encoder
+        if kind == PAIR:
+            return self._pairs(tokens)
+        if kind == CANDIDATE:
+            return [*encoder.candidates(tokens, max_tokens=self.max_tokens)]
+        encoded = encoder.encode_contexts(tokens, max_tokens=self.max_tokens)
+        return [encoded.select([row]) for row in range(len(tokens))]
 
-    def score(self, context: Any, candidates: Sequence[Any]) -> Array:
+    def score(self, context: Contexts, candidates: Sequence[TokenVectors]) -> Array:
         """Scores encoded candidates for an encoded context: float32 [candidates]."""
-        ...
+        scores: Array = self.ranker.encoder.rescore(context, candidates)[0]
+        return scores
 
     def embeddings(self, kind: str, encoded: Sequence[Any]) -> Array:
         """The single vectors of encoded contexts or candidates: float32 [n, dim]."""
-        ...
+        return np.stack([one.context_vectors[0] if kind == CONTEXT else one.vector for one in encoded])
 
-    def searcher(self, index: Any, options: SearchOptions, **settings: Any) -> Any:
-        """What `find` searches with. Raises InputError or ConfigError if an option does not fit the index.
-
-        `settings` are `reranker`, `rerank_k`, `min_probability` and `keep_turns`, as of `polyencoder.index.searcher`.
-        """
-        ...
-
-    def find(self, searcher: Any, encoded: Sequence[Any], contexts: Sequence[Sequence[str]]) -> list[list[Any]]:
+    def find(
+        self, searcher: Searcher, encoded: Sequence[Contexts], contexts: Sequence[Sequence[str]]
+    ) -> list[list[Hit]]:
         """The hits of each encoded context, best first; `contexts` are their texts."""
-        ...
+        return searcher.find(Contexts.concatenated(encoded), contexts)
+
+    def _pairs(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[float]:
+        """The score of each; each different context, and each different candidate, is read once."""
+        places: dict[tuple[int, ...], list[int]] = {}
+        columns: dict[tuple[int, ...], int] = {}
+        for place, (ids, _) in enumerate(pairs):
+            places.setdefault(tuple(ids), []).append(place)
+        index = np.full((len(places), max(map(len, places.values()))), -1)
+        for row, own in enumerate(places.values()):
+            index[row, : len(own)] = [columns.setdefault(tuple(pairs[place][1]), len(columns)) for place in own]
+        scores = self.ranker.encoder.score_ids([*places], [*columns], index, max_tokens=self.max_tokens)
+        found = np.empty(len(pairs), dtype=np.float32)
+        for row, own in enumerate(places.values()):
+            found[own] = scores[row, : len(own)]
+        return found.tolist()
+
+
+def load(config: ServerConfig) -> tuple[Forward, Index | None, Ranker | None]:
+    """Loads the ranker, opens the index, and loads the cross-encoder that reranks the results of searches.
+
+    Raises:
+        PolyencoderError: a model or the index is missing, damaged, or does not fit the others.
+    """
+    if config.index is not None:
+        open_index(config.index).close()  # an index that is missing is an error before a model is loaded
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = config.threads or max(1, (_torch_threads() or cores) // config.workers)
+    _set_torch_threads(threads)
+    settings: dict[str, Any] = {"device": config.device, "dtype": config.model_dtype, "threads": threads}
+    ranker = Ranker.from_pretrained(config.model, backend=config.backend, **settings)
+    reranker = None
+    if config.rerank is not None:
+        backend = "torch" if is_installed("torch") else config.backend
+        reranker = Ranker.from_pretrained(config.rerank, backend=backend, **settings)
+        check_reranker(reranker, k=config.rerank_k or RERANK_K)
+    index = open_index(config.index, ranker) if config.index else None
+    return Forward(ranker, max_tokens=config.batch_tokens), index, reranker
+
+
+def _torch_threads() -> int | None:
+    """The number of torch's threads; None without torch."""
+    if not is_installed("torch"):
+        return None
+    import torch
+
+    return torch.get_num_threads()
+
+
+def _set_torch_threads(threads: int | None) -> None:
+    if threads is not None and is_installed("torch"):
+        import torch
+
+        torch.set_num_threads(threads)

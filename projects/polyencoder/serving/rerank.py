@@ -10,8 +10,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from polyencoder.calibration.relevance import ranked
+from polyencoder.search.contexts import Array
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.forward import Array, candidate, context, pair
+from polyencoder.serving.forward import candidate, context, pair
 from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields
 from polyencoder.serving.model_thread import Job, WorkItem
 from polyencoder.serving.service import Serving

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Request
 
 from polyencoder.calibration import LeastProbability
+from polyencoder.index.base import Index
 from polyencoder.index.options import SearchOptions
+from polyencoder.index.searcher import Searcher
+from polyencoder.ranker import Ranker
 from polyencoder.serving.config import ServerConfig, no_index
 from polyencoder.serving.engine import Engine
-from polyencoder.serving.forward import Forward
+from polyencoder.serving.forward import Forward, load
 from polyencoder.serving.metrics import Metrics
 from polyencoder.serving.readiness import SharedCall
 from polyencoder.serving.writing import IndexWriter
-
-if TYPE_CHECKING:
-    from polyencoder.index.base import Index
-    from polyencoder.ranker import Ranker
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,7 @@ class Service:
         Raises:
             PolyencoderError: a model or the index is missing, damaged, or does not fit the others.
         """
-        # polyencoder-runtime has no `Ranker` of torch
-        name = "graph_forward" if find_spec("polyencoder.ranker") is None else "batch_forward"
-        forward, index, reranker = import_module(f"polyencoder.serving.{name}").load(config)
+        forward, index, reranker = load(config)
         return cls.of(config, forward, index=index, reranker=reranker)
 
     @classmethod
@@ -87,7 +82,7 @@ class Service:
         """Whether results of searches have probabilities: they are the cross-encoder's, if it reranks."""
         return (self.reranker or self.engine.ranker).calibration is not None
 
-    def searcher(self, options: SearchOptions, min_probability: LeastProbability | None, keep_turns: bool) -> Any:
+    def searcher(self, options: SearchOptions, min_probability: LeastProbability | None, keep_turns: bool) -> Searcher:
         """A searcher of the newest state of the index.
 
         Raises:
@@ -96,7 +91,8 @@ class Service:
         if self.index is None:
             raise no_index("search")
         reranks = self.reranker is not None or not options.words_only  # by words alone no model reranks its own
-        return self.engine.forward.searcher(
+        return Searcher(
+            self.engine.ranker,
             self.index,
             options,
             reranker=self.reranker,

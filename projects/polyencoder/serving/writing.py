@@ -6,12 +6,10 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from polyencoder.index.base import Index
 from polyencoder.serving.config import no_index
-
-if TYPE_CHECKING:
-    from polyencoder.index.base import Index
 
 
 class _Change(NamedTuple):

@@ -110,7 +110,7 @@ class Teacher:
             self._check_knows(candidates)
         self.asked += int((index >= 0).sum())
         with torch.autocast(self.ranker.device.type, torch.bfloat16, enabled=self._bf16):
-            return score_texts(self.ranker, contexts, candidates, index)
+            return torch.from_numpy(score_texts(self.ranker, contexts, candidates, index.cpu().numpy()))
 
     def _check_knows(self, candidates: Sequence[str]) -> None:
         share = self.ranker.text.unknown_share(candidates)

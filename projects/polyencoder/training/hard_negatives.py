@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -75,9 +75,9 @@ class Miner:
 
     @torch.no_grad()
     def __call__(
-        self, contexts: ContextEncoding, labels: Sequence[str], *, right: Sequence[Collection[str]] | None = None
+        self, contexts: Any, labels: Sequence[str], *, right: Sequence[Collection[str]] | None = None
     ) -> list[list[str]]:
-        """The hard negatives of each context, hardest first: at most `count`.
+        """The hard negatives of each context, hardest first: at most `count`. The contexts are encoded.
 
         Excludes the label, other `right` texts and duplicates, compared up to case, white space and tokenization.
         """
@@ -142,7 +142,8 @@ class Choice:
             some = {row: [*islice(rest, count - len(kept[row]))] for row, rest in waiting.items()}
             new = [text for row, found in some.items() for text in (*found, *positives[row]) if text not in vectors]
             if new := list(dict.fromkeys(new)):
-                vectors |= zip(new, normalize(self._ranker.encode_candidates(new).float(), dim=1), strict=True)
+                encoded = torch.from_numpy(self._ranker.encode_candidates(new))
+                vectors |= zip(new, normalize(encoded, dim=1), strict=True)
             for row, found in some.items():
                 near = torch.stack([vectors[text] for text in positives[row]])
                 kept[row] += [text for text in found if float((near @ vectors[text]).max()) <= limit]

@@ -66,7 +66,8 @@ def test_a_model_of_parlai_in_the_commands(fitted, examples, labels, run, tmp_pa
     again = Ranker.from_pretrained(tmp_path / "exported", device="cpu")
     contexts = [["where is the owl ?"], ["hi", "ho", "is it the cat ?"]]
     torch.testing.assert_close(
-        again.score(contexts, labels), Ranker.from_pretrained(path, device="cpu").score(contexts, labels)
+        torch.as_tensor(again.score(contexts, labels)),
+        torch.as_tensor(Ranker.from_pretrained(path, device="cpu").score(contexts, labels)),
     )
 
 

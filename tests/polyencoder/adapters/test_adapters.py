@@ -12,8 +12,8 @@ import pytest
 
 from polyencoder.adapters.relevance import OfServer, best_documents, relevance_of
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
-from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits, ServerConfig
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import running
 
@@ -37,7 +37,7 @@ def model(request, ranker, tmp_path):
         yield str(tmp_path / "model"), {}
     else:
         config = ServerConfig(model="tiny", port=0, api_key=KEY)
-        with running(Service.of(config, BatchForward(ranker))) as url:
+        with running(Service.of(config, Forward(ranker))) as url:
             yield url, {"api_key": KEY}
 
 
@@ -215,7 +215,7 @@ def test_another_server_is_sent_the_name_of_its_model(other_server):
 
 def test_what_a_server_refuses_is_said(ranker, tmp_path):
     config = ServerConfig(model="tiny", port=0, api_key=KEY, limits=Limits(documents=2))
-    with running(Service.of(config, BatchForward(ranker))) as url:
+    with running(Service.of(config, Forward(ranker))) as url:
         with pytest.raises(InputError, match="documents has 4 texts"):
             OfServer(url, KEY)(QUERY, TEXTS)
         with pytest.raises(PolyencoderError, match="401, the key is wrong"):

@@ -35,10 +35,10 @@ def test_shorter_vectors(run, make_ranker, sentences, tmp_path):
     ranker.save_pretrained(tmp_path / "whole")
     run(tmp_path / "whole", tmp_path / "short", "--vector-dim", "5", "--onnx")
     assert "their first 5 dimensions" in (tmp_path / "short" / "README.md").read_text()
-    expected = ranker.encode_candidates(sentences)[:, :5]
+    expected = torch.as_tensor(ranker.encode_candidates(sentences))[:, :5]
     for backend in ("torch", "onnx"):
         short = Ranker.from_pretrained(tmp_path / "short", device="cpu", backend=backend)
-        torch.testing.assert_close(short.encode_candidates(sentences), expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(torch.as_tensor(short.encode_candidates(sentences)), expected, rtol=1e-4, atol=1e-5)
     with pytest.raises(ConfigError, match="this ranker is ONNX graphs"):
         short.shortened(3)
     many = ("export", tmp_path / "whole", tmp_path / "no", "--vector-dim", "1000")
@@ -120,9 +120,11 @@ def test_a_reranker_of_the_hub(run, make_reranker, sentences, tmp_path):
     assert 'from_pretrained("ours")' in card
     assert "CrossEncoder" not in card
     contexts, candidates = ["how are you ?"], ["i am fine .", "two dogs", " ".join(sentences * 3)]
-    expected = Ranker.load(source, device="cpu").score(contexts, candidates)
+    expected = torch.as_tensor(Ranker.load(source, device="cpu").score(contexts, candidates))
     for backend in ("torch", "onnx"):
-        scores = Ranker.from_pretrained(tmp_path / "ours", backend=backend, device="cpu").score(contexts, candidates)
+        scores = torch.as_tensor(
+            Ranker.from_pretrained(tmp_path / "ours", backend=backend, device="cpu").score(contexts, candidates)
+        )
         torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -131,7 +133,7 @@ def test_a_model_file(run, ranker, model_file, tmp_path, sentences):
     listed = [str(Path(line.split()[0]).relative_to(tmp_path / "out")) for line in shown.splitlines()]
     assert listed == files_of(ranker.model, "README.md")
     again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
-    expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
+    expected, found = (torch.as_tensor(one.score([sentences[:2]], sentences)) for one in (ranker, again))
     assert (found - expected).abs().max() < 5e-2 * expected.abs().max()
     card = (tmp_path / "out" / "README.md").read_text()
     for fact in ("selection:convai2", "0.8367", "`--batchsize`", "bfloat16", "# out"):
@@ -172,8 +174,10 @@ def test_graphs(run, ranker, model_file, examples, tmp_path, sentences):
     before, after = (float(word) for word in last.split() if word.replace(".", "").isdigit() and "." in word)
     assert last.endswith(f"({after - before:+.2f} points)")
     for backend, tolerance in (("onnx", 1e-4), ("onnx-int8", 0.5)):
-        found = Ranker.from_pretrained(tmp_path / "out", backend=backend, device="cpu").score(["hello"], sentences)
-        expected = Ranker.from_pretrained(tmp_path / "out", device="cpu").score(["hello"], sentences)
+        found = torch.as_tensor(
+            Ranker.from_pretrained(tmp_path / "out", backend=backend, device="cpu").score(["hello"], sentences)
+        )
+        expected = torch.as_tensor(Ranker.from_pretrained(tmp_path / "out", device="cpu").score(["hello"], sentences))
         assert (found - expected).abs().max() < tolerance * expected.abs().max()
 
 

@@ -8,9 +8,11 @@ import torch
 from tokenizers import Tokenizer
 
 import polyencoder.encoding.encode as encoding
-import polyencoder.encoding.scorer as scorer
+import polyencoder.encoding.encoder as encoder
+import polyencoder.encoding.torch_encoder as torch_encoder
 from polyencoder.config import DenseConfig, TextConfig
-from polyencoder.encoding.encode import candidate_fingerprint, encode_candidates, encode_contexts
+from polyencoder.encoding.encode import encode_candidates, encoded_contexts
+from polyencoder.encoding.fingerprint import candidate_fingerprint
 from polyencoder.ranker import Ranker
 from polyencoder.text import TextEncoder
 
@@ -49,7 +51,7 @@ def test_contexts_in_the_order_asked(monkeypatch, make_model, text, candidates, 
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", batch_tokens)
     model = make_model("poly", **fields)
     contexts = [[one or "?", "hi"] for one in candidates]
-    found = encode_contexts(model, text, contexts)
+    found = encoded_contexts(model, text, [text.context_ids(turns) for turns in contexts])
     vectors = torch.randn(9, model.dim)
     expected = torch.cat([model.score(model.encode_context(text.contexts([one])), vectors) for one in contexts])
     torch.testing.assert_close(model.score(found, vectors), expected, rtol=1e-4, atol=1e-4)
@@ -64,7 +66,10 @@ def test_a_short_context_may_have_the_most_turns(monkeypatch, make_model, text, 
     fields = {"context_vectors": "turns", "n_codes": 8} if architecture == "poly" else {}
     model = make_model(architecture, turn_end=end, **fields)
     contexts = [["hi", "you", "me", "no"], [" ".join(sentences[:4])], ["hello", "hi"]]
-    found, vectors = encode_contexts(model, text, contexts), torch.randn(5, model.dim)
+    found, vectors = (
+        encoded_contexts(model, text, [text.context_ids(turns) for turns in contexts]),
+        torch.randn(5, model.dim),
+    )
     expected = torch.cat([model.score(model.encode_context(text.contexts([one])), vectors) for one in contexts])
     torch.testing.assert_close(model.score(found, vectors), expected, rtol=1e-4, atol=1e-4)
     assert found.mask is not None
@@ -74,14 +79,16 @@ def test_a_short_context_may_have_the_most_turns(monkeypatch, make_model, text, 
 def test_a_batch_of_contexts_stays_within_its_budget(monkeypatch, make_ranker, sentences):
     """`search_many`, `score` and `encode_contexts` do not pad a thousand contexts to the longest."""
     monkeypatch.setattr(encoding, "CPU_BATCH_TOKENS", 60)
-    monkeypatch.setattr(scorer, "_CONTEXTS", 3)
+    monkeypatch.setattr(encoder, "_CONTEXTS", 3)
     ranker, batches = make_ranker("poly"), []
     contexts = [*sentences, " ".join(sentences)] * 2
     index = ranker.index(sentences)
-    expected = [ranker.score([one], sentences) for one in contexts]
+    expected = [torch.as_tensor(ranker.score([one], sentences)) for one in contexts]
     ranker.model.context_tower.register_forward_pre_hook(lambda module, inputs: batches.append(inputs[0]))
     ranker.encode_contexts(contexts)
-    torch.testing.assert_close(ranker.score(contexts, sentences), torch.cat(expected), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        torch.as_tensor(ranker.score(contexts, sentences)), torch.cat(expected), rtol=1e-4, atol=1e-4
+    )
     ranker.search_many(contexts, index)
     assert all(batch.ids.numel() <= 60 for batch in batches)
     assert sum(map(len, batches)) == 3 * len(contexts)
@@ -89,9 +96,9 @@ def test_a_batch_of_contexts_stays_within_its_budget(monkeypatch, make_ranker, s
 
 def test_pairs_of_a_few_contexts_at_a_time(monkeypatch, make_ranker, sentences):
     ranker, contexts = make_ranker("cross"), [*sentences, " ".join(sentences)]
-    expected = ranker.score(contexts, sentences)
-    monkeypatch.setattr(scorer, "_PAIRS", 2 * len(sentences) + 1)
-    torch.testing.assert_close(ranker.score(contexts, sentences), expected, rtol=1e-4, atol=1e-4)
+    expected = torch.as_tensor(ranker.score(contexts, sentences))
+    monkeypatch.setattr(torch_encoder, "_PAIRS", 2 * len(sentences) + 1)
+    torch.testing.assert_close(torch.as_tensor(ranker.score(contexts, sentences)), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_batch_stays_within_its_budget(monkeypatch, make_model, text, candidates):

@@ -10,9 +10,8 @@ import torch
 
 from polyencoder.encoding.reading import CandidateReader
 from polyencoder.index.searcher import Searcher
-from polyencoder.scoring import ContextEncoding
-from polyencoder.serving.batch_forward import BatchForward
-from polyencoder.serving.forward import PAIR
+from polyencoder.search.contexts import Contexts
+from polyencoder.serving.forward import PAIR, Forward
 
 CONTEXTS = [["hello , how are you today ?", "do you have any pets ?"], ["i like to ski ."], ["hello"]]
 
@@ -49,7 +48,7 @@ def test_candidates_are_read_once_until_the_weights_change(ranker, read, sentenc
     assert read() == len(CONTEXTS) + 1
     with torch.no_grad():
         ranker.model.token_weight.add_(1)
-    scores = ranker.score(CONTEXTS, sentences)
+    scores = torch.as_tensor(ranker.score(CONTEXTS, sentences))
     assert read() == len(CONTEXTS) + len(sentences)
     with torch.no_grad():
         expected = ranker.model(ranker.text.contexts(CONTEXTS), ranker.text.candidates(sentences))
@@ -63,7 +62,9 @@ def test_weights_that_are_overwritten_through_data_are_other_weights(make_ranker
     ranker.score(CONTEXTS, sentences)
     for ours, theirs in zip(ranker.model.parameters(), other.model.parameters(), strict=True):
         ours.data.copy_(theirs.data)
-    assert torch.equal(ranker.score(CONTEXTS, sentences), other.score(CONTEXTS, sentences))
+    assert torch.equal(
+        torch.as_tensor(ranker.score(CONTEXTS, sentences)), torch.as_tensor(other.score(CONTEXTS, sentences))
+    )
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
@@ -79,44 +80,46 @@ def test_a_step_of_an_optimizer_changes_the_weights(ranker, read, sentences, opt
 
 
 def test_token_vectors_of_many_contexts_are_not_in_memory_at_once(ranker, sentences, monkeypatch):
-    sizes, rescore = [], ranker.model.rescore
+    sizes, rescore = [], ranker.encoder.rescore
     monkeypatch.setattr(
-        ranker.model, "rescore", lambda contexts, read: sizes.append(contexts.batch_size) or rescore(contexts, read)
+        ranker.encoder, "rescore", lambda contexts, read: sizes.append(contexts.batch_size) or rescore(contexts, read)
     )
     contexts = [*CONTEXTS, *[["hello"]] * 127]
-    scores = ranker.score(contexts, sentences)
+    scores = torch.as_tensor(ranker.score(contexts, sentences))
     assert sizes == [128, 2]
-    torch.testing.assert_close(scores[[0, -1]], ranker.score([contexts[0], contexts[-1]], sentences))
+    torch.testing.assert_close(scores[[0, -1]], torch.as_tensor(ranker.score([contexts[0], contexts[-1]], sentences)))
 
 
 def test_a_ranker_can_be_copied_and_pickled(ranker, sentences):
-    expected = ranker.score(CONTEXTS, sentences)
+    expected = torch.as_tensor(ranker.score(CONTEXTS, sentences))
     for other in (copy.deepcopy(ranker), pickle.loads(pickle.dumps(ranker))):  # noqa: S301 - its own
-        assert other.reader is not ranker.reader
-        assert torch.equal(other.score(CONTEXTS, sentences), expected)
+        assert other.encoder.reader is not ranker.encoder.reader
+        assert torch.equal(torch.as_tensor(other.score(CONTEXTS, sentences)), expected)
 
 
 def test_what_is_kept_stays_within_its_bytes(ranker, read, sentences):
-    expected = ranker.score(CONTEXTS, sentences)
+    expected = torch.as_tensor(ranker.score(CONTEXTS, sentences))
     reader = CandidateReader()
     ids = ranker.text.candidate_ids(sentences)
     sizes = [1024 + 4 * (ranker.model.dim + len(row) * ranker.model.token_dim) for row in ids]
-    ranker.reader = reader = CandidateReader(max_bytes=sum(sizes[:5]))
+    ranker.encoder.reader = reader = CandidateReader(max_bytes=sum(sizes[:5]))
     for texts in (sentences[:5], sentences[2:5]):
-        torch.testing.assert_close(ranker.score(CONTEXTS, texts), expected[:, [sentences.index(t) for t in texts]])
+        torch.testing.assert_close(
+            torch.as_tensor(ranker.score(CONTEXTS, texts)), expected[:, [sentences.index(t) for t in texts]]
+        )
     assert read() == len(CONTEXTS) * 3 + len(sentences) + 5
     ranker.score(["hello"], sentences[5:6])  # in place of the first ones, which were not used lately
     read()
     ranker.score(["hello"], sentences[2:5])
     assert read() == 1
-    torch.testing.assert_close(ranker.score(CONTEXTS, sentences), expected)  # more than fit
+    torch.testing.assert_close(torch.as_tensor(ranker.score(CONTEXTS, sentences)), expected)  # more than fit
     assert reader._bytes <= sum(sizes[:5])
 
 
 def test_a_search_reads_its_context_once(ranker, read, sentences, tmp_path):
     index = ranker.index(sentences, tmp_path / "index")
     expected = [[(one.text, one.score) for one in ranker.rank(context, sentences)] for context in CONTEXTS]
-    ranker.reader = CandidateReader()
+    ranker.encoder.reader = CandidateReader()
     read()
     searcher = Searcher(ranker, index, keep_turns=True)
     hits = searcher(CONTEXTS)
@@ -128,7 +131,7 @@ def test_a_search_reads_its_context_once(ranker, read, sentences, tmp_path):
     assert read() == len(CONTEXTS)
     assert searcher.find(encoded, CONTEXTS) == hits
     assert read() == 0
-    bare = ContextEncoding(encoded.vectors)  # as of an encoder elsewhere: read here, by its own tokens
+    bare = Contexts(encoded.vectors)  # as of an encoder elsewhere: read here, by its own tokens
     assert [[hit.id for hit in some] for some in searcher.find(bare, CONTEXTS)] == [
         [h.id for h in some] for some in hits
     ]
@@ -144,11 +147,11 @@ def test_another_late_encoder_reads_contexts_for_itself(ranker, make_ranker, rea
 
 
 def test_requests_to_rerank_read_candidates_once(ranker, read, sentences):
-    expected = ranker.score(CONTEXTS, sentences)
-    forward = BatchForward(ranker, max_tokens=4096)
+    expected = torch.as_tensor(ranker.score(CONTEXTS, sentences))
+    forward = Forward(ranker, max_tokens=4096)
     contexts = [ranker.text.context_ids(context) for context in CONTEXTS]
     pairs = [(ids, candidate) for ids in contexts for candidate in ranker.text.candidate_ids(sentences)]
-    ranker.reader = CandidateReader()
+    ranker.encoder.reader = CandidateReader()
     read()
     for texts in (len(sentences), 0):
         assert forward(PAIR, pairs) == pytest.approx(expected.flatten().tolist(), abs=1e-4)

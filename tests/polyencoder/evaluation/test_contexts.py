@@ -17,7 +17,7 @@ def ranker(make_convert_ranker):
 
 
 def scores(ranker, context, sentences) -> torch.Tensor:
-    return ranker.score([context], sentences)
+    return torch.as_tensor(ranker.score([context], sentences))
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2, 5])

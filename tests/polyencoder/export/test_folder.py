@@ -26,7 +26,7 @@ def test_the_same_scores(make_ranker, tmp_path, sentences, architecture, dtype, 
     assert {tensor.dtype for tensor in weights.values() if tensor.is_floating_point()} == {getattr(torch, dtype)}
     again = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     assert {p.dtype for p in again.model.parameters()} == {torch.float32}
-    expected, found = (one.score([sentences[:2]], sentences) for one in (ranker, again))
+    expected, found = (torch.as_tensor(one.score([sentences[:2]], sentences)) for one in (ranker, again))
     assert (found - expected).abs().max() <= tolerance * expected.abs().max()
 
 
@@ -47,8 +47,8 @@ def test_graphs_are_of_the_rounded_weights(make_ranker, tmp_path, sentences):
     change = export_folder(ranker, tmp_path / "out", dtype="bfloat16", int8=True, examples=examples)
     rounded = Ranker.from_pretrained(tmp_path / "out", device="cpu")
     graphs = Ranker.from_pretrained(tmp_path / "out", backend="onnx", device="cpu")
-    expected = rounded.score([sentences[:2]], sentences)
-    assert torch.allclose(graphs.score([sentences[:2]], sentences), expected, atol=1e-3)
+    expected = torch.as_tensor(rounded.score([sentences[:2]], sentences))
+    assert torch.allclose(torch.as_tensor(graphs.score([sentences[:2]], sentences)), expected, atol=1e-3)
     assert (
         change.before == sum(rounded.rank(one.turns, one.choices, top_k=1)[0].text == one.label for one in examples) / 3
     )
@@ -120,7 +120,7 @@ def test_a_new_export_takes_the_place_of_the_earlier_one_alone(make_ranker, tmp_
 def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, sentences, killed_after):
     pytest.importorskip("onnxruntime")
     old, new = make_ranker("bi"), make_ranker("bi", seed=1, output_scaling=5.0)
-    expected = [ranker.score([sentences[:1]], sentences) for ranker in (old, new)]
+    expected = [torch.as_tensor(ranker.score([sentences[:1]], sentences)) for ranker in (old, new)]
     for ranker, name in ((old, "old"), (new, "new")):
         export_folder(ranker, tmp_path / name, onnx=True)
     files = len(files_in(tmp_path / "new"))
@@ -129,7 +129,7 @@ def test_a_kill_between_two_files_never_leaves_a_mixture(make_ranker, tmp_path, 
         killed_after(renames, lambda out=out: _place(tmp_path / "new", out))
         for backend in ("torch", "onnx"):
             ranker = Ranker.from_pretrained(out, backend=backend, device="cpu")
-            scores = ranker.score([sentences[:1]], sentences)
+            scores = torch.as_tensor(ranker.score([sentences[:1]], sentences))
             torch.testing.assert_close(scores, expected[renames > 0], rtol=1e-4, atol=1e-4)
 
 

@@ -46,8 +46,8 @@ def test_push_to_hub(make_ranker, hub, no_network, tmp_path, sentences):
     assert 'Ranker.from_pretrained("me/ranker")' in card
     assert "stored in bfloat16" in card
     save_ranker(ranker, tmp_path / "saved", dtype="bfloat16")
-    expected = Ranker.from_pretrained(tmp_path / "saved").score(["hello"], sentences)
-    assert torch.equal(Ranker.from_pretrained(uploaded).score(["hello"], sentences), expected)
+    expected = torch.as_tensor(Ranker.from_pretrained(tmp_path / "saved").score(["hello"], sentences))
+    assert torch.equal(torch.as_tensor(Ranker.from_pretrained(uploaded).score(["hello"], sentences)), expected)
 
 
 def test_push_to_hub_with_a_card_of_ones_own(make_ranker, hub, tmp_path):

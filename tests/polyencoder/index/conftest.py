@@ -104,7 +104,9 @@ def assert_finds(dialogues):
             assert len(hits) == len(expected)
             scores = [hit.score for hit in hits]
             assert scores == sorted(scores, reverse=True)
-            ranked = ranker.score([dialogue], [hit.text for hit in hits])[0] if hits else torch.empty(0)
+            ranked = (
+                torch.as_tensor(ranker.score([dialogue], [hit.text for hit in hits]))[0] if hits else torch.empty(0)
+            )
             torch.testing.assert_close(torch.tensor(scores), ranked, rtol=1e-4, atol=1e-3)
             assert {hit.found for hit in hits} <= {"exact"}
 
@@ -286,7 +288,7 @@ def check_any_changes(contexts, ranker):
     """(make, reopen, examples, steps): sequences of changes to `make(candidate, variant)`, opened anew by `reopen`."""
 
     def check(make, reopen, *, examples: int, steps: int) -> None:
-        encoded = dict(zip(TEXTS, ranker.encode_candidates(TEXTS).numpy(), strict=True))
+        encoded = dict(zip(TEXTS, torch.as_tensor(ranker.encode_candidates(TEXTS)).numpy(), strict=True))
         machine = type("Machine", (AgainstADict,), {"contexts": contexts, "encoded": encoded})
         machine.make, machine.reopen = staticmethod(make), staticmethod(reopen)
         some = settings(max_examples=examples, stateful_step_count=steps, deadline=None)

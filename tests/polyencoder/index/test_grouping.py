@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,7 +52,7 @@ def looked_at(whole: list[Hit], expected: list[Hit], k: int) -> int:
     "options", [{}, {"group_by": "doc"}, {"diversity": 0.5}, {"group_by": "doc", "diversity": 0.5}]
 )
 def test_no_contexts(ranker, index, options):
-    none = ranker.encode_contexts([CONTEXT]).select(torch.tensor([], dtype=torch.int64))
+    none = ranker.encode_contexts([CONTEXT]).select([])
     assert index.search(none, top_k=3, **options) == []
 
 

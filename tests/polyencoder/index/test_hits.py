@@ -28,7 +28,7 @@ def test_hits_are_chosen_from_the_best_by_their_vectors(ranker, index):
     best = ranker.search(context, index, top_k=pool_size(k))
     assert len(best) == 50
     vectors = index.vectors_of([*(hit.id for hit in best), "gone"])
-    torch.testing.assert_close(torch.from_numpy(vectors["3"]), ranker.encode_candidates([TEXTS[3]])[0])
+    torch.testing.assert_close(torch.from_numpy(vectors["3"]), torch.as_tensor(ranker.encode_candidates([TEXTS[3]]))[0])
     own = np.stack([vectors[hit.id] for hit in best])
     places = marginal_relevance(np.array([hit.score for hit in best]), own, k=k, diversity=0.99)
     hits = ranker.search(context, index, top_k=k, diversity=0.99)
@@ -65,7 +65,7 @@ def test_probabilities_stay(make_ranker):
 
 def test_a_ranking_is_diverse_too(ranker, make_ranker):
     plain = ranker.rank("hello", TEXTS)
-    vectors = ranker.encode_candidates([one.text for one in plain]).numpy()
+    vectors = torch.as_tensor(ranker.encode_candidates([one.text for one in plain])).numpy()
     places = marginal_relevance(np.array([one.score for one in plain]), vectors, k=80, diversity=0.5)
     ranked = ranker.rank("hello", TEXTS, diversity=0.5)
     assert without(ranked) == [plain[place] for place in places]

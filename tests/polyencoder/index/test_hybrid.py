@@ -79,7 +79,7 @@ def test_words_find_what_vectors_do_not(ranker, index):
     assert len(hits) == 10
     assert place in [one.id for one in hits[:2]]
     assert [one.fused_score for one in hits] == sorted((one.fused_score for one in hits), reverse=True)
-    own = ranker.score([QUERY], [one.text for one in hits])[0]
+    own = torch.as_tensor(ranker.score([QUERY], [one.text for one in hits]))[0]
     torch.testing.assert_close(torch.tensor([one.score for one in hits]), own, rtol=1e-4, atol=1e-3)
     (alone,) = ranker.search(QUERY, index, words_only=True)
     assert (alone.id, alone.found) == (place, "words")
@@ -112,7 +112,7 @@ def test_what_words_propose_is_reranked(ranker, index, make_ranker, architecture
     assert all("4711" not in one.text for one in ranker.search(QUERY, index, **options))
     hits = ranker.search(QUERY, index, hybrid=True, **options)
     (found,) = (one for one in hits if "4711" in one.text)
-    assert found.rerank_score == pytest.approx(reranker.score([QUERY], [found.text]).item(), abs=1e-3)
+    assert found.rerank_score == pytest.approx(torch.as_tensor(reranker.score([QUERY], [found.text])).item(), abs=1e-3)
     assert [one.rerank_score for one in hits] == sorted((one.rerank_score for one in hits), reverse=True)
 
 

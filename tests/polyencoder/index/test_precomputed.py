@@ -26,7 +26,7 @@ def ranker(make_ranker):
 
 @pytest.fixture
 def given(ranker, sentences) -> list[Candidate]:
-    vectors = ranker.encode_candidates(sentences).numpy()
+    vectors = torch.as_tensor(ranker.encode_candidates(sentences)).numpy()
     return [
         Candidate(str(i), text, None, f"row {i}", vector)
         for i, (text, vector) in enumerate(zip(sentences * 2, [*vectors, *vectors], strict=True))

@@ -41,7 +41,7 @@ def trained(ranker: Ranker, **options) -> Ranker:
 def test_adapters_and_heads_are_trained_and_the_merged_model_scores_the_same(make_ranker, tmp_path, architecture):
     ranker = make_ranker(architecture, **KINDS[architecture])
     before = {name: tensor.clone() for name, tensor in ranker.model.state_dict().items()}
-    plain = ranker.score(CONTEXTS, CANDIDATES)
+    plain = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     trained(ranker, targets=("query", "value", "dense"), dropout=0.1)
     model, of_encoders = ranker.model, {id(p) for one in ranker.model.backbones for p in one.parameters()}
     for name, parameter in model.named_parameters():
@@ -54,13 +54,13 @@ def test_adapters_and_heads_are_trained_and_the_merged_model_scores_the_same(mak
     assert changed <= heads
     assert bool(changed) == bool(heads)  # a bias that is added to all scores has no gradient
     assert sum("lora_B" in name for name in after) == 2 * 5 * len(model.backbones)  # of 5 layers in each of 2
-    scores = ranker.score(CONTEXTS, CANDIDATES)
+    scores = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     assert (scores - plain).abs().max() > 1e-2
     ranker.save_pretrained(tmp_path)
     again = Ranker.from_pretrained(tmp_path, device="cpu")
     assert again.model.state_dict().keys() == before.keys()
-    torch.testing.assert_close(again.score(CONTEXTS, CANDIDATES), scores, atol=1e-5, rtol=1e-5)
-    assert torch.equal(ranker.score(CONTEXTS, CANDIDATES), scores)  # which saving has not merged
+    torch.testing.assert_close(torch.as_tensor(again.score(CONTEXTS, CANDIDATES)), scores, atol=1e-5, rtol=1e-5)
+    assert torch.equal(torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES)), scores)  # which saving has not merged
     assert model_fingerprint(again.model, again.text) == model_fingerprint(ranker.model, ranker.text)
 
 

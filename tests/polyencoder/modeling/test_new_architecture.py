@@ -20,8 +20,8 @@ from polyencoder.modeling.build import build_model
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.ranker import Ranker
 from polyencoder.serving.app import create_app
-from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
 from polyencoder.settings.train import TrainSettings
 from polyencoder.training.run import train_ranker
@@ -106,8 +106,8 @@ def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone
     ranker.save_pretrained(tmp_path / "again")
     again = Ranker.from_pretrained(tmp_path / "again", device="cpu")
     responses = [response for _, response in PAIRS]
-    expected = ranker.score([[PAIRS[0][0]]], responses)
-    assert torch.equal(again.score([[PAIRS[0][0]]], responses), expected)
+    expected = torch.as_tensor(ranker.score([[PAIRS[0][0]]], responses))
+    assert torch.equal(torch.as_tensor(again.score([[PAIRS[0][0]]], responses)), expected)
 
     tally = evaluate(again, [Example((context,), response, tuple(responses)) for context, response in PAIRS])
     assert 0 <= tally.report()["hits@1"] <= 1
@@ -116,7 +116,7 @@ def test_it_is_trained_saved_loaded_indexed_evaluated_and_served(gated, backbone
     assert [hit.text for hit in hits] == [responses[i] for i in expected[0].argsort(descending=True)]
     assert again.encode(responses).shape == (4, 16)
     config = ServerConfig(model="gated", index=str(tmp_path / "index"), port=0)
-    app = create_app(Service.of(config, BatchForward(again), index=index))
+    app = create_app(Service.of(config, Forward(again), index=index))
     with TestClient(app, base_url="http://127.0.0.1") as client:
         answer = client.post("/v1/rerank", json={"query": PAIRS[0][0], "documents": responses})
         assert [one["index"] for one in answer.json()["results"]] == expected[0].argsort(descending=True).tolist()

@@ -99,7 +99,10 @@ def saved(tmp_path_factory):
 
 def assert_same_vectors(ranker: Ranker, oracle) -> None:
     scale = ranker.model.config.output_scaling
-    contexts, candidates = ranker.encode_contexts(CONTEXTS).vectors[:, 0], ranker.encode_candidates(CANDIDATES)
+    contexts, candidates = (
+        torch.from_numpy(ranker.encode_contexts(CONTEXTS).vectors[:, 0]),
+        torch.as_tensor(ranker.encode_candidates(CANDIDATES)),
+    )
     expected = oracle.encode_query(CONTEXTS, convert_to_tensor=True)
     torch.testing.assert_close(contexts / scale, expected, atol=1e-5, rtol=0)
     expected = oracle.encode_document(CANDIDATES, convert_to_tensor=True)
@@ -138,6 +141,6 @@ def test_a_reranker(make_reranker, tmp_path, family, prompt):
     pairs = [(context, candidate) for context in contexts for candidate in candidates]
     expected = oracle.predict(pairs, activation_fn=nn.Identity(), convert_to_tensor=True).view(2, 2)
     ranker = Ranker.load(tmp_path, device="cpu")
-    torch.testing.assert_close(ranker.score(contexts, candidates), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.as_tensor(ranker.score(contexts, candidates)), expected, atol=1e-5, rtol=0)
     ranked = oracle.rank(contexts[0], candidates)
     assert [one["corpus_id"] for one in ranked] == [one.index for one in ranker.rank(contexts[0], candidates)]

@@ -70,7 +70,7 @@ def test_scores_of_each_family(make_reranker, tmp_path, family):
     assert expected.std() > 0.1
     ranker = loaded(folder)
     assert ranker.model.config.architecture == "cross"
-    torch.testing.assert_close(ranker.score(CONTEXTS, CANDIDATES), expected, **CLOSE)
+    torch.testing.assert_close(torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES)), expected, **CLOSE)
     assert [one.index for one in ranker.rank(CONTEXTS[1], CANDIDATES)] == expected[1].argsort(descending=True).tolist()
     ranker.save_pretrained(tmp_path)
     for again in (
@@ -78,7 +78,7 @@ def test_scores_of_each_family(make_reranker, tmp_path, family):
         Ranker.from_backbone(folder, "cross", device="cpu"),
         Ranker.from_backbone(tmp_path, "cross", device="cpu"),
     ):
-        torch.testing.assert_close(again.score(CONTEXTS, CANDIDATES), expected, **CLOSE)
+        torch.testing.assert_close(torch.as_tensor(again.score(CONTEXTS, CANDIDATES)), expected, **CLOSE)
         assert again.model.config == ranker.model.config
     scores = CrossEncoder(str(tmp_path), device="cpu").predict([*product(CONTEXTS, CANDIDATES)], convert_to_tensor=True)
     torch.testing.assert_close(scores.view_as(expected), expected, **CLOSE)
@@ -101,7 +101,7 @@ def test_scores_of_each_family(make_reranker, tmp_path, family):
 def test_scores_of_what_configurations_say(make_reranker, family, made):
     folder = make_reranker(family, **made)
     expected = by_transformers(folder, CONTEXTS, CANDIDATES)
-    torch.testing.assert_close(loaded(folder).score(CONTEXTS, CANDIDATES), expected, **CLOSE)
+    torch.testing.assert_close(torch.as_tensor(loaded(folder).score(CONTEXTS, CANDIDATES)), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("said_by", ["tokenizer_config.json", "tokenizer.json"])
@@ -120,7 +120,9 @@ def test_a_tokenizer_that_gives_no_segments(make_reranker, tmp_path, edit_json, 
     assert not torch.allclose(
         expected, by_transformers(make_reranker("bert"), CONTEXTS, CANDIDATES).diagonal(), **CLOSE
     )
-    torch.testing.assert_close(loaded(folder).score(CONTEXTS, CANDIDATES).diagonal(), expected, **CLOSE)
+    torch.testing.assert_close(
+        torch.as_tensor(loaded(folder).score(CONTEXTS, CANDIDATES)).diagonal(), expected, **CLOSE
+    )
 
 
 @pytest.mark.slow
@@ -135,7 +137,7 @@ def test_a_tokenizer_that_gives_no_segments(make_reranker, tmp_path, edit_json, 
 def test_any_texts_up_to_the_maximum(make_reranker, family, contexts, candidates):
     folder = make_reranker(family)
     expected = by_transformers(folder, contexts, candidates)
-    torch.testing.assert_close(loaded(folder).score(contexts, candidates), expected, **CLOSE)
+    torch.testing.assert_close(torch.as_tensor(loaded(folder).score(contexts, candidates)), expected, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +169,8 @@ def test_a_passage_has_all_that_the_question_leaves(make_reranker, family):
         assert pair.input_ids.shape == (1, 64)
         with torch.no_grad():
             expected = model(**pair).logits
-        torch.testing.assert_close(loaded(folder).score([question], [passage]), expected, **CLOSE)
-        cut = loaded(folder).score([question], [passage + " more of it"])  # behind the end
+        torch.testing.assert_close(torch.as_tensor(loaded(folder).score([question], [passage])), expected, **CLOSE)
+        cut = torch.as_tensor(loaded(folder).score([question], [passage + " more of it"]))  # behind the end
         torch.testing.assert_close(cut, expected, **CLOSE)
 
 
@@ -192,7 +194,7 @@ def test_training_begins_with_its_scores(make_reranker):
     given = TrainSettings(backbone=str(folder), architecture="cross", train="any.jsonl", out="any", device="cpu")
     for ranker in (starting_ranker(given), untrained_ranker(given)):
         torch.testing.assert_close(
-            ranker.score(CONTEXTS, CANDIDATES), by_transformers(folder, CONTEXTS, CANDIDATES), **CLOSE
+            torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES)), by_transformers(folder, CONTEXTS, CANDIDATES), **CLOSE
         )
     ranker.model.train()
     tokens = ranker.text.contexts(CONTEXTS), ranker.text.candidates(CANDIDATES)

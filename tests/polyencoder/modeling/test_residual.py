@@ -57,9 +57,9 @@ def _trained(model):
 def test_before_training_it_ranks_exactly_as_its_start(start, sentences):
     ranker, folder = start
     cross = Ranker.from_backbone(folder, "cross", device="cpu")
-    expected = ranker.score(CONTEXTS, sentences)
+    expected = torch.as_tensor(ranker.score(CONTEXTS, sentences))
     assert expected.std() > 0.01
-    torch.testing.assert_close(cross.score(CONTEXTS, sentences), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.as_tensor(cross.score(CONTEXTS, sentences)), expected, rtol=1e-5, atol=1e-5)
     for context in CONTEXTS:
         found, own = (one.rank(context, sentences) for one in (cross, ranker))
         assert [hit.text for hit in found] == [hit.text for hit in own]
@@ -81,7 +81,14 @@ def test_a_score_of_0_is_not_computed(start, sentences):
     cross.score(CONTEXTS, sentences)
     assert not read
     cross.model.linear.bias.fill_(1)
-    assert cross.score(CONTEXTS, sentences).sub(start[0].score(CONTEXTS, sentences)).sub(1).abs().max() < 1e-4
+    assert (
+        torch.as_tensor(cross.score(CONTEXTS, sentences))
+        .sub(torch.as_tensor(start[0].score(CONTEXTS, sentences)))
+        .sub(1)
+        .abs()
+        .max()
+        < 1e-4
+    )
     assert read
 
 
@@ -113,10 +120,10 @@ def test_its_score_is_the_sum_of_both(start, sentences):
     assert plain.model.base is None
     assert not plain.model.config.residual
     plain.model.load_state_dict({name: t for name, t in model.state_dict().items() if not name.startswith("base.")})
-    both = Ranker(model, plain.text, device="cpu").score(CONTEXTS, sentences)
-    parts = plain.score(CONTEXTS, sentences) + ranker.score(CONTEXTS, sentences)
+    both = torch.as_tensor(Ranker(model, plain.text, device="cpu").score(CONTEXTS, sentences))
+    parts = torch.as_tensor(plain.score(CONTEXTS, sentences)) + torch.as_tensor(ranker.score(CONTEXTS, sentences))
     torch.testing.assert_close(both, parts, rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(both, ranker.score(CONTEXTS, sentences), atol=0.1)
+    assert not torch.allclose(both, torch.as_tensor(ranker.score(CONTEXTS, sentences)), atol=0.1)
 
 
 def test_a_folder_keeps_both(start, sentences, tmp_path):
@@ -125,9 +132,13 @@ def test_a_folder_keeps_both(start, sentences, tmp_path):
     cross = Ranker(_trained(cross.model), cross.text, device="cpu")
     cross.save_pretrained(tmp_path / "cross")
     again = Ranker.from_pretrained(tmp_path / "cross", device="cpu")
-    assert torch.equal(again.score(CONTEXTS, sentences), cross.score(CONTEXTS, sentences))
+    assert torch.equal(
+        torch.as_tensor(again.score(CONTEXTS, sentences)), torch.as_tensor(cross.score(CONTEXTS, sentences))
+    )
     more = Ranker.from_backbone(tmp_path / "cross", "cross", device="cpu")  # with its base
-    assert torch.equal(more.score(CONTEXTS, sentences), cross.score(CONTEXTS, sentences))
+    assert torch.equal(
+        torch.as_tensor(more.score(CONTEXTS, sentences)), torch.as_tensor(cross.score(CONTEXTS, sentences))
+    )
     assert more.model.base.title in again.model.describe()["added to"]
 
 
@@ -174,7 +185,10 @@ def test_training_never_changes_the_base(start, tmp_path, lora, sentences):
     )
     before = untrained_ranker(settings)
     torch.testing.assert_close(
-        before.score(CONTEXTS, sentences), ranker.score(CONTEXTS, sentences), atol=1e-5, rtol=1e-5
+        torch.as_tensor(before.score(CONTEXTS, sentences)),
+        torch.as_tensor(ranker.score(CONTEXTS, sentences)),
+        atol=1e-5,
+        rtol=1e-5,
     )
     train_ranker(settings)
     after = Ranker.from_pretrained(tmp_path / "out", device="cpu")
@@ -230,7 +244,7 @@ def test_a_start_without_all_of_its_weights_is_an_error(make_model):
 @pytest.mark.parametrize("start", ["late"], indirect=True)
 def test_new_tokens_have_embeddings_in_both(start, sentences):
     cross = Ranker.from_backbone(start[1], "cross", device="cpu")
-    model, before = cross.model, cross.score(CONTEXTS, sentences)
+    model, before = cross.model, torch.as_tensor(cross.score(CONTEXTS, sentences))
     size = model.config.backbone["vocab_size"]
     assert not model.grow_vocabulary(size)
     assert model.grow_vocabulary(size + 3)
@@ -238,5 +252,5 @@ def test_new_tokens_have_embeddings_in_both(start, sentences):
         size + 3
     }
     assert {one.model.get_input_embeddings().num_embeddings for one in model.backbones} == {size + 3}
-    torch.testing.assert_close(cross.score(CONTEXTS, sentences), before)
+    torch.testing.assert_close(torch.as_tensor(cross.score(CONTEXTS, sentences)), before)
     build_model(model.config).load_state_dict(model.state_dict())

@@ -122,7 +122,7 @@ def assert_same_vectors(ranker: Ranker, oracle: SentenceTransformer) -> None:
         expected = encode(TEXTS, convert_to_tensor=True)
         if config.normalize:  # compared by cosine, as a module says, or their similarity
             expected = F.normalize(expected, dim=-1)
-        vectors = ranker.encode(TEXTS, kind=kind, as_tensor=True) / config.output_scaling
+        vectors = torch.from_numpy(ranker.encode(TEXTS, kind=kind)) / config.output_scaling
         torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0, msg=lambda text, kind=kind: f"{kind}: {text}")
 
 

@@ -113,7 +113,7 @@ def test_the_flags_of_its_card_score_as_the_pretraining_did(make_settings, monke
     batch = pair_batch(inputs, pad_id=started.text.pad_id)
     with torch.no_grad():
         expected = started.model.eval().response_scores(batch.contexts, contexts=len(TALKS))
-    scores = torch.stack([bi.score([context], responses)[0] for context in contexts])
+    scores = torch.stack([torch.as_tensor(bi.score([context], responses))[0] for context in contexts])
     torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-4)
 
 
@@ -159,7 +159,7 @@ def test_rankers_begin_with_it(make_settings):
     assert cross.model.linear.weight.equal(heads["next_utterance.weight"])
     assert cross.model.linear.bias.equal(heads["next_utterance.bias"])
     assert turn_separator(cross.model.config.text) == "newline"
-    scores = cross.score([TALKS[0][:1]], [TALKS[0][1], TALKS[1][1]])
+    scores = torch.as_tensor(cross.score([TALKS[0][:1]], [TALKS[0][1], TALKS[1][1]]))
     assert scores.isfinite().all()
     bi = start("bi", turn_separator="sep")
     assert turn_separator(bi.model.config.text) == "sep"
@@ -175,7 +175,9 @@ def test_a_cross_encoder_that_begins_with_the_head_scores_as_the_head(make_setti
     batch = pair_batch([replace(one, follows=True) for one in inputs], pad_id=started.text.pad_id)
     with torch.no_grad():
         expected = started.model.eval().next_scores(batch.contexts)
-    torch.testing.assert_close(cross.score([[TALKS[1][0]]], TALKS[1][1:])[0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        torch.as_tensor(cross.score([[TALKS[1][0]]], TALKS[1][1:]))[0], expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(("following", "architecture"), [("yes-no", "cross"), ("contrastive", "bi")])
@@ -369,7 +371,7 @@ def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
     )
     assert not before.equal(after[: len(before)])
     bi = Ranker.from_backbone(report.out, "bi", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
-    assert bi.score([["hello , you"]], ["hello ?", "you ?"]).isfinite().all()
+    assert torch.as_tensor(bi.score([["hello , you"]], ["hello ?", "you ?"])).isfinite().all()
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5", "bert_decoder"])

@@ -20,8 +20,8 @@ import uvicorn
 from polyencoder.index.entries import Candidate
 from polyencoder.ranker import Ranker
 from polyencoder.serving.app import create_app
-from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.run import bound, uvicorn_config
 from polyencoder.serving.service import Service
 from polyencoder.text import TextEncoder
@@ -68,7 +68,7 @@ def make_service(make_ranker, tmp_path):
             **({"port": 0} | fields),
         )
         services.append(
-            Service.of(config, BatchForward(ranker, max_tokens=config.batch_tokens), index=index, reranker=reranker)
+            Service.of(config, Forward(ranker, max_tokens=config.batch_tokens), index=index, reranker=reranker)
         )
         return services[-1]
 
@@ -86,7 +86,7 @@ def shared(make_model, tokenizer, tmp_path_factory) -> Iterator[httpx.Client]:
     index = ranker.index(REPLIES, folder / "index")
     config = ServerConfig(model="tiny", index="index", port=0, allow_hosts=("Ranker.example",))
     with (
-        running(Service.of(config, BatchForward(ranker), index=index)) as url,
+        running(Service.of(config, Forward(ranker), index=index)) as url,
         httpx.Client(base_url=url, timeout=SECONDS) as client,
     ):
         yield client

@@ -13,8 +13,8 @@ from polyencoder.index.entries import Candidate
 from polyencoder.index.open import open_index
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving import rerank, search
-from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import ServerConfig
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES
 
@@ -49,7 +49,7 @@ def test_results_are_those_of_a_ranker_of_the_same_backend(
     )
     service = Service.load(config)
     try:
-        expected = torch.cat([ranker.score([query], DOCUMENTS) for query in QUERIES]).sigmoid()
+        expected = torch.cat([torch.as_tensor(ranker.score([query], DOCUMENTS)) for query in QUERIES]).sigmoid()
         torch.testing.assert_close(all_at_once(service), expected, atol=tolerance, rtol=0)
     finally:
         service.close()
@@ -61,7 +61,7 @@ def test_an_index_in_milvus_is_searched_and_changed(serve, make_ranker, tmp_path
     where = f"milvus:{tmp_path}/replies.db"
     ranker.index(REPLIES, where)
     index = open_index(where, ranker)
-    service = Service.of(ServerConfig(model="tiny", index=where), BatchForward(ranker), index=index)
+    service = Service.of(ServerConfig(model="tiny", index=where), Forward(ranker), index=index)
     new = Candidate("new", "do you have a horse ?", {"lang": "en"})
 
     async def change():

@@ -15,8 +15,8 @@ import pytest
 
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder import FolderIndex
-from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits, ServerConfig
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.service import Service
 from tests.polyencoder.serving.conftest import REPLIES, SECONDS, running, started
 
@@ -177,7 +177,7 @@ def test_searches_see_the_state_before_or_after_and_every_worker_the_same(make_r
     ranker.index(["nothing"], tmp_path / "index")
     config = ServerConfig(model="tiny", index="index", port=0)
     services = [
-        Service.of(config, BatchForward(ranker), index=FolderIndex.open(tmp_path / "index", ranker)) for _ in range(2)
+        Service.of(config, Forward(ranker), index=FolderIndex.open(tmp_path / "index", ranker)) for _ in range(2)
     ]
     ids = [f"c{n}" for n in range(6)]
 

@@ -20,7 +20,7 @@ def test_openais_client_gets_the_vectors_as_base64_and_as_numbers(serve, openai)
     client = serve("bi", records=None)
     ranker = client.service.engine.ranker
     theirs = openai.OpenAI(api_key="none", base_url=str(client.base_url.join("/v1")), max_retries=0)
-    wanted = torch.nn.functional.normalize(ranker.encode_candidates(TEXTS), dim=1).flatten().tolist()
+    wanted = torch.nn.functional.normalize(torch.as_tensor(ranker.encode_candidates(TEXTS)), dim=1).flatten().tolist()
     for given in ({}, {"encoding_format": "float"}, {"encoding_format": "base64"}):
         answer = theirs.embeddings.create(model="any", input=TEXTS, **given)
         if given.get("encoding_format") != "base64":  # which the client leaves as it is when asked for it
@@ -40,7 +40,7 @@ def test_a_query_is_read_as_a_context_and_its_product_with_a_document_is_their_s
 
     queries, documents = vectors("query"), vectors("document")
     assert vectors("search_query") == queries
-    score = client.service.engine.ranker.score(TEXTS, TEXTS)
+    score = torch.as_tensor(client.service.engine.ranker.score(TEXTS, TEXTS))
     for i, query in enumerate(queries):
         for j, document in enumerate(documents):
             product = sum(a * b for a, b in zip(query, document, strict=True))

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from polyencoder.errors import ConfigError
-from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits, ServerConfig
 from polyencoder.serving.engine import Engine
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.header_limit import HeaderLimit
 from polyencoder.serving.request_limits import has_more_values
 from polyencoder.serving.service import Service
@@ -288,7 +288,7 @@ def test_no_request_keeps_the_others_waiting(serve, longest, route, body, status
 def impatient(make_ranker):
     """A client of a server that waits 0.4 s for a request's head and body."""
     config = ServerConfig(model="tiny", port=0, limits=Limits(read_seconds=0.4))
-    service = Service.of(config, BatchForward(make_ranker("bi")), index=None)
+    service = Service.of(config, Forward(make_ranker("bi")), index=None)
     with running(service) as url, httpx.Client(base_url=url, timeout=SECONDS) as client:
         yield client
 

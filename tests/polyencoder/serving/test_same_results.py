@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving import embeddings, rerank, search
-from polyencoder.serving.batch_forward import BatchForward
 from polyencoder.serving.config import Limits
 from polyencoder.serving.engine import Engine
+from polyencoder.serving.forward import Forward
 from polyencoder.serving.metrics import Metrics
 from tests.polyencoder.serving.conftest import REPLIES
 
@@ -33,7 +33,7 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
     ranker = make_ranker(architecture)
     if architecture == "late":
         torch.nn.init.constant_(ranker.model.term_weights, 1e-3)
-    engine = Engine(BatchForward(ranker, max_tokens=batch_tokens), limits=Limits(), metrics=Metrics())
+    engine = Engine(Forward(ranker, max_tokens=batch_tokens), limits=Limits(), metrics=Metrics())
 
     async def ask():
         return await asyncio.gather(*(rerank.rank(engine, turns, texts) for turns, texts in requests))
@@ -43,7 +43,7 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
     finally:
         engine.close()
     for (turns, texts), (order, _) in zip(requests, rankings, strict=True):
-        expected = ranker.score([turns], texts)[0].double().sigmoid()
+        expected = torch.as_tensor(ranker.score([turns], texts))[0].double().sigmoid()
         found = torch.empty(len(texts), dtype=torch.float64)
         for place, relevance in order:
             found[place] = relevance
@@ -56,7 +56,7 @@ def test_scores_are_those_of_the_ranker_whatever_they_were_batched_with(
 def test_vectors_are_those_of_the_ranker(make_ranker, architecture):
     ranker = make_ranker(architecture)
     texts = [" ".join(WORDS[:n]) for n in (1, 9, 3, 10, 2)]
-    engine = Engine(BatchForward(ranker, max_tokens=8), limits=Limits(), metrics=Metrics())
+    engine = Engine(Forward(ranker, max_tokens=8), limits=Limits(), metrics=Metrics())
 
     async def ask():
         return await asyncio.gather(

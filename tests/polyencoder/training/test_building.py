@@ -108,7 +108,7 @@ def test_a_poly_encoders_codes_learn_to_look_at_different_tokens(make_hf_tokeniz
             ranker = Ranker.from_backbone(tmp_path, "poly", device="cpu", n_codes=16)
             optimizer = OptimizerConfig(learning_rate=1e-4, **rates)
             Trainer(ranker, replace(CONFIG, max_updates=30, optimizer=optimizer), train=EXAMPLES).fit()
-            vectors = ranker.encode_contexts([one.turns for one in EXAMPLES]).vectors
+            vectors = torch.from_numpy(ranker.encode_contexts([one.turns for one in EXAMPLES]).vectors)
         vectors = torch.nn.functional.normalize(vectors, dim=-1)
         return float((vectors @ vectors.mT).mean())
 

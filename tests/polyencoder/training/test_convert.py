@@ -88,7 +88,7 @@ def test_a_trained_convert_is_a_ranker_like_any_other(make_settings, tmp_path):
     assert "| scores | cosines times" in (tmp_path / "out" / "README.md").read_text()
     replies = [f"the {thing} is great , 1 ." for thing in THINGS]
     contexts = [["hello !", f"do you like the {thing} 1 ?"] for thing in THINGS]
-    scores = ranker.score(contexts, replies)
+    scores = torch.as_tensor(ranker.score(contexts, replies))
     scale = float(ranker.model.scale())
     assert scores.abs().max() <= scale * 1.0001
 

@@ -21,7 +21,7 @@ ARCHITECTURES = ["bi", "poly", "cross", "late"]
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_scores_are_the_rankers(architecture, make_ranker):
     ranker = make_ranker(architecture)
-    expected = ranker.score(CONTEXTS, CANDIDATES)
+    expected = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     index = torch.tensor([[3, 1, -1], [0, 2, 3], [2, -1, -1]])
     teacher = Teacher(ranker, ScoreCache(None))
     for _ in range(2):
@@ -37,7 +37,7 @@ def test_scores_are_the_rankers(architecture, make_ranker):
 @given(indexes=st.lists(st.lists(st.lists(st.integers(-1, 3), min_size=2, max_size=2), min_size=3, max_size=3)))
 def test_only_new_pairs_are_asked_for(architecture, indexes, make_ranker):
     ranker = make_ranker(architecture)
-    expected = ranker.score(CONTEXTS, CANDIDATES)
+    expected = torch.as_tensor(ranker.score(CONTEXTS, CANDIDATES))
     teacher, seen = Teacher(ranker, ScoreCache(None)), set()
     for rows in indexes:
         asked = teacher.asked
@@ -77,7 +77,7 @@ def test_pairs_that_do_not_recur_are_scored_once_in_a_step(architecture, make_ra
     teacher = Teacher(ranker, ScoreCache(None))
     first, second = torch.tensor([[3, 1], [0, -1], [2, 1]]), torch.tensor([[1, 0], [-1, 0], [2, 1]])
     for contexts in (CONTEXTS, CONTEXTS[::-1]):  # the next step has other lists
-        scores = ranker.score(contexts, CANDIDATES)
+        scores = torch.as_tensor(ranker.score(contexts, CANDIDATES))
         for index, new in ((first, 5), (second, 1)):
             asked = teacher.asked
             found = teacher.scores(contexts, CANDIDATES, index, recur=False)
@@ -88,13 +88,13 @@ def test_pairs_that_do_not_recur_are_scored_once_in_a_step(architecture, make_ra
 
 def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker, tmp_path):
     cache, index = ScoreCache(tmp_path / "scores"), torch.tensor([[0, 1]])
-    expected = [make_ranker("cross").score([CONTEXTS[1]], CANDIDATES[:2])]
+    expected = [torch.as_tensor(make_ranker("cross").score([CONTEXTS[1]], CANDIDATES[:2]))]
     Teacher(make_ranker("cross"), cache).scores([CONTEXTS[1]], CANDIDATES, index)
     for changes in ({"seed": 1}, {"output_scaling": 0.5}):
         other = Teacher(make_ranker("cross", **changes), cache)
         scores = other.scores([CONTEXTS[1]], CANDIDATES, index)
         assert other.asked == 2
-        torch.testing.assert_close(scores, other.ranker.score([CONTEXTS[1]], CANDIDATES[:2]))
+        torch.testing.assert_close(scores, torch.as_tensor(other.ranker.score([CONTEXTS[1]], CANDIDATES[:2])))
         assert not torch.allclose(scores, expected[0])
     turns = Teacher(make_ranker("cross"), cache)
     turns.scores([["do you", "ski ?"]], CANDIDATES, index)

@@ -71,7 +71,7 @@ def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_p
     found = trained.search_many(contexts, index, top_k=30)
     encoded = trained.encode_contexts(contexts)
     texts = [*RESPONSES, *(f"another text {n} ." for n in range(20))]
-    scores = trained.model.score(encoded, torch.from_numpy(vectors(30)))
+    scores = torch.from_numpy(trained.encoder.score(encoded, vectors(30)))
     for hits, row in zip(found, scores, strict=True):
         assert [hit.score for hit in hits] == pytest.approx(row.sort(descending=True).values.tolist(), rel=1e-4)
         assert hits[0].text == texts[int(row.argmax())]
@@ -109,7 +109,7 @@ def test_texts_that_differ_in_spaces_have_their_own_vectors(make_ranker, tmp_pat
 
 def test_vectors_of_the_ranker_itself_are_not_foreign(make_ranker, tmp_path):
     ranker = make_ranker("bi")
-    records = zip(RESPONSES, ranker.encode_candidates(RESPONSES).numpy(), strict=True)
+    records = zip(RESPONSES, torch.as_tensor(ranker.encode_candidates(RESPONSES)).numpy(), strict=True)
     build_index(tmp_path / "own", [Candidate(None, text, vector=vector) for text, vector in records], ranker)
     assert foreign_candidates(str(tmp_path / "own"), ranker) is None
 

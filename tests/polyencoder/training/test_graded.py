@@ -45,7 +45,7 @@ def test_every_objective_is_that_of_the_rankers_scores(architecture, make_ranker
     ranker.model.eval()
     expected = {}
     for name, loss in OBJECTIVES.items():
-        rows = [ranker.score([one.turns], one.choices) for one in batch]
+        rows = [torch.as_tensor(ranker.score([one.turns], one.choices)) for one in batch]
         numbers = [torch.tensor([[(one.labels or {}).get(text, 0.0) for text in one.choices]]) for one in batch]
         expected[name] = [float(loss(row.cpu(), of)) for row, of in zip(rows, numbers, strict=True)]
     for name in OBJECTIVES:

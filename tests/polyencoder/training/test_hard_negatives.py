@@ -56,7 +56,7 @@ def wanted(draw):
 @given(wanted=wanted(), right=st.lists(st.sampled_from(TEXTS), max_size=3))
 def test_as_scoring_everything_says(architecture, wanted, right, mined_from):
     ranker, index, scores = mined_from(architecture)
-    vectors = dict(zip([*TEXTS, *LABELS], ranker.encode_candidates([*TEXTS, *LABELS]), strict=True))
+    vectors = dict(zip([*TEXTS, *LABELS], torch.as_tensor(ranker.encode_candidates([*TEXTS, *LABELS])), strict=True))
 
     def near(positives, texts):
         """The largest cosine of each text with these."""
@@ -103,7 +103,7 @@ def test_a_text_that_the_index_has_many_times_is_one_negative(make_ranker):
     index = ranker.index([Candidate(f"{text} {i}", text) for text in TEXTS[:6] for i in range(9)])
     miner = Miner(ranker, index, HardNegatives(count=3, ranks=(2, 4)))
     (mined,) = miner(ranker.encode_contexts(CONTEXTS[:1]), ["no text of it"])
-    order = ranker.score(CONTEXTS[:1], TEXTS[:6])[0].argsort(descending=True).tolist()
+    order = torch.as_tensor(ranker.score(CONTEXTS[:1], TEXTS[:6]))[0].argsort(descending=True).tolist()
     assert mined == [TEXTS[i] for i in order[1:4]]
 
 
@@ -153,7 +153,7 @@ def test_a_search_that_found_all_that_there_is_is_not_repeated(make_ranker, monk
 
 def test_no_contexts_have_no_negatives(make_ranker):
     ranker, settings = make_ranker("bi"), HardNegatives(count=1)
-    none = ranker.encode_contexts(CONTEXTS).select(torch.tensor([], dtype=torch.long))
+    none = ranker.encode_contexts(CONTEXTS).select([])
     assert Miner(ranker, ranker.index(TEXTS), settings)(none, []) == []
     assert WordMiner(ranker, TEXTS, settings)([], []) == []
 

@@ -34,16 +34,20 @@ MODELS = [
 def test_a_shortened_model_gives_the_first_dimensions(architecture, fields, make_ranker, sentences):
     ranker = make_ranker(architecture, **fields)
     short = ranker.shortened(6)
-    whole, found = ranker.encode_candidates(sentences), short.encode_candidates(sentences)
+    whole, found = (
+        torch.as_tensor(ranker.encode_candidates(sentences)),
+        torch.as_tensor(short.encode_candidates(sentences)),
+    )
     expected = whole[:, :6]
     if fields.get("normalize"):
         expected = expected / expected.norm(dim=1, keepdim=True) * fields["output_scaling"]
     torch.testing.assert_close(found, expected)
     assert (short.model.dim, found.size(1)) == (6, 6)
     contexts = short.encode_contexts([CONTEXT])
-    torch.testing.assert_close(contexts.vectors, ranker.model.shortened(ranker.encode_contexts([CONTEXT]).vectors, 6))
-    assert torch.equal(ranker.encode_candidates(sentences), whole)  # the original is unchanged
-    assert torch.equal(ranker.shortened(ranker.model.dim).encode_candidates(sentences), whole)
+    whole_contexts = torch.from_numpy(ranker.encode_contexts([CONTEXT]).vectors)
+    torch.testing.assert_close(torch.from_numpy(contexts.vectors), ranker.model.shortened(whole_contexts, 6))
+    assert torch.equal(torch.as_tensor(ranker.encode_candidates(sentences)), whole)  # the original is unchanged
+    assert torch.equal(torch.as_tensor(ranker.shortened(ranker.model.dim).encode_candidates(sentences)), whole)
 
 
 @pytest.mark.parametrize(("architecture", "fields"), MODELS, ids=str)
@@ -54,12 +58,16 @@ def test_the_loss_is_the_sum_of_those_of_the_shorter_models(architecture, fields
     found = objective(Collator(ranker.text, "batch")(PAIRS))
     labels = torch.arange(len(PAIRS))
     losses = [
-        F.cross_entropy(one.score([pair.turns for pair in PAIRS], [pair.label for pair in PAIRS]), labels)
+        F.cross_entropy(
+            torch.as_tensor(one.score([pair.turns for pair in PAIRS], [pair.label for pair in PAIRS])), labels
+        )
         for one in (ranker, ranker.shortened(8), ranker.shortened(3))
     ]
     torch.testing.assert_close(found.loss.detach(), sum(losses))
     assert found.sums["8_dim_loss"] == pytest.approx((len(PAIRS) * losses[1].item(), len(PAIRS)))
-    torch.testing.assert_close(found.scores, ranker.score([pair.turns for pair in PAIRS], [p.label for p in PAIRS]))
+    torch.testing.assert_close(
+        found.scores, torch.as_tensor(ranker.score([pair.turns for pair in PAIRS], [p.label for p in PAIRS]))
+    )
 
 
 def test_pairs_that_the_teacher_scores_for_each_length_are_counted(make_ranker, tmp_path):
@@ -101,8 +109,8 @@ def test_a_folder_of_a_shortened_model_is_a_model_of_its_own(make_ranker, senten
     ranker = make_ranker("poly", normalize=True)
     ranker.shortened(5).save_pretrained(tmp_path / "short")
     short = Ranker.from_pretrained(tmp_path / "short", device="cpu")
-    expected = ranker.shortened(5).score([CONTEXT], sentences)
-    torch.testing.assert_close(short.score([CONTEXT], sentences), expected)
+    expected = torch.as_tensor(ranker.shortened(5).score([CONTEXT], sentences))
+    torch.testing.assert_close(torch.as_tensor(short.score([CONTEXT], sentences)), expected)
     index = short.index(sentences, tmp_path / "index")
     hits = short.search(CONTEXT, index, top_k=3)
     best = expected[0].topk(3)

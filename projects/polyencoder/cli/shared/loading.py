@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from polyencoder.errors import ConfigError, UsageError
+from polyencoder.packages import is_installed
 from polyencoder.settings.common import RankerOrBackbone, RankerSettings, RunningSettings
 
 if TYPE_CHECKING:
@@ -20,19 +21,21 @@ def load(settings: RankerSettings) -> Ranker:
 
 
 def load_reranker(name: str | None, running: RankerSettings) -> Ranker | None:
-    """Loads the cross-encoder for re-ranking, if one is named; it always runs with torch."""
-    return None if name is None else load_named(name, replace(running, backend="torch"))
+    """Loads the cross-encoder for re-ranking, if one is named; it runs with torch where that is installed."""
+    backend = "torch" if is_installed("torch") else running.backend
+    return None if name is None else load_named(name, replace(running, backend=backend))
 
 
 def load_named(name: str, running: RunningSettings) -> Ranker:
     """Loads a model by name; each process under torchrun takes its own GPU."""
-    import torch
-
     from polyencoder.ranker import Ranker
 
     device = running.device
-    if device is None and torch.cuda.is_available() and "LOCAL_RANK" in os.environ:
-        device = f"cuda:{int(os.environ['LOCAL_RANK']) % torch.cuda.device_count()}"
+    if device is None and "LOCAL_RANK" in os.environ:
+        import torch
+
+        if count := torch.cuda.device_count():
+            device = f"cuda:{int(os.environ['LOCAL_RANK']) % count}"
     return Ranker.from_pretrained(name, device=device, backend=running.backend, dtype=running.model_dtype)
 
 

@@ -1,4 +1,4 @@
-"""ONNX graphs of rankers: exported, checked, quantized to int8, run by onnxruntime.
+"""ONNX graphs of rankers: exported, checked, quantized to int8, for onnxruntime.
 
 export_onnx(Ranker.from_pretrained("model"), "folder")
 quantize_int8("folder")
@@ -14,13 +14,11 @@ from polyencoder.lazy import lazy_names
 if TYPE_CHECKING:
     from polyencoder.export.onnx.export import export_onnx
     from polyencoder.export.onnx.quantize import quantize_int8
-    from polyencoder.export.onnx.runtime import load_onnx
 
-__all__ = ["export_onnx", "load_onnx", "quantize_int8"]
+__all__ = ["export_onnx", "quantize_int8"]
 
 _MODULES = {
     "export_onnx": "polyencoder.export.onnx.export",
-    "load_onnx": "polyencoder.export.onnx.runtime",
     "quantize_int8": "polyencoder.export.onnx.quantize",
 }
 

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from polyencoder.checkpoint import read_folder_config
 from polyencoder.config import RankerConfig
-from polyencoder.encoding.encode import candidate_fingerprint
+from polyencoder.encoding.fingerprint import candidate_fingerprint
+from polyencoder.encoding.graph import Graph, inputs_of
+from polyencoder.encoding.graph_files import DESCRIPTION, Description, check_weights, int8_name
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.exporters import for_graphs, write_graph
-from polyencoder.export.onnx.files import DESCRIPTION, Description, check_weights, int8_name
-from polyencoder.export.onnx.graph import Graph, inputs_of
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.export_steps import Step
 from polyencoder.packages import require

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from polyencoder.encoding.graph_files import DESCRIPTION, HOW_TO_EXPORT, QUANTIZATION, int8_name, read_description
 from polyencoder.errors import CheckpointError, first_line
-from polyencoder.export.onnx.files import DESCRIPTION, HOW_TO_EXPORT, QUANTIZATION, int8_name, read_description
 from polyencoder.packages import require
 from polyencoder.storage.digests import file_digest
 from polyencoder.storage.publish import publishing

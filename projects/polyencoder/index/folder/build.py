@@ -148,7 +148,7 @@ def build_index(
                 if isinstance(ranker, Fingerprints) or not shards:
                     pass
                 elif workers == 1 or len(shards) < 2:
-                    encode_here(folder, separable(ranker), ranker.text, plan, shards, advance=bar.update)
+                    encode_here(folder, ranker.encoder, plan, shards, advance=bar.update)
                 else:
                     workers = min(workers, len(shards))
                     encode_in_processes(folder, ranker, plan, shards, workers=workers, advance=bar.update)

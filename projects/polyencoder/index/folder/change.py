@@ -29,7 +29,7 @@ from polyencoder.index.folder.catalogue import Catalogue, File
 from polyencoder.index.folder.database import connect
 from polyencoder.index.folder.encoding import encoded_rows
 from polyencoder.index.folder.files import DATABASE, LOCK, META, check_no_links, explained, is_ours
-from polyencoder.index.meta import IndexMeta, separable
+from polyencoder.index.meta import IndexMeta
 from polyencoder.index.token_rows import TokenRows
 from polyencoder.index.vector_files import beside, first_row, vectors_file
 from polyencoder.index.vectors import MappedFile, Vectors, is_whole, map_file, write_vectors
@@ -247,7 +247,7 @@ class Change:
             )
         texts, meta = self.catalogue.texts(start, stop), self.meta
         parts = [map_file(self.folder / name, dim=meta.dim, dtype=meta.dtype, tokens=meta.tokens) for name in merged]
-        parts.append(encoded_rows(self.folder, separable(self._ranker), self._ranker.text, meta, texts))
+        parts.append(encoded_rows(self.folder, self._ranker.encoder, meta, texts))
         tokens = [part.tokens for part in parts if part.tokens is not None]
         return MappedFile(
             np.concatenate([part.rows for part in parts]),

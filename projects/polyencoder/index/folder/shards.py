@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from polyencoder.encoding.encoder import Encoder
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import PolyencoderError
 from polyencoder.index.folder.catalogue import Catalogue
@@ -23,10 +24,9 @@ from polyencoder.index.folder.files import UNFINISHED
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vector_files import vectors_file
 from polyencoder.index.vectors import is_whole, write_vectors
-from polyencoder.text import TextEncoder
 
 if TYPE_CHECKING:
-    from polyencoder.modeling.base import RankerModel
+    pass
 
 Advance = Callable[[int], object]
 """Called with the number of texts encoded since the last call."""
@@ -68,15 +68,13 @@ def missing_shards(folder: Path, plan: IndexMeta) -> list[int]:
     ]
 
 
-def encode_here(
-    folder: Path, model: RankerModel, text: TextEncoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance
-) -> None:
+def encode_here(folder: Path, encoder: Encoder, plan: IndexMeta, shards: Sequence[int], *, advance: Advance) -> None:
     """Encodes the shards that begin at these rows, one after the other."""
     with closing(connect(folder / UNFINISHED, "mode=ro&immutable=1")) as connection:  # unchanged during the second pass
         catalogue = Catalogue(connection, folder)
         for first in shards:
             texts = catalogue.texts(first, first + plan.shard_size)
-            rows = encoded_rows(folder, model, text, plan, texts, progress=advance)
+            rows = encoded_rows(folder, encoder, plan, texts, progress=advance)
             write_vectors(folder, first, *rows, tag=plan.build)
 
 
@@ -87,18 +85,15 @@ def encode_in_processes(
 
     Raises PolyencoderError if one of them is killed; finished shards are kept.
     """
-    import torch  # here: to open an index takes none
-
     # Spawned, not forked: a fork of a process with library threads may deadlock.
     spawn = multiprocessing.get_context("spawn")
     done, numbers = spawn.Value("q", 0), spawn.Value("i", 0)
     settings = {
         "folder": folder,
         # bytes: multiprocessing passes tensors in shared memory, which is small in containers
-        "ranker": pickle.dumps((ranker.model, ranker.text)),
+        "encoder": pickle.dumps(ranker.encoder),
         "plan": plan,
-        "gpu": ranker.device.type == "cuda",
-        "threads": max(1, torch.get_num_threads() // workers),
+        "threads": max(1, ranker.encoder.threads // workers),
     }
     with ProcessPoolExecutor(
         workers, mp_context=spawn, initializer=_start_worker, initargs=(settings, done, numbers)
@@ -126,23 +121,19 @@ _encode: Callable[[Sequence[int]], None]  # in a worker process: bound to its mo
 
 
 def _start_worker(settings: dict[str, Any], done: Any, numbers: Any) -> None:
-    import torch
-
     global _encode
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with numbers.get_lock():
         number, numbers.value = numbers.value, numbers.value + 1
     os.environ["RAYON_NUM_THREADS"] = str(settings["threads"])  # the tokenizer's
-    torch.set_num_threads(settings["threads"])
-    device = f"cuda:{number % torch.cuda.device_count()}" if settings["gpu"] else "cpu"
-    model, text = pickle.loads(settings["ranker"])  # noqa: S301 - of the process that started this one
-    model = model.to(device)
+    encoder = pickle.loads(settings["encoder"])  # noqa: S301 - of the process that started this one
+    encoder = encoder.in_worker(number=number, threads=settings["threads"])
 
     def advance(n: int) -> None:
         with done.get_lock():
             done.value += n
 
-    _encode = partial(encode_here, settings["folder"], model, text, settings["plan"], advance=advance)
+    _encode = partial(encode_here, settings["folder"], encoder, settings["plan"], advance=advance)
 
 
 def _encode_shard(first: int) -> None:

@@ -71,7 +71,7 @@ class MinedNegatives(Callback):
         old = None if is_trained else self._vectors
         texts = list(self._seen)[0 if old is None else len(old) :]
         with in_evaluation(run.model), run.updates.autocast():
-            new = self._ranker.encode_candidates(texts).float().cpu()
+            new = torch.from_numpy(self._ranker.encode_candidates(texts))
         self._mine_among(new if old is None else torch.cat([old, new]))
         self._encoded_at = run.updates.count + run.skipped
         seconds = time.perf_counter() - start

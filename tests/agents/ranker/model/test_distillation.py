@@ -70,7 +70,7 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
     for i, context in enumerate(contexts):
         candidates, label = list(pool.candidates(i)), pool.labels[i : i + 1]
         ours = scores[i : i + 1, : len(candidates)]
-        theirs = teacher.score([context], candidates)
+        theirs = torch.as_tensor(teacher.score([context], candidates))
         hard = F.cross_entropy(ours, label)
         if loss == "kl":
             soft = distillation_kl(ours, theirs, temperature=2.0)
@@ -96,7 +96,7 @@ def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond,
     teacher = Ranker.from_pretrained(teacher_file, device="cpu")
     context, label = TURNS[1]["text"], int(pool.labels[1])
     rival = max((j for j in range(3) if j != label), key=lambda j: scores[1, j])
-    theirs = teacher.score([context], pool.texts)[0]
+    theirs = torch.as_tensor(teacher.score([context], pool.texts))[0]
     expected = ((scores[1, label] - scores[1, rival]) - (theirs[label] - theirs[rival])) ** 2
     assert losses[1].item() == pytest.approx(expected.item(), rel=1e-3, abs=1e-4)
     assert agent.global_metrics.report()["teacher_pairs"].value() == 6

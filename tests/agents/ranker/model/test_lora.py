@@ -44,8 +44,8 @@ def test_trained_saved_and_resumed(model, make_agent, respond, backbone_folder, 
     half.save(str(path))
     loaded = Ranker.from_pretrained(path, device="cpu")
     assert not any("lora_" in name for name in loaded.model.state_dict())
-    own = Ranker(half.ranker.eval(), half.dict.text, device="cpu").score(*TEXTS)
-    torch.testing.assert_close(loaded.score(*TEXTS), own, atol=1e-5, rtol=1e-5)
+    own = torch.as_tensor(Ranker(half.ranker.eval(), half.dict.text, device="cpu").score(*TEXTS))
+    torch.testing.assert_close(torch.as_tensor(loaded.score(*TEXTS)), own, atol=1e-5, rtol=1e-5)
 
     resumed = train(make_agent(model, model_file=path, datatype="train", **options), 2)
     for (name, one), other in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):

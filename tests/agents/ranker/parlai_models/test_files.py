@@ -184,5 +184,5 @@ def test_other_models_are_named(copy):
 def test_a_model_whose_schedule_left_numbers_of_numpys(theirs, task, evaluate, tmp_path):
     """ParlAI's `invsqrt`: read without running any code, and trained on."""
     path = theirs("biencoder", lr_scheduler="invsqrt", warmup_updates=2)
-    assert Ranker.from_pretrained(path).score(["hello"], ["bye", "you"]).isfinite().all()
+    assert torch.as_tensor(Ranker.from_pretrained(path).score(["hello"], ["bye", "you"])).isfinite().all()
     assert evaluate(path, model="biencoder")["loss"] > 0

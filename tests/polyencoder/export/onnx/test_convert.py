@@ -30,23 +30,27 @@ def ranker(request, make_convert_ranker) -> Ranker:
 def test_a_folder_gives_the_same_scores(ranker, sentences, tmp_path):
     ranker.save_pretrained(tmp_path)
     again = Ranker.from_pretrained(tmp_path, device="cpu")
-    assert torch.equal(again.score(CONTEXTS, sentences), ranker.score(CONTEXTS, sentences))
+    assert torch.equal(
+        torch.as_tensor(again.score(CONTEXTS, sentences)), torch.as_tensor(ranker.score(CONTEXTS, sentences))
+    )
     assert not again.model.training
 
 
 def check_graphs(ranker: Ranker, folder, sentences) -> None:
     graphs = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
     close = {"rtol": 1e-4, "atol": 1e-4}
-    expected = ranker.score(CONTEXTS, sentences)
-    torch.testing.assert_close(graphs.score(CONTEXTS, sentences), expected, **close)
+    expected = torch.as_tensor(ranker.score(CONTEXTS, sentences))
+    torch.testing.assert_close(torch.as_tensor(graphs.score(CONTEXTS, sentences)), expected, **close)
     for place, context in enumerate(CONTEXTS):  # alone, perhaps without anything said before
-        torch.testing.assert_close(graphs.score([context], sentences)[0], expected[place], **close)
+        torch.testing.assert_close(torch.as_tensor(graphs.score([context], sentences))[0], expected[place], **close)
     if ranker.model.context_vector is None:
         return
     for vector in CONTEXT_VECTORS:
         with torch.no_grad():
-            expected = with_contexts(ranker, extra_contexts=1, vector=vector).score(CONTEXTS, sentences)
-        found = with_contexts(graphs, extra_contexts=1, vector=vector).score(CONTEXTS, sentences)
+            expected = torch.as_tensor(
+                with_contexts(ranker, extra_contexts=1, vector=vector).score(CONTEXTS, sentences)
+            )
+        found = torch.as_tensor(with_contexts(graphs, extra_contexts=1, vector=vector).score(CONTEXTS, sentences))
         torch.testing.assert_close(found, expected, **close)
     with_contexts(ranker, vector="combined")
 
@@ -63,7 +67,9 @@ def test_graphs_give_the_scores_of_torch(ranker, sentences, tmp_path):
 
     quantize_int8(tmp_path)
     small = Ranker.from_pretrained(tmp_path, backend="onnx-int8", device="cpu")
-    assert (small.score(CONTEXTS, sentences) - ranker.score(CONTEXTS, sentences)).abs().max() < 0.3
+    assert (
+        torch.as_tensor(small.score(CONTEXTS, sentences)) - torch.as_tensor(ranker.score(CONTEXTS, sentences))
+    ).abs().max() < 0.3
 
 
 def test_by_the_current_exporter(
@@ -76,7 +82,9 @@ def test_by_the_current_exporter(
     check_graphs(ranker, tmp_path, sentences)
     quantize_int8(tmp_path)
     small = Ranker.from_pretrained(tmp_path, backend="onnx-int8", device="cpu")
-    assert (small.score(CONTEXTS, sentences) - ranker.score(CONTEXTS, sentences)).abs().max() < 0.3
+    assert (
+        torch.as_tensor(small.score(CONTEXTS, sentences)) - torch.as_tensor(ranker.score(CONTEXTS, sentences))
+    ).abs().max() < 0.3
 
 
 def test_without_a_history_the_extra_vector_is_0(make_convert_ranker, tmp_path):

@@ -11,11 +11,10 @@ import torch
 import transformers
 from transformers import AutoModel
 
+from polyencoder.encoding.graph import Graph
 from polyencoder.errors import ConfigError
 from polyencoder.export.onnx import exporters
 from polyencoder.export.onnx.exporters import write_graph
-from polyencoder.export.onnx.graph import Graph
-from polyencoder.export.onnx.runtime import run
 from polyencoder.modeling.backbone import Backbone
 from polyencoder.modeling.export_steps import Step
 from polyencoder.text import TokenBatch, pad
@@ -76,7 +75,7 @@ def check_graph(backbone: Backbone, path) -> None:
         tokens = batch(lengths)
         with torch.no_grad():
             (expected,) = Outputs(backbone)(tokens.ids, tokens.mask)
-        (found,) = run(graph, tokens).values()
+        (found,) = graph(tokens.sequences()).values()
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -150,7 +149,7 @@ def test_what_the_exporter_cannot_follow_is_traced_and_the_log_says_so(tmp_path,
     assert message.startswith("torch's ONNX exporter cannot follow this model, which is traced instead")
     with torch.no_grad():
         (expected,) = step(tokens.ids, tokens.mask)
-    (found,) = run(Graph(tmp_path / "graph.onnx"), tokens).values()
+    (found,) = Graph(tmp_path / "graph.onnx")(tokens.sequences()).values()
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 

@@ -8,10 +8,9 @@ import tracemalloc
 import filelock
 import numpy as np
 import pytest
-import torch
 
-import polyencoder.encoding.encode as encoding_module
 import polyencoder.index.folder.build as build_module
+import polyencoder.index.folder.encoding as encoding_module
 import polyencoder.index.folder.shards as shards_module
 from polyencoder import Ranker
 from polyencoder.errors import CheckpointError, ConfigError, InputError
@@ -45,7 +44,7 @@ def test_each_text_has_its_vector(make_index, ranker, dtype):
     index = FolderIndex.open(folder, ranker)
     meta, vectors, texts = index.meta, index.vectors, index.texts()
     assert (meta.rows, meta.dim, meta.dtype, meta.architecture) == (N_TEXTS, 16, dtype, "poly")
-    one_by_one = torch.cat([ranker.encode_candidates([text]) for text in texts]).numpy()
+    one_by_one = np.concatenate([ranker.encode_candidates([text]) for text in texts])
     expected, largest = Block(0, *quantize(one_by_one, dtype)).vectors(), np.abs(one_by_one).max()
     step = {"float32": 0, "float16": 2**-10, "bfloat16": 2**-7, "int8": 1 / 127}[dtype]  # one place of rounding
     found = vectors.take(np.arange(N_TEXTS))
@@ -61,13 +60,13 @@ def test_the_files_are_shards(make_index):
 
 def test_equal_texts_are_encoded_once(monkeypatch, make_index, ranker):
     encoded = []
-    original = encoding_module.encode_candidates
+    original = encoding_module.candidate_ids
 
-    def encode(model, text, texts, **others):
+    def encode(text, texts, **others):
         encoded.extend(texts)
-        return original(model, text, texts, **others)
+        return original(text, texts, **others)
 
-    monkeypatch.setattr(encoding_module, "encode_candidates", encode)
+    monkeypatch.setattr(encoding_module, "candidate_ids", encode)
     folder = make_index()
     assert len(encoded) == len(set(encoded)) == N_TEXTS
     assert len(FolderIndex.open(folder, ranker)) == N_TEXTS + 6
@@ -127,7 +126,7 @@ def test_the_environment_alone_shares_nothing(monkeypatch, make_index):
 def test_a_finished_index_is_left_as_it_is(monkeypatch, make_index):
     folder = make_index()
     before = contents(folder)
-    monkeypatch.setattr(encoding_module, "encode_candidates", lambda *args, **kwargs: pytest.fail("encoded again"))
+    monkeypatch.setattr(encoding_module, "candidate_ids", lambda *args, **kwargs: pytest.fail("encoded again"))
     make_index()
     assert contents(folder) == before
 
@@ -213,7 +212,7 @@ def test_settings_that_make_no_sense(make_index, settings, message):
 )
 def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(monkeypatch, make_index, tmp_path, faiss, message):
     with monkeypatch.context() as patched:
-        patched.setattr(encoding_module, "encode_candidates", None)
+        patched.setattr(encoding_module, "candidate_ids", None)
         with pytest.raises(ConfigError, match=message):
             make_index(faiss=faiss)
     assert not (tmp_path / "index").exists()
@@ -256,11 +255,12 @@ def test_a_shard_that_was_cut_short_is_encoded_again(make_index, keep):
 def test_memory_does_not_grow_with_the_candidates(tmp_path, ranker, monkeypatch):
     """Ten times the candidates, the same peak of what Python and numpy allocate."""
 
-    def encode(model, text, texts, remember, progress):  # as cheap as can be: many thousands are encoded
+    def encode(texts, progress):  # as cheap as can be: many thousands are encoded
         progress(len(texts))
-        return torch.tensor([[float(len(t))] * model.dim for t in texts])
+        return np.array([[float(len(text))] * ranker.model.dim for text in texts], dtype=np.float32)
 
-    monkeypatch.setattr(encoding_module, "encode_candidates", encode)
+    monkeypatch.setattr(encoding_module, "candidate_ids", lambda text, texts, remember: texts)
+    monkeypatch.setattr(ranker.encoder, "encode_candidates", encode)
     peaks = []
     for n in (1_000, 10_000):
         tracemalloc.start()

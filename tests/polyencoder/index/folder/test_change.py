@@ -8,8 +8,8 @@ from itertools import count
 import numpy as np
 import pytest
 
-import polyencoder.encoding.encode as encoding_module
 import polyencoder.index.folder.change as change_module
+import polyencoder.index.folder.encoding as encoding_module
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.faiss.file import build_faiss
@@ -89,16 +89,16 @@ class TestChanging:
     def test_killed_and_begun_again(self, monkeypatch, index, folder, ranker, candidates, assert_finds):
         """Whole files of vectors that a killed change has written are not written again."""
         new = [Candidate(f"new {i}", f"new text {i}") for i in range(9)]
-        encoded, original = [], encoding_module.encode_candidates
+        encoded, original = [], encoding_module.candidate_ids
 
-        def encode(model, text, texts, **settings):
+        def encode(text, texts, **settings):
             if len(encoded) == 6:
                 raise KeyboardInterrupt
             encoded.extend(texts)
-            return original(model, text, texts, **settings)
+            return original(text, texts, **settings)
 
         with monkeypatch.context() as patch:
-            patch.setattr(encoding_module, "encode_candidates", encode)
+            patch.setattr(encoding_module, "candidate_ids", encode)
             with pytest.raises(KeyboardInterrupt):
                 index.add(new)
             encoded.append("so that it goes on")
@@ -209,7 +209,7 @@ class TestOneChange:
 
     def test_what_faiss_cannot_build_is_refused_before_texts_are_encoded(self, monkeypatch, index, candidates):
         pytest.importorskip("faiss")
-        monkeypatch.setattr(encoding_module, "encode_candidates", None)
+        monkeypatch.setattr(encoding_module, "candidate_ids", None)
         message = "nlist is 99, which takes 99 rows to train, and there are 9"
 
         def change():

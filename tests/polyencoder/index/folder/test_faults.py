@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyencoder.encoding import encode as encoding
-from polyencoder.encoding.encode import encode_candidates
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, FolderIndex, verify
 from polyencoder.index.meta import Fingerprints
@@ -109,8 +107,8 @@ def ranker(ranker, monkeypatch):
     for name in ("encode_contexts", "score"):
         monkeypatch.setattr(ranker, name, once(getattr(ranker, name)))
     monkeypatch.setattr(Fingerprints, "of", once(Fingerprints.of))
-    encode = once(lambda texts: encode_candidates(ranker.model, ranker.text, texts))
-    monkeypatch.setattr(encoding, "encode_candidates", lambda model, text, texts, **settings: encode(texts))
+    encode = once(ranker.encoder.encode_candidates)
+    monkeypatch.setattr(ranker.encoder, "encode_candidates", lambda ids, **settings: encode(ids))
     return ranker
 
 

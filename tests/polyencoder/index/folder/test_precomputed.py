@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def with_vectors(ranker, candidates) -> list[Candidate]:
-    vectors = {c.text: ranker.encode_candidates([c.text])[0].numpy() for c in candidates}
+    vectors = {c.text: ranker.encode_candidates([c.text])[0] for c in candidates}
     return [c._replace(vector=vectors[c.text]) for c in candidates]
 
 

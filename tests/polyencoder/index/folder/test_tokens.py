@@ -73,8 +73,8 @@ def test_a_search_reads_no_candidate_and_scores_as_if_it_did(make_index, ranker,
     index = make_index(store_tokens)
     texts = index.texts()
     assert_holds(index, ranker, STEP[store_tokens])
-    expected = dict(zip(texts, ranker.score(dialogues, texts).T, strict=True))
-    monkeypatch.setattr(ranker, "reader", None)  # nothing is read
+    expected = dict(zip(texts, torch.as_tensor(ranker.score(dialogues, texts)).T, strict=True))
+    monkeypatch.setattr(ranker.encoder, "reader", None)  # nothing is read
     found = ranker.search_many(dialogues, index, keep_turns=True, top_k=100)
 
     # |M(c, x) - M(c', x)| <= sum_t |p_t - p'_t| + max_t |c_t - c'_t|, and |M(x, c) - M(x, c')| <= max_t |c_t - c'_t|
@@ -149,7 +149,7 @@ def test_faiss_reranks_by_them(make_index, ranker, dialogues, monkeypatch):
     index = make_index("int8")
     expected = ranker.search_many(dialogues, index)
     index.build_faiss("ivf-flat", nlist=1)
-    monkeypatch.setattr(ranker, "reader", None)
+    monkeypatch.setattr(ranker.encoder, "reader", None)
     again = ranker.search_many(dialogues, index)
     assert [[hit.id for hit in hits] for hits in again] == [[hit.id for hit in hits] for hits in expected]
 
@@ -171,9 +171,9 @@ def test_tuning_keeps_no_token_vectors_of_contexts(make_index, dialogues, monkey
 
 def test_what_the_index_does_not_hold_is_read(make_index, make_late, ranker, candidates, dialogues, tmp_path):
     index = make_index("int8")
-    ranker.reader = lambda model, text, ids: pytest.fail("the index has all of it")
+    ranker.encoder.reader = lambda *_, **how: pytest.fail("the index has all of it")
     ranker.search(dialogues[0], index)
-    ranker.reader = CandidateReader()
+    ranker.encoder.reader = CandidateReader()
     assert index.token_vectors(["not in it"], ranker.model.token_fingerprint) == {}
     build_index(tmp_path / "bare", candidates, ranker)
     bare = FolderIndex.open(tmp_path / "bare", ranker)
@@ -212,7 +212,7 @@ def test_what_cannot_store_them(ranker, make_ranker, candidates, tmp_path, make_
         ranker.index(candidates, where, store_tokens="int4")
     with pytest.raises(ConfigError, match="store_tokens is only for index folders"):
         ranker.index(candidates, f"milvus:{tmp_path}/file.db", store_tokens="int8")
-    vector = ranker.encode_candidates(["hello"])[0].numpy()
+    vector = torch.as_tensor(ranker.encode_candidates(["hello"]))[0].numpy()
     with pytest.raises(ConfigError, match="these bring their vectors"):
         ranker.index([Candidate("a", "hello", vector=vector)], where, store_tokens="int8")
     assert not where.exists()

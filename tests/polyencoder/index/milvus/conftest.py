@@ -82,7 +82,9 @@ def assert_best():
 
     def check(hits, ranker, contexts, candidates, *, k, found) -> None:
         scores = naive(
-            contexts, ranker.encode_candidates([c.text for c in candidates]), ranker.model.config.poly_attention
+            contexts,
+            torch.as_tensor(ranker.encode_candidates([c.text for c in candidates])),
+            ranker.model.config.poly_attention,
         )
         by_id = {c.id: (c, score) for c, score in zip(candidates, scores.t(), strict=True)}
         assert len(hits) == contexts.batch_size

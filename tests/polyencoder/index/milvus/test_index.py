@@ -280,7 +280,7 @@ def test_any_sequence_of_changes(database, ranker, check_any_changes):
 
 def test_vectors_that_exist(where, make_ranker, few, assert_best, contexts):
     ranker = make_ranker("poly")
-    vectors = ranker.encode_candidates([c.text for c in few]).numpy()
+    vectors = torch.as_tensor(ranker.encode_candidates([c.text for c in few])).numpy()
     given = [c._replace(vector=vector) for c, vector in zip(few, vectors, strict=True)]
     index = make_index(iter(given), where, Fingerprints(Fingerprints.of(ranker).model), milvus="flat")
     index = make_index(iter(given), where, ranker)  # nothing is new

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_vectors_that_exist(where, ranker, sentences):
-    vectors = ranker.encode_candidates(sentences).numpy()
+    vectors = torch.as_tensor(ranker.encode_candidates(sentences)).numpy()
     rows = enumerate(zip(sentences, vectors, strict=True))
     given = [Candidate(f"r{i}", text, {"n": i}, vector=vector) for i, (text, vector) in rows]
     make_index(iter(given), where, Fingerprints(Fingerprints.of(ranker).model))
@@ -63,6 +63,6 @@ def test_a_given_vector_is_not_that_of_an_equal_text(where, ranker):
         index.put([Candidate("x", "text", vector=given)])
         index.put([Candidate("x", "other"), Candidate("y", "text"), Candidate("z", "text", vector=given)])
         vectors = index.vectors_of(["x", "y", "z"])
-    encoded = ranker.encode_candidates(["other", "text"]).numpy()
+    encoded = torch.as_tensor(ranker.encode_candidates(["other", "text"])).numpy()
     np.testing.assert_allclose([vectors["x"], vectors["y"]], encoded, atol=1e-5)
     np.testing.assert_array_equal(vectors["z"], given)

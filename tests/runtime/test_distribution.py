@@ -25,7 +25,7 @@ from polyencoder.ranked import Ranked
 tomllib = pytest.importorskip("tomllib", reason="Python 3.11")
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "runtime" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # -S: without the site-packages' own hooks, which would find the library beside what is unpacked.
 CODE = """
@@ -42,38 +42,28 @@ sys.meta_path.insert(0, Blocked())
 del sys.argv[1:4]
 
 def show(**found):
-    modules = sorted(name for name in sys.modules if name.partition(".")[0] == "polyencoder")
-    print(json.dumps({"modules": modules, "file": sys.modules["polyencoder"].__file__, **found}))
+    print(json.dumps({"file": sys.modules["polyencoder"].__file__, **found}))
 """
 RANK = """
-from polyencoder import Ranked
-from polyencoder.runtime import Ranker
-ranker = Ranker.from_pretrained(sys.argv[1])
+from polyencoder import ConfigError, Ranked, Ranker
+ranker = Ranker.from_pretrained(sys.argv[1], backend="onnx")
 work = json.loads(sys.argv[2])
 ranked = ranker.rank(**work)
 found = [ranker.search(work["context"], sys.argv[3], exactness=exactness) for exactness in ("exact", None)]
-try:
-    from polyencoder import Ranker as torchs
-except ImportError as error:
-    message = str(error)
-from polyencoder.__main__ import main
-try:
-    main()
-except SystemExit as error:
-    end = str(error)
-show(ranked=ranked, found=found, message=message, end=end)
+made = ranker.index(work["candidates"][:2])
+made.add(work["candidates"])
+built = [hit.text for hit in ranker.search(work["context"], made, top_k=99, diversity=.1)]
+messages = []
+for call in (lambda: Ranker.from_pretrained(sys.argv[1]), lambda: ranker.save_pretrained("nowhere")):
+    try:
+        call()
+    except Exception as error:
+        messages.append(str(error))
+show(ranked=ranked, found=found, built=built, messages=messages)
 """
-SEARCH = """
-from polyencoder.runtime import Ranker
-ranker = Ranker.from_pretrained(sys.argv[1])
-show(found=[hit.id for hit in ranker.search("hi", sys.argv[2])])
-"""
-SERVE = """
+COMMAND = """
 from polyencoder.__main__ import main
-try:
-    main()
-finally:
-    show()
+main()
 """
 
 
@@ -133,40 +123,46 @@ def test_the_same_answers_where_there_is_nothing_else(unpacked, exported, senten
         expected_hits = ranker.search(work["context"], index, exactness=exactness)
         assert [(hit[0], hit[4]) for hit in hits] == [(hit.id, hit.found) for hit in expected_hits]
         assert [hit[2] for hit in hits] == pytest.approx([hit.score for hit in expected_hits], rel=1e-4, abs=1e-4)
-    assert found["message"] == (
-        "polyencoder-runtime has no polyencoder.Ranker: take Ranker from polyencoder.runtime, or install "
-        "parlai-polyencoder"
-    )
-    assert found["end"].endswith("pip install 'polyencoder-runtime[serve]'")
-    # each module is imported, but for what a hub id, a ConveRT, torch or another extra alone needs
-    of_server = served(unpacked, folder, work, expected, index.address, expected_hits)
-    modules = {path.relative_to(unpacked).with_suffix("") for path in unpacked.rglob("*.py")}
-    built = {".".join(path.parts).removesuffix(".__init__") for path in modules}
-    others = {"hub", "hub.resolve", *(f"serving.{one}" for one in ("batch_forward",))}
-    assert built - {*found["modules"], *of_server} == {f"polyencoder.{one}" for one in others}
+    assert sorted(found["built"]) == sorted(work["candidates"])
+    assert found["messages"][0] == "the package `torch` is not installed: pip install parlai-polyencoder"
+    assert found["messages"][1].startswith("a ranker of ONNX graphs has no torch weights to save")
+    served(unpacked, folder, work, expected, index.address, expected_hits)
 
 
-def test_the_fewest_packages_suffice(unpacked, exported, sentences, tmp_path):
-    """Those of the page of documentation, without what they require."""
-    page = (ROOT / "docs" / "serving" / "without-torch.md").read_text(encoding="utf-8")
-    packages = re.search(r"^pip install --no-deps ./runtime (.+)$", page, re.MULTILINE)[1].split()
+def test_commands(unpacked, exported, sentences, tmp_path):
+    """Those that graphs can do run; others say what they need."""
     ranker, folder = exported("poly-first_n_last")
     index = ranker.index(sentences, tmp_path / "index")
-    alone = command(SEARCH, unpacked, packages, str(folder), index.address, with_required=False)
-    done = subprocess.run(alone, capture_output=True, text=True, timeout=300)
+    model = ("--model", str(folder), "--backend", "onnx")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        alone = command(COMMAND, unpacked, PROJECT["dependencies"], *arguments)
+        return subprocess.run(alone, capture_output=True, text=True, timeout=300)
+
+    done = run("search", *model, "--index", index.address, "--context", "hi", "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["found"] == [hit.id for hit in ranker.search("hi", index)]
+    assert [hit["id"] for hit in json.loads(done.stdout)["hits"]] == [hit.id for hit in ranker.search("hi", index)]
+    made = tmp_path / "made"
+    done = run("index", *model, "--candidates", str(tmp_path / "texts.txt"), "--out", str(made))
+    assert done.returncode == 0, done.stderr
+    assert [hit.id for hit in ranker.search("hi", made)] == [hit.id for hit in ranker.search("hi", index)]
+    done = run("search", "--model", str(folder), "--index", index.address, "--context", "hi")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "polyencoder: the package `torch` is not installed: pip install parlai-polyencoder\n",
+    )
 
 
-def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked], index: str, hits: list[Hit]) -> list[str]:
-    """Checks the answers of a server; returns the modules that it imported."""
+def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked], index: str, hits: list[Hit]) -> None:
+    """Checks the answers of a server."""
     pytest.importorskip("mcp")
     extras = PROJECT["optional-dependencies"]
     installed = PROJECT["dependencies"] + extras["serve"] + extras["mcp"] + extras["faiss"]
     options = ("serve", "--model", str(folder), "--backend", "onnx", "--port", "0", "--threads", "1", "--mcp", "http")
     options += ("--index", index)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command(SERVE, unpacked, installed, *options), **pipes) as process:
+    with subprocess.Popen(command(COMMAND, unpacked, installed, *options), **pipes) as process:
         try:
             lines = []
             while not (found := re.search(r"serving .* on (http://\S+)", lines[-1] if lines else "")):
@@ -187,11 +183,10 @@ def served(unpacked: Path, folder: Path, work: dict, expected: list[Ranked], ind
             relevances = [1 / (1 + math.exp(-one.score)) for one in expected]
             assert [relevance for _, relevance in results] == pytest.approx(relevances, abs=1e-4)
             process.send_signal(signal.SIGINT)
-            shown, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=60)
             assert "Traceback" not in errors
         finally:
             process.kill()
-    return json.loads(shown)["modules"]
 
 
 def test_the_version_is_the_librarys():

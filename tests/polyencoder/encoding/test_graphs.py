@@ -8,10 +8,9 @@ import sys
 import pytest
 
 from polyencoder import CheckpointError
-from polyencoder.encoding.encode import candidate_fingerprint
-from polyencoder.encoding.fingerprint import model_fingerprint
-from polyencoder.export.onnx.exported import Exported, graphs_folder
-from polyencoder.export.onnx.files import DESCRIPTION
+from polyencoder.encoding.fingerprint import candidate_fingerprint, model_fingerprint
+from polyencoder.encoding.graph_files import DESCRIPTION
+from polyencoder.encoding.graphs import GraphEncoder, graphs_folder
 from polyencoder.storage.digests import weights_fingerprint
 
 pytestmark = pytest.mark.slow
@@ -19,12 +18,22 @@ pytestmark = pytest.mark.slow
 
 def test_it_is_the_exported_ranker(exported):
     ranker, folder = exported("bi-mean_first")
-    found = Exported.open(folder, threads=1)
+    encoder = GraphEncoder.open(folder, threads=1)
+    found = encoder.model
     assert found.config == ranker.model.config
-    assert found.text.fingerprint() == ranker.text.fingerprint()
+    assert encoder.text.fingerprint() == ranker.text.fingerprint()
     assert found.weights_fingerprints == {"float32": weights_fingerprint(ranker.model.state_dict())}
     assert found.candidate_fingerprint == candidate_fingerprint(ranker.model, ranker.text)
-    assert model_fingerprint(found, found.text) == model_fingerprint(ranker.model, ranker.text)
+    assert model_fingerprint(found, encoder.text) == model_fingerprint(ranker.model, ranker.text)
+
+
+def test_it_describes_itself_as_the_ranker(kind, exported):
+    ranker, folder = exported(kind)
+    found, expected = GraphEncoder.open(folder, threads=1).model, ranker.model
+    names = ["title", "has_vectors", "has_one_vector", "reads_pairs", "has_foreign_candidates", "context_vector"]
+    names += ["token_dim", "token_fingerprint", *(["dim"] if expected.has_vectors else [])]
+    for name in names:
+        assert getattr(found, name) == getattr(expected, name), name
 
 
 def test_the_folder_of_graphs(tmp_path):
@@ -50,11 +59,11 @@ def test_a_name_of_the_hub_without_its_package(tmp_path, monkeypatch):
 
 def test_weights_that_are_not_for_the_graphs(exported, edit_json, tmp_path):
     """Without them the scores would be those of other vectors."""
-    score = Exported.open(exported("late")[1]).score
+    score = GraphEncoder.open(exported("late")[1]).model.term_weights
     changes = [None, {}, score | {"term_weights": [1.0]}, score | {"scale": []}, score | {"token_weight": [0.0] * 15}]
     for kind, wrong in (("late", changes), ("bi", [score])):
         folder = shutil.copytree(exported(kind)[1], tmp_path / kind)
         for one in wrong:
             edit_json(folder / DESCRIPTION, score=one)
             with pytest.raises(CheckpointError, match=r"onnx.json: damaged: the graphs need .*; export again"):
-                Exported.open(folder)
+                GraphEncoder.open(folder)

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from polyencoder.export.onnx.graph import GROUP, Graph
+from polyencoder.encoding.graph import GROUP, Graph
 
 
 @pytest.fixture

@@ -1,21 +1,29 @@
+"""Rankers of ONNX graphs: what torch gives, and what is wrong with a folder."""
+
 from __future__ import annotations
 
 import json
 import shutil
 import subprocess
 import sys
+import warnings
 
+import numpy as np
 import pytest
 import torch
 
-from polyencoder import CheckpointError, ConfigError, InputError, Ranker
-from polyencoder.encoding.encode import candidate_fingerprint
+from polyencoder import CheckpointError, ConfigError, InputError, Ranker, Selector
+from polyencoder.calibration import Calibration
+from polyencoder.encoding.fingerprint import candidate_fingerprint, model_fingerprint
+from polyencoder.encoding.graphs import GraphEncoder
 from polyencoder.export.card import model_card
-from polyencoder.export.onnx import load_onnx
+from polyencoder.export.onnx import export_onnx, quantize_int8
+from polyencoder.storage.names import CONTEXT
 from tests.forked import forgetting
 
 pytestmark = pytest.mark.slow
 
+CONVERT_CONTEXTS = [["hello !", "do you like dogs ?"], "hi", ["what do you do for a living ? " * 30, "ok"], "漢字 ?"]
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
@@ -34,9 +42,9 @@ def folder(exported, tmp_path):
 
 def test_the_same_scores_as_torch(pair, dialogues, sentences):
     expected, found = (ranker.score(dialogues, sentences) for ranker in pair)
-    assert (found.shape, found.dtype, found.device) == (expected.shape, expected.dtype, expected.device)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     assert expected.std() > 1e-2  # or any score would do
-    torch.testing.assert_close(found, expected, **CLOSE)
+    np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 def test_the_same_ranking_as_torch(pair, sentences):
@@ -51,67 +59,57 @@ def test_a_configuration_that_no_model_can_have_is_refused(folder):
     with pytest.raises(
         ConfigError, match=r"polyencoder.json: poly_attention is 'multihead', which a bi-encoder does not"
     ):
-        load_onnx(folder)
+        GraphEncoder.open(folder)
 
 
 def test_permuting_contexts_and_candidates_permutes_scores(pair, dialogues, sentences):
     _, ranker = pair
     scores = ranker.score(dialogues, sentences)
-    torch.testing.assert_close(ranker.score(dialogues[::-1], sentences[::-1]), scores.flip(0, 1), **CLOSE)
+    np.testing.assert_allclose(ranker.score(dialogues[::-1], sentences[::-1]), scores[::-1, ::-1], **CLOSE)
 
 
 def test_a_context_is_scored_alone_as_among_others(pair, dialogues, sentences):
     _, ranker = pair
-    alone = torch.cat([ranker.score([context], sentences) for context in dialogues])
-    torch.testing.assert_close(ranker.score(dialogues, sentences), alone, **CLOSE)
-
-
-def test_padding_changes_nothing(exported, make_tokens, padded, separable):
-    model, _ = load_onnx(exported(separable)[1], device="cpu")
-    sequences = make_tokens([2, 9, 30])
-    results = []
-    for extra in (0, 7):
-        tokens = padded(sequences, extra=extra)
-        results.append(model.score(model.encode_context(tokens), model.encode_candidates(tokens)))
-    torch.testing.assert_close(*results, **CLOSE)
+    alone = np.concatenate([ranker.score([context], sentences) for context in dialogues])
+    np.testing.assert_allclose(ranker.score(dialogues, sentences), alone, **CLOSE)
 
 
 def test_encodings_are_torchs(exported, dialogues, sentences, separable):
     torch_ranker, folder = exported(separable)
     ranker = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
     expected, found = torch_ranker.encode_contexts(dialogues), ranker.encode_contexts(dialogues)
-    assert (found.dim, found.vectors.dtype) == (expected.dim, torch.float32)
+    assert (found.dim, found.vectors.dtype) == (expected.dim, np.float32)
     if expected.mask is None:
         assert found.mask is None
-        torch.testing.assert_close(found.vectors, expected.vectors, **CLOSE)
+        np.testing.assert_allclose(found.vectors, expected.vectors, **CLOSE)
     else:
         assert found.mask.sum(1).tolist() == expected.mask.sum(1).tolist()
-        torch.testing.assert_close(found.vectors[found.mask], expected.vectors[expected.mask], **CLOSE)
+        np.testing.assert_allclose(found.vectors[found.mask], expected.vectors[expected.mask], **CLOSE)
     candidates = ranker.encode_candidates(sentences, batch_size=3)
-    torch.testing.assert_close(candidates, torch_ranker.encode_candidates(sentences), **CLOSE)
+    np.testing.assert_allclose(candidates, torch_ranker.encode_candidates(sentences), **CLOSE)
     assert ranker.encode_candidates([]).shape == (0, ranker.model.dim) == (0, torch_ranker.model.dim)
 
 
 def test_vectors_of_both_backends_mix(exported, dialogues, sentences):
     """Candidates that torch encoded, for contexts that onnxruntime encodes."""
     torch_ranker, folder = exported("poly-codes")
-    model, text = load_onnx(folder, device="cpu")
-    mixed = model.score(model.encode_context(text.contexts(dialogues)), torch_ranker.encode_candidates(sentences))
-    torch.testing.assert_close(mixed, torch_ranker.score(dialogues, sentences), **CLOSE)
-    assert model.candidate_fingerprint == candidate_fingerprint(torch_ranker.model, torch_ranker.text)
+    encoder = GraphEncoder.open(folder, device="cpu")
+    contexts = encoder.encode_contexts([encoder.text.context_ids(turns) for turns in dialogues])
+    mixed = encoder.score(contexts, torch_ranker.encode_candidates(sentences))
+    np.testing.assert_allclose(mixed, torch_ranker.score(dialogues, sentences), **CLOSE)
+    assert encoder.model.candidate_fingerprint == candidate_fingerprint(torch_ranker.model, torch_ranker.text)
 
 
-def test_an_index_of_a_cross_encoders_candidates(exported, sentences, make_tokens, padded):
-    """`index` names each context's candidates, below 0 there is none."""
-    torch_ranker, folder = exported("cross")
-    model, _ = load_onnx(folder, device="cpu")
-    contexts, candidates = padded(make_tokens([5, 9])), padded(make_tokens([4, 3, 8], seed=1))
-    index = torch.tensor([[2, 0, -1], [1, 1, 0]])
-    with torch.no_grad():
-        expected = torch_ranker.model(contexts, candidates, index)
-    found = model(contexts, candidates, index)
-    assert found[0, 2] == -torch.inf
-    torch.testing.assert_close(found, expected, **CLOSE)
+@pytest.mark.parametrize("kind", ["cross", "late", "poly-codes"])
+def test_each_context_has_candidates_of_its_own(exported, kind, make_tokens):
+    """`index` names them, below 0 there is none."""
+    torch_ranker, folder = exported(kind)
+    contexts, candidates = make_tokens([5, 9]), make_tokens([4, 3, 8], seed=1)
+    index = np.array([[2, 0, -1], [1, 1, 0]])
+    expected = torch_ranker.encoder.score_ids(contexts, candidates, index)
+    found = GraphEncoder.open(folder, device="cpu").score_ids(contexts, candidates, index)
+    assert found[0, 2] == -np.inf
+    np.testing.assert_allclose(found, expected, **CLOSE)
 
 
 def test_a_cross_encoder_has_no_vectors(exported):
@@ -132,14 +130,14 @@ def test_there_are_no_weights_to_save(exported, tmp_path, kind):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads(exported, sentences, threads):
     torch_ranker, folder = exported("bi")
-    ranker = Ranker(*load_onnx(folder, threads=threads), device="cpu")
-    assert ranker.model._context._session.get_session_options().intra_op_num_threads == threads
-    torch.testing.assert_close(ranker.score(["hi"], sentences), torch_ranker.score(["hi"], sentences), **CLOSE)
+    ranker = Ranker.from_pretrained(folder, backend="onnx", threads=threads)
+    assert ranker.model.graphs[CONTEXT]._session.get_session_options().intra_op_num_threads == threads
+    np.testing.assert_allclose(ranker.score(["hi"], sentences), torch_ranker.score(["hi"], sentences), **CLOSE)
 
 
 def test_the_graphs_run_on_the_cpu_when_asked(exported):
-    model, _ = load_onnx(exported("bi")[1], device="cpu")
-    assert model._context._session.get_providers() == ["CPUExecutionProvider"]
+    model = GraphEncoder.open(exported("bi")[1], device="cpu").model
+    assert model.graphs[CONTEXT]._session.get_providers() == ["CPUExecutionProvider"]
 
 
 def test_cuda_when_available(exported, sentences):
@@ -149,10 +147,10 @@ def test_cuda_when_available(exported, sentences):
         pytest.skip("no CUDA in torch or onnxruntime")
     torch_ranker, folder = exported("poly-n_last")
     ranker = Ranker.from_pretrained(folder, backend="onnx")
-    assert ranker.model._context._session.get_providers()[0] == "CUDAExecutionProvider"
-    assert ranker.encode_candidates(sentences).device.type == "cuda"
+    assert ranker.model.graphs[CONTEXT]._session.get_providers()[0] == "CUDAExecutionProvider"
+    assert ranker.device == "cuda"
     expected = torch_ranker.score(["hi"], sentences)
-    torch.testing.assert_close(ranker.score(["hi"], sentences), expected, rtol=1e-2, atol=1e-2)  # TF32
+    np.testing.assert_allclose(ranker.score(["hi"], sentences), expected, rtol=1e-2, atol=1e-2)  # TF32
 
 
 @pytest.mark.parametrize("device", ["cuda", "nonsense", "cpu:x", "meta"])
@@ -254,3 +252,78 @@ def test_an_index_of_torch_is_searched_with_graphs(exported, sentences, tmp_path
     found, expected = (r.search(["hi !"], tmp_path / "index", top_k=len(index)) for r in (graphs, ranker))
     assert [hit.text for hit in found] == [hit.text for hit in expected]
     assert [hit.score for hit in found] == pytest.approx([hit.score for hit in expected], rel=1e-4)
+
+
+def check_the_same(ranker, found, contexts, candidates) -> None:
+    expected = ranker.score(contexts, candidates)
+    scores = found.score(contexts, candidates)
+    assert (scores.dtype, scores.shape) == (np.float32, expected.shape)
+    assert expected.std() > 1e-2  # or any score would do
+    np.testing.assert_allclose(scores, expected, **CLOSE)
+    twice = found.score(contexts, [*candidates, *candidates[::-1]])
+    assert np.array_equal(twice, twice[:, ::-1])
+    for context in contexts:
+        ranked, by_torch = found.rank(context, candidates), ranker.rank(context, candidates)
+        assert [(one.index, one.text) for one in ranked] == [(one.index, one.text) for one in by_torch]
+
+
+@pytest.mark.parametrize("extra_contexts", [0, 3])
+def test_a_convert(make_convert_ranker, sentences, tmp_path, extra_contexts):
+    ranker = make_convert_ranker(scale_batches=3, **({"extra_contexts": extra_contexts} if extra_contexts else {}))
+    ranker.model.scale.advance()
+    export_onnx(ranker, tmp_path)
+    check_the_same(ranker, Ranker.from_pretrained(tmp_path, backend="onnx"), CONVERT_CONTEXTS, sentences)
+
+
+def test_probabilities(exported, sentences, tmp_path):
+    ranker, source = exported("poly-first_n_last")
+    folder = shutil.copytree(source, tmp_path / "model")
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    ranker.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint, precision=0.9, threshold=0.1)
+    ranker.calibration.save(folder)
+    found = Ranker.from_pretrained(folder, backend="onnx")
+    try:
+        for least in (None, 0.2, "auto"):
+            expected = ranker.rank("hi", [*sentences, sentences[0]], min_probability=least)
+            ranked = found.rank("hi", [*sentences, sentences[0]], min_probability=least)
+            assert [one.index for one in ranked] == [one.index for one in expected]
+            assert [one.probability for one in ranked] == pytest.approx([one.probability for one in expected], abs=1e-4)
+        assert 0 < len(expected) < len(sentences)
+    finally:
+        ranker.calibration = None  # other tests share it
+    (folder / "calibration.json").write_text((folder / "calibration.json").read_text().replace(fingerprint, "other"))
+    with warnings.catch_warnings(record=True) as caught:
+        assert Ranker.from_pretrained(folder, backend="onnx").calibration is None
+    assert "fitted to other weights" in str(caught[0].message)
+
+
+def test_a_selector_chooses_as_with_torch(exported, sentences):
+    ranker, folder = exported("poly-first_n_last")
+    found = Selector(Ranker.from_pretrained(folder, backend="onnx")).select("hi", sentences, top_k=3)
+    expected = Selector(ranker).select("hi", sentences, top_k=3)
+    assert [one.option for one in found.chosen] == [one.option for one in expected.chosen]
+    assert [one.score for one in found.chosen] == pytest.approx([one.score for one in expected.chosen], abs=1e-4)
+
+
+def test_int8_graphs_need_a_calibration_of_their_own(exported, sentences, tmp_path):
+    ranker, source = exported("bi-mean_first")
+    folder = shutil.copytree(source, tmp_path / "model")
+    quantize_int8(folder)
+    Calibration(temperature=0.2, none=-3.0, fingerprint=model_fingerprint(ranker.model, ranker.text)).save(folder)
+    with pytest.warns(UserWarning, match=r"calibration.json: not used, .* with another (--)?backend"):
+        found = Ranker.from_pretrained(folder, backend="onnx-int8")
+    with pytest.raises(ConfigError, match=f"trained since: calibrate {folder} with .* (--)?backend"):
+        found.rank("hi", sentences, min_probability=0.5)
+
+
+def test_a_damaged_model_has_no_ranking(exported, sentences, monkeypatch):
+    ranker = Ranker.from_pretrained(exported("bi-mean_first")[1], backend="onnx")
+    monkeypatch.setattr(ranker, "score", lambda *_: np.full((1, 8), np.nan, dtype=np.float32))
+    with pytest.raises(InputError, match="the model's scores are nan"):
+        ranker.rank("hi", sentences)
+
+
+def test_the_configuration_is_that_of_the_model(exported):
+    ranker, folder = exported("poly-first_n_last")
+    assert Ranker.from_pretrained(folder, backend="onnx").model.config.to_json() == ranker.model.config.to_json()
+    assert json.loads((folder / "config.json").read_text())["architecture"] == "poly"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.polyencoder.export.onnx.conftest import (  # noqa: F401 - fixtures
+    block_import,
     dialogues,
     exported,
     kind,

@@ -10,8 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from polyencoder.errors import CheckpointError
-from polyencoder.export.onnx.files import (
+from polyencoder.encoding.graph_files import (
     DESCRIPTION,
     Description,
     check_graphs,
@@ -21,6 +20,7 @@ from polyencoder.export.onnx.files import (
     int8_name,
     read_description,
 )
+from polyencoder.errors import CheckpointError
 from polyencoder.storage.digests import weights_fingerprint
 from polyencoder.storage.names import DIGESTS, WEIGHTS
 

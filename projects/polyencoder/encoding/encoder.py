@@ -1,0 +1,166 @@
+"""`Encoder`: a model that turns token ids into arrays. All that follows, scores included, is computed from these.
+
+`TorchEncoder` runs a torch model, `GraphEncoder` the ONNX graphs of one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from polyencoder.encoding.reading import CandidateReader
+from polyencoder.errors import InputError
+from polyencoder.search.contexts import Array, Contexts
+from polyencoder.search.late import LateScore, TokenVectors
+from polyencoder.search.scores import score
+from polyencoder.text.encoder import TextEncoder
+
+Ids = Sequence[int]
+Progress = Callable[[int], object]
+"""Called with the number of texts of each finished batch."""
+
+BATCH_SIZE = 256  # texts
+_CONTEXTS = 1 << 10  # whose vectors are in memory at once
+_WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are, too
+
+
+class Encoder(ABC):
+    """A model, its tokenizer and the device that it runs on.
+
+    Attributes:
+        model: a `RankerModel`, or a `GraphModel`, which describes itself by the same attributes.
+        reader: keeps the vectors of the candidates that were encoded last.
+    """
+
+    model: Any
+    text: TextEncoder
+    device: Any
+
+    def __init__(self) -> None:
+        self.reader = CandidateReader()
+
+    @abstractmethod
+    def encode_contexts(
+        self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, max_tokens: int | None = None
+    ) -> Contexts:
+        """Encodes contexts, at least one; `max_tokens` of a batch, padding included. Not for cross-encoders."""
+
+    @abstractmethod
+    def encode_candidates(
+        self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, progress: Progress | None = None
+    ) -> Array:
+        """Encodes candidates: float32 [candidates, dim]. Not for cross-encoders."""
+
+    @abstractmethod
+    def encode_pooled(
+        self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, progress: Progress | None = None
+    ) -> Array:
+        """The pooled outputs of contexts, at least one: float32 [contexts, size]. InputError for graphs."""
+
+    @abstractmethod
+    def read_candidates(
+        self, ids: Sequence[Ids], *, max_tokens: int | None = None, progress: Progress | None = None
+    ) -> list[TokenVectors]:
+        """What `rescore` compares of candidates: their vectors and, of a late-interaction encoder, those of tokens."""
+
+    @abstractmethod
+    def score_pairs(
+        self, contexts: Sequence[Ids], candidates: Sequence[Ids], index: Array, *, max_tokens: int | None = None
+    ) -> Array:
+        """Scores of a cross-encoder, float32 [contexts, n].
+
+        `index`, int64 [contexts, n], are each context's candidates by their places; negative is padding, which scores
+        -inf.
+        """
+
+    @abstractmethod
+    def term_weights(self) -> Mapping[str, Sequence[float]] | None:
+        """`RankerModel.export_weights` of a late-interaction encoder, as `LateScore` takes them; None of others."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> tuple[str, str]:
+        """Its size and what computes, in a ranker's `repr`."""
+
+    @property
+    @abstractmethod
+    def threads(self) -> int:
+        """The threads that compute, on a CPU."""
+
+    @abstractmethod
+    def in_worker(self, *, number: int, threads: int) -> Encoder:
+        """This encoder in the worker process of this number, with so many threads; on a GPU of its own, if any."""
+
+    def state(self) -> Hashable:
+        """A value that changes with the model's weights, for what is kept of their results."""
+        return None
+
+    def candidates(self, ids: Sequence[Ids], *, max_tokens: int | None = None) -> list[TokenVectors]:
+        """Like `read_candidates`, for those that are not kept by `reader`."""
+        return self.reader(self, ids, max_tokens=max_tokens)
+
+    def score(self, contexts: Contexts, vectors: Array) -> Array:
+        """Scores encoded candidates [n, dim] for each context: float32 [contexts, n]."""
+        return score(contexts, vectors, attention=self.model.config.poly_attention)
+
+    def rescore(self, contexts: Contexts, candidates: Sequence[TokenVectors]) -> Array:
+        """Scores candidates that were read for each context: float32 [contexts, n]."""
+        if (weights := self.term_weights()) is None:
+            return self.score(contexts, np.stack([one.vector for one in candidates]))
+        late = LateScore(weights)
+        return np.stack([late(one, candidates) for one in contexts.tokens or ()])
+
+    def score_ids(
+        self,
+        contexts: Sequence[Ids],
+        candidates: Sequence[Ids],
+        index: Array | None = None,
+        *,
+        max_tokens: int | None = None,
+    ) -> Array:
+        """Scores of a model of any kind, float32 [contexts, n].
+
+        Args:
+            contexts: at least one.
+            candidates: different ones, at least one.
+            index: as in `score_pairs`; None for every candidate of every context.
+            max_tokens: of a batch, padding included; None for as many as suit the device.
+
+        Raises:
+            InputError: a score is nan.
+        """
+        if not self.model.has_vectors:
+            if index is None:
+                index = np.broadcast_to(np.arange(len(candidates)), (len(contexts), len(candidates)))
+            return checked_scores(self.score_pairs(contexts, candidates, index, max_tokens=max_tokens))
+        by_tokens, parts = self.model.token_dim is not None, []
+        read: list[TokenVectors] = []
+        if by_tokens or self.reader.fits(self.model, candidates):
+            read = self.candidates(candidates, max_tokens=max_tokens)
+            vectors = None if by_tokens else np.stack([one.vector for one in read])
+        else:
+            vectors = self.encode_candidates(candidates)
+        at_once = _WITH_TOKENS if by_tokens else _CONTEXTS
+        for first in range(0, len(contexts), at_once):
+            encoded = self.encode_contexts(contexts[first : first + at_once], max_tokens=max_tokens)
+            rows = None if index is None else index[first : first + at_once]
+            if vectors is not None:
+                scores = self.score(encoded, vectors)
+                parts.append(scores if rows is None else np.take_along_axis(scores, rows.clip(0), 1))
+            elif rows is None:
+                parts.append(self.rescore(encoded, read))
+            else:
+                own = [self.rescore(encoded.select([i]), [read[j] for j in row.clip(0)]) for i, row in enumerate(rows)]
+                parts.append(np.concatenate(own))
+        found = checked_scores(np.concatenate(parts))
+        return found if index is None else np.where(index < 0, np.float32(-np.inf), found)
+
+
+def checked_scores(scores: Array) -> Array:
+    """The scores. InputError for a nan."""
+    if np.isnan(scores).any():
+        raise InputError("the model's scores are nan: its weights are damaged, or overflow")
+    return scores

@@ -1,0 +1,36 @@
+"""The tokens of many candidates."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterable, Sequence
+
+from polyencoder.text.encoder import TextEncoder
+
+_log = logging.getLogger(__name__)
+
+PART = 1 << 12  # texts tokenized at a time: a tokenizer's output for a text is a hundred times the size of its ids
+
+
+def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: bool) -> list[array[int]]:
+    """The tokens of many candidates, in little memory; a warning says once how many are cut."""
+    parts = (candidates[i : i + PART] for i in range(0, len(candidates), PART))
+    rows = [array("i", row) for part in parts for row in text.candidate_ids(part, remember=remember)]
+    if not text.warned_of_cut and (message := text.cut_message(candidates, rows)):
+        text.warned_of_cut = True
+        _log.warning(message)
+    return rows
+
+
+def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[list[str], dict[str, int]]:
+    """The first of all candidates with the same tokens, and each candidate's place among these.
+
+    Encoded apart, equal tokens would have vectors and scores that differ in the last bits, by their places in a batch.
+    """
+    texts = list(dict.fromkeys(candidates))
+    rows: dict[bytes, int] = {}
+    ids = candidate_ids(text, texts, remember=True)
+    place = {one: rows.setdefault(row.tobytes(), len(rows)) for one, row in zip(texts, ids, strict=True)}
+    first = {row: one for one, row in reversed(place.items())}
+    return [first[row] for row in range(len(rows))], place

@@ -1,0 +1,135 @@
+"""`TorchEncoder`: a torch model as an `Encoder`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyencoder.checks import checked_device
+from polyencoder.encoding.encode import encode_ids, encoded_contexts, read_candidates
+from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, Ids, Progress
+from polyencoder.modeling.base import RankerModel
+from polyencoder.modeling.changes import weights_sample, weights_state
+from polyencoder.modeling.mode import in_evaluation
+from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Array, Contexts, Keys
+from polyencoder.search.late import ContextTokens, TokenVectors
+from polyencoder.text.encoder import TextEncoder
+
+_PAIRS = 1 << 15  # of contexts and candidates whose tokens are in memory at once
+
+
+class TorchEncoder(Encoder):
+    """Dropout is off; the model's mode is unchanged. The model is moved to the device."""
+
+    def __init__(self, model: RankerModel, text: TextEncoder, *, device: torch.device | str | None = None) -> None:
+        super().__init__()
+        self.device = checked_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.model: RankerModel = model.to(self.device)
+        self.text = text
+
+    @property
+    def facts(self) -> tuple[str, str]:
+        weights = list(self.model.parameters())
+        size = f"{sum(weight.numel() for weight in weights) / 1e6:.1f}M parameters"
+        return size, str(weights[0].dtype).removeprefix("torch.")
+
+    @torch.inference_mode()
+    def encode_contexts(
+        self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, max_tokens: int | None = None
+    ) -> Contexts:
+        with in_evaluation(self.model):
+            return arrays_of(encoded_contexts(self.model, self.text, ids, batch_size=batch_size, max_tokens=max_tokens))
+
+    @torch.inference_mode()
+    def encode_candidates(
+        self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, progress: Progress | None = None
+    ) -> Array:
+        model = self.model
+        if not ids:
+            return np.empty((0, model.dim), dtype=np.float32)
+        with in_evaluation(model):
+            encode = model.encode_candidates
+            return _array(encode_ids(encode, ids, self.text, model, batch_size=batch_size, progress=progress))
+
+    @torch.inference_mode()
+    def encode_pooled(
+        self, ids: Sequence[Ids], *, batch_size: int = BATCH_SIZE, progress: Progress | None = None
+    ) -> Array:
+        model = self.model
+        with in_evaluation(model):
+            return _array(encode_ids(model.pooled, ids, self.text, model, batch_size=batch_size, progress=progress))
+
+    @torch.inference_mode()
+    def read_candidates(
+        self, ids: Sequence[Ids], *, max_tokens: int | None = None, progress: Progress | None = None
+    ) -> list[TokenVectors]:
+        found: list[TokenVectors | None] = [None] * len(ids)
+        with in_evaluation(self.model):
+            for batch, read in read_candidates(self.model, self.text, ids, max_tokens=max_tokens):
+                for place, one in zip(batch, read, strict=True):  # copies, as a view would keep its whole batch
+                    found[place] = TokenVectors(_array(one.vector).copy(), _array(one.tokens).copy())
+                if progress is not None:
+                    progress(len(batch))
+        return [one for one in found if one is not None]
+
+    @torch.inference_mode()
+    def score_pairs(
+        self, contexts: Sequence[Ids], candidates: Sequence[Ids], index: Array, *, max_tokens: int | None = None
+    ) -> Array:
+        pad, parts = self.text.pad, []
+        with in_evaluation(self.model):
+            texts = pad(candidates).to(self.device)
+            at_once = max(1, _PAIRS // max(1, index.shape[1]))
+            for first in range(0, len(contexts), at_once):
+                some = slice(first, first + at_once)
+                columns = torch.tensor(index[some], device=self.device)
+                scores = self.model(pad(contexts[some]).to(self.device), texts, columns, max_tokens=max_tokens)
+                parts.append(_array(scores))
+        return np.concatenate(parts)
+
+    def term_weights(self) -> Mapping[str, Sequence[float]] | None:
+        return {name: weight.tolist() for name, weight in self.model.export_weights().items()} or None
+
+    @property
+    def threads(self) -> int:
+        return torch.get_num_threads()
+
+    def in_worker(self, *, number: int, threads: int) -> TorchEncoder:
+        torch.set_num_threads(threads)
+        device = f"cuda:{number % torch.cuda.device_count()}" if self.device.type == "cuda" else "cpu"
+        return TorchEncoder(self.model, self.text, device=device)
+
+    def state(self) -> Hashable:
+        model, kind = self.model, self.device.type
+        autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return autocast, weights_state(model), weights_sample(model), model.config
+
+
+def arrays_of(encoded: ContextEncoding) -> Contexts:
+    """Encoded contexts as arrays, with the vectors of their tokens."""
+    mask, keys, tokens = encoded.mask, encoded.keys, None
+    if encoded.tokens is not None:
+        turns = (encoded.vectors.new_ones(1) if mask is None else mask.sum(1)).tolist()
+        tokens = [
+            ContextTokens(
+                _array(one.vectors[0]).copy(),
+                _array(one.tokens[0, : max(1, int((one.weights[0] > 0).sum()))]).copy(),
+                _array(one.turns[0, : int(count)]).copy(),
+            )
+            for one, count in zip(encoded.tokens, turns, strict=True)
+        ]
+    return Contexts(
+        _array(encoded.vectors),
+        None if mask is None else mask.cpu().numpy(),
+        None if keys is None else Keys(_array(keys.vectors), _array(keys.biases), keys.heads),
+        tokens,
+    )
+
+
+def _array(tensor: Tensor) -> Array:
+    array: Array = tensor.detach().float().cpu().numpy()
+    return array
