@@ -19,7 +19,6 @@ TESTED_BY = {
     "cli/shared/processes.py": "cli/test_torchrun.py",
     "importing/parlai_encoder.py": "importing/test_parlai_weights.py",
     "importing/parlai_model.py": "importing/test_parlai_scores.py",
-    "index/folder/encoding.py": "index/folder/test_build.py",
     "pretraining/card.py": "pretraining/test_run.py",
     "encoding/protocol.py": "encoding/test_encode.py",
     "encoding/tokens.py": "encoding/test_scorer.py",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyencoder.errors import CheckpointError
-from polyencoder.storage.digests import file_digest, weights_fingerprint
+from polyencoder.storage.digests import file_digest
 from polyencoder.storage.names import (
     CALIBRATION,
     CANDIDATES,
@@ -123,7 +123,7 @@ def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = Non
 
 
 def check_saved_weights(folder: Path, expected: str) -> None:
-    """Like `check_weights`, by the fingerprint that was saved with the weights, if any: without reading them."""
+    """Raises CheckpointError if the torch weights were saved with another fingerprint: without reading them."""
     path = folder / WEIGHTS
     if not path.is_file():
         return
@@ -135,13 +135,3 @@ def check_saved_weights(folder: Path, expected: str) -> None:
         raise CheckpointError(f"{path}: damaged or not a safetensors file ({error})") from None
     if saved != expected:
         raise CheckpointError(f"{path}: not the weights of these graphs; {SAVED_AGAIN}")
-
-
-def check_weights(folder: Path, expected: str, *, remedy: str) -> None:
-    """Raises CheckpointError if the folder's torch weights have another fingerprint."""
-    if not (folder / WEIGHTS).is_file():
-        return
-    from polyencoder.checkpoint import read_folder_config, read_stored_weights  # here: graphs alone need no torch
-
-    if weights_fingerprint(read_stored_weights(folder, read_folder_config(folder))) != expected:
-        raise CheckpointError(f"{folder / WEIGHTS}: not the weights of these graphs; {remedy}")

@@ -15,12 +15,12 @@ from polyencoder.encoding.graph_files import (
     Description,
     check_graphs,
     check_saved_weights,
-    check_weights,
     download_patterns,
     int8_name,
     read_description,
 )
 from polyencoder.errors import CheckpointError
+from polyencoder.export.onnx.export import check_weights
 from polyencoder.storage.digests import weights_fingerprint
 from polyencoder.storage.names import DIGESTS, WEIGHTS
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polyencoder.checkpoint import read_folder_config
+from polyencoder.checkpoint import read_folder_config, read_stored_weights
 from polyencoder.config import RankerConfig
 from polyencoder.encoding.fingerprint import candidate_fingerprint
 from polyencoder.encoding.graph import Graph, inputs_of
-from polyencoder.encoding.graph_files import DESCRIPTION, Description, check_weights, int8_name
+from polyencoder.encoding.graph_files import DESCRIPTION, Description, int8_name
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError, InputError, first_line
 from polyencoder.export.onnx.exporters import for_graphs, write_graph
@@ -202,3 +202,11 @@ def _real(step: Step, outputs: dict[str, Tensor], *, mask: Tensor) -> Tensor:
         masks[step.axes("codes_mask")] = outputs.pop("codes_mask")
     own = {name: masks.get(step.axes(name)) for name in outputs}
     return torch.cat([(x if own[name] is None else x[own[name]]).flatten() for name, x in outputs.items()])
+
+
+def check_weights(folder: Path, expected: str, *, remedy: str) -> None:
+    """Raises CheckpointError if the folder's torch weights have another fingerprint."""
+    if not (folder / WEIGHTS).is_file():
+        return
+    if weights_fingerprint(read_stored_weights(folder, read_folder_config(folder))) != expected:
+        raise CheckpointError(f"{folder / WEIGHTS}: not the weights of these graphs; {remedy}")
