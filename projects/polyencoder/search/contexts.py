@@ -118,13 +118,19 @@ class Contexts:
 
     @classmethod
     def concatenated(cls, parts: Sequence[Contexts]) -> Contexts:
-        """The contexts of several batches without keys, padded to the most codes."""
+        """The contexts of several batches, padded to the most codes."""
         masks = [part.mask for part in parts]
         if len({part.n_codes for part in parts}) > 1 or any(mask is not None for mask in masks):
             masks = [np.ones(part.vectors.shape[:2], bool) if part.mask is None else part.mask for part in parts]
         tokens = [text for part in parts for text in part.tokens or ()] or None
         mask = None if masks[0] is None else stacked([mask for mask in masks if mask is not None])
-        return cls(stacked([part.vectors for part in parts]), mask, tokens=tokens)
+        keys = [part.keys for part in parts if part.keys is not None]
+        joined = None
+        if keys:
+            joined = Keys(
+                stacked([each.vectors for each in keys]), stacked([each.biases for each in keys]), keys[0].heads
+            )
+        return cls(stacked([part.vectors for part in parts]), mask, joined, tokens)
 
 
 def stacked(parts: Sequence[Array]) -> Array:

@@ -60,6 +60,15 @@ def test_parts_are_padded():
     assert stacked([np.ones(2), np.ones(1)]).tolist() == [1, 1, 1]
 
 
+def test_parts_with_keys_are_joined():
+    keys = Keys(torch.randn(3, 4, 5), torch.randn(3, 4), heads=2)
+    whole = Contexts.of(ContextEncoding(torch.randn(3, 4, 5), torch.ones(3, 4, dtype=torch.bool), keys))
+    joined = Contexts.concatenated([whole.select([0]), whole.select(slice(1, 3))])
+    np.testing.assert_array_equal(joined.keys.vectors, whole.keys.vectors)
+    np.testing.assert_array_equal(joined.keys.biases, whole.keys.biases)
+    assert joined.keys.heads == 2
+
+
 def test_numbers_that_are_not_finite():
     vectors = np.ones((3, 2, 4), np.float32)
     vectors[1, 1, 0] = np.nan
