@@ -7,7 +7,7 @@ import functools
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import field
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import pydantic.dataclasses
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -129,7 +129,7 @@ def _walk(of: Any, place: Iterable[Any]) -> tuple[tuple[str, ...], Any]:
     for name in place:
         if name in _fields(of):
             path.append(name)
-            hint = of.__pydantic_fields__[name].annotation
+            hint = get_type_hints(of)[name]
             of = next((one for one in (hint, *get_args(hint)) if dataclasses.is_dataclass(one)), None)
     return tuple(path), of
 

@@ -100,8 +100,8 @@ def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path, monk
     script.chmod(0o755)
     monkeypatch.setattr(command.sys, "executable", str(script))
     monkeypatch.setattr(command, "LIMIT", 3)
-    assert command.main(["--out", str(tmp_path / "gpu.json"), "--only", "search", "--device", "cpu"]) == 1
-    result = json.loads((tmp_path / "gpu.json").read_text())["parts"]["search"]
+    assert command.main(["--out", str(tmp_path / "gpu.json"), "--only", "attention", "--device", "cpu"]) == 1
+    result = json.loads((tmp_path / "gpu.json").read_text())["parts"]["attention"]
     assert (result["status"], result["why"]) == ("failed", "not over after 3 seconds")
     started = int((tmp_path / "started").read_text())
     until = time.monotonic() + 10

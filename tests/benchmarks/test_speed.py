@@ -49,7 +49,7 @@ def test_scoring(report_of, monkeypatch):
     monkeypatch.setattr(scoring, "DIM", 32)
     monkeypatch.setattr(scoring, "COUNTS", (50, 500))
     monkeypatch.setattr(scoring, "HEADLINE", (500, 64))
-    rows = report_of(scoring, "--contexts", "2")["rows"]
+    rows = report_of(scoring)["rows"]
     assert [(row["candidates"], row["codes"]) for row in rows] == [(50, 16), (50, 64), (500, 16), (500, 64)]
 
 

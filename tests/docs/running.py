@@ -32,8 +32,8 @@ SHOWN = 2000  # characters of a failed command's output, its last
 
 # Behind the command's own flags, of which the last counts.
 LIMITS = {
-    "train_model": "--max-train-steps 2 --log-every-n-steps 1 --validation-max-exs 20 --validation-every-n-epochs -1 "
-    "--short-final-eval true",
+    "train_model": "--max-train-steps 2 --warmup-updates 0 --log-every-n-steps 1 --validation-max-exs 20 "
+    "--validation-every-n-epochs -1 --short-final-eval true",
     "eval_model": "--num-examples 20",
     "display_model": "--num-examples 5",
     "display_data": "--num-examples 5",

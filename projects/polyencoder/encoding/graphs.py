@@ -125,6 +125,11 @@ class GraphEncoder(Encoder):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(GraphEncoder.open, **self._opened), ()
 
+    def __copy__(self) -> GraphEncoder:
+        copied = object.__new__(type(self))
+        copied.__dict__.update(self.__dict__)  # by `__reduce__` it would open the graphs again
+        return copied
+
     @classmethod
     def open(
         cls,

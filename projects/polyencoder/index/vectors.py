@@ -192,16 +192,25 @@ def quantize(vectors: Array, dtype: VectorDtype, *, texts: Sequence[str] | None 
 def write_vectors(
     folder: Path, row: int, stored: Array, small: Small, tokens: TokenRows | None = None, *, tag: str = ""
 ) -> Path:
-    """Writes the output of `quantize` as the rows from `row`; returns the path. A kill leaves no partial file."""
+    """Writes the output of `quantize` as the rows from `row`; returns the path.
+
+    A kill leaves no partial file, an error none of the files.
+    """
     path = vectors_file(folder, row, tag=tag)
     paths = beside(path)
-    write_array(paths["bounds"], small.bounds)
+    arrays = {paths["bounds"]: small.bounds}
     if stored.dtype != np.int8:
-        write_array(paths["int8"], small.rows)
+        arrays[paths["int8"]] = small.rows
     if tokens is not None:
-        write_array(paths["tokens"], tokens.stored)
-        write_array(paths["offsets"], tokens.offsets)
-    write_array(path, stored)
+        arrays |= {paths["tokens"]: tokens.stored, paths["offsets"]: tokens.offsets}
+    arrays[path] = stored  # the last: with it the rows are whole
+    try:
+        for file, array in arrays.items():
+            write_array(file, array)
+    except BaseException:
+        for file in arrays:
+            file.unlink(missing_ok=True)
+        raise
     return path
 
 

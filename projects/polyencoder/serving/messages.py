@@ -124,7 +124,7 @@ def turns_of(messages: Sequence[Message], *, name: str = "messages", system: Sys
     said = [message for one in messages if not is_of_tools(message := one.model_dump())]
     turns = turns_of_messages(said, name=name, system=system)
     if system == "leave-out" and num_system_messages(said):
-        warn_of_system_messages("--system persona reads them")
+        warn_of_system_messages("system 'persona' reads them")
     if not any(message["role"] in SPEAKERS for message in said):
         raise InputError(f"{name} has no message of the user; give at least one", argument=name)
     if not turns[-1].strip():

@@ -89,12 +89,12 @@ def test_torchs_advice_to_run_a_file_is_not_passed_on(command, problem, refused)
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (instead(TRAIN, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
-        (instead(EVALUATE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
-        (instead(CALIBRATE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
-        (instead(MINE, "pairs.jsonl", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
-        (instead(INDEX, "texts.txt", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
-        (instead(UPDATE, "texts.txt", "semicolons.csv"), "semicolons.csv, line 1: the header is one column"),
+        (instead(TRAIN, "pairs.jsonl", "columns.csv"), "columns.csv, line 2: has no '"),
+        (instead(EVALUATE, "pairs.jsonl", "columns.csv"), "columns.csv, line 2: has no '"),
+        (instead(CALIBRATE, "pairs.jsonl", "columns.csv"), "columns.csv, line 2: has no '"),
+        (instead(MINE, "pairs.jsonl", "columns.csv"), "columns.csv, line 2: has no '"),
+        (instead(INDEX, "texts.txt", "columns.csv"), "columns.csv, line 2: has no '"),
+        (instead(UPDATE, "texts.txt", "columns.csv"), "columns.csv, line 2: has no '"),
         (instead(TRAIN, "pairs.jsonl", "cell.csv"), "cell.csv, line 3: the response"),
         (instead(INDEX, "texts.txt", "cell.csv"), "cell.csv, line 3: no text in the field"),
         ([*CALIBRATE, "--index", "nothing"], "nothing: "),
@@ -108,7 +108,7 @@ def test_torchs_advice_to_run_a_file_is_not_passed_on(command, problem, refused)
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_what_costs_nothing_is_checked_before_a_model_is_loaded(command, expected, refused, place, monkeypatch):
-    (place / "semicolons.csv").write_text("context;response;text\nhello;hi;hi\n")
+    (place / "columns.csv").write_text("question of;reply\nhello;hi\n")
     (place / "cell.csv").write_text("context,response,text\nhello,hi,hi\nhello,,\n")
     (place / "qrels").write_text("q1 0 d1 1\n")
     (place / "queries.tsv").write_text("q1\thello\n")

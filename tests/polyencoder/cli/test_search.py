@@ -296,7 +296,7 @@ def test_another_model(make_ranker, folder, tmp_path):
 
 
 def test_vectors_that_are_cut_short(folder, tmp_path):
-    (path,) = folder.glob("vectors-000000000000-*")
+    (path,) = folder.glob("vectors-000000000000-*.int8.npy")
     path.write_bytes(path.read_bytes()[:-1])
     arguments = ["--model", tmp_path / "model", "--index", folder, "--context", "hello"]
     fails(CheckpointError, f"{path.name}: truncated or damaged", *arguments)

@@ -34,9 +34,9 @@ def folder(tmp_path, backbone_folder, edit_json):
     shutil.copytree(backbone_folder("bert"), tmp_path / "encoder")
     edit_json(tmp_path / "encoder" / "config.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     # of weights as small as BERT's, all vectors of so narrow an encoder are nearly alike, and rounding would rank
-    weights = load_file(tmp_path / "encoder" / "polyencoder.safetensors")
+    weights = load_file(tmp_path / "encoder" / "model.safetensors")
     larger = {name: weight * 10 if weight.ndim == 2 else weight for name, weight in weights.items()}
-    save_file(larger, tmp_path / "encoder" / "polyencoder.safetensors", metadata={"format": "pt"})
+    save_file(larger, tmp_path / "encoder" / "model.safetensors", metadata={"format": "pt"})
     return tmp_path
 
 

@@ -18,7 +18,7 @@ from polyencoder.encoding.fingerprint import candidate_fingerprint, model_finger
 from polyencoder.encoding.graphs import GraphEncoder
 from polyencoder.export.card import model_card
 from polyencoder.export.onnx import export_onnx, quantize_int8
-from polyencoder.storage.names import CONTEXT
+from polyencoder.storage.names import CONFIG, CONTEXT
 from tests.forked import forgetting
 
 pytestmark = pytest.mark.slow
@@ -326,4 +326,4 @@ def test_a_damaged_model_has_no_ranking(exported, sentences, monkeypatch):
 def test_the_configuration_is_that_of_the_model(exported):
     ranker, folder = exported("poly-first_n_last")
     assert Ranker.from_pretrained(folder, backend="onnx").model.config.to_json() == ranker.model.config.to_json()
-    assert json.loads((folder / "config.json").read_text())["architecture"] == "poly"
+    assert json.loads((folder / CONFIG).read_text())["architecture"] == "poly"

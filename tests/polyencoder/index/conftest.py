@@ -275,7 +275,7 @@ class AgainstADict(RuleBasedStateMachine):
         scores: dict[str, list[float]] = {id_: [] for id_ in vectors}
         for place in range(self.contexts.batch_size):
             codes, mask = self.contexts.vectors[place], self.contexts.mask
-            codes = (codes if mask is None else codes[mask[place]]).numpy().astype(np.float64)
+            codes = (codes if mask is None else codes[mask[place]]).astype(np.float64)
             for id_, vector in vectors.items():
                 logits = codes @ vector
                 weights = np.exp(logits - logits.max())

@@ -15,7 +15,7 @@ from polyencoder.index.milvus.collection import MilvusCollection
 from polyencoder.index.model import IndexModel
 from polyencoder.index.open import is_postgres, make_index, open_index
 from polyencoder.index.postgres.connection import Server
-from polyencoder.scoring import score
+from polyencoder.search.scores import score
 
 TEXTS = ["hello", "do you ski ?", "i have two dogs ."]
 names = (f"model_{i}" for i in count())
@@ -57,7 +57,7 @@ def build(engine, where):
             shutil.rmtree(where, ignore_errors=True)
         records = [Candidate(text, text) for text in TEXTS]
         if nameless:
-            vectors = ranker.encode_candidates(TEXTS).numpy()
+            vectors = ranker.encode_candidates(TEXTS)
             records = [one._replace(vector=vector) for one, vector in zip(records, vectors, strict=True)]
         kind = {"faiss": "ivf-flat", "milvus": "flat"}.get(engine)
         settings = {engine: kind} if kind else {}

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from polyencoder.errors import PolyencoderError
 from polyencoder.ranker import Ranker
 from polyencoder.storage.foreign import what_it_is
+from polyencoder.storage.names import WEIGHTS
 
 FOLDERS = {
     "an index of candidates": ["index.sqlite", "meta.json", "vectors-000000000000-0123456789abcdef.npy"],
@@ -89,10 +90,10 @@ def test_a_header_that_nests_without_end(make_ranker, tmp_path):
     """A hostile one: the error is one line."""
     make_ranker("bi").save_pretrained(tmp_path)
     deep = json.dumps({"__metadata__": {"polyencoder": "[" * 100_000}}).encode()
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(deep)) + deep)
-    with pytest.raises(PolyencoderError, match="model.safetensors"):
+    (tmp_path / WEIGHTS).write_bytes(struct.pack("<Q", len(deep)) + deep)
+    with pytest.raises(PolyencoderError, match=WEIGHTS):
         Ranker.load(tmp_path)
     deep = b'{"__metadata__": ' + b'{"a":' * 100_000 + b"}" * 100_001
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(deep)) + deep)
-    with pytest.raises(PolyencoderError, match="model.safetensors"):
+    (tmp_path / WEIGHTS).write_bytes(struct.pack("<Q", len(deep)) + deep)
+    with pytest.raises(PolyencoderError, match=WEIGHTS):
         Ranker.load(tmp_path)

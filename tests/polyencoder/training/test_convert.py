@@ -199,7 +199,7 @@ def test_a_run_that_goes_on_with_a_model_keeps_its_scale_and_sizes(make_settings
         ({"compile": True}, "compile is read only where architecture is bi or poly or cross"),
         ({"attention_limits": "3,five"}, "attention_limits is 'five'; it must be a whole number"),
         ({"head_sizes": "12,"}, "head_sizes is ''; it must be a whole number"),
-        ({"head_sizes": "12,0"}, "head_sizes of a convert model is .12, 0.; it must be whole numbers, each at least 1"),
+        ({"head_sizes": "12,0"}, "head_sizes is 0; it must be at least 1"),
         (
             {"architecture": "bi", "vocabulary": None, "backbone": "x"},
             "architecture is convert, not bi",

@@ -223,13 +223,13 @@ def test_what_does_not_go_together(make_settings, make_convert_ranker, tmp_path)
         make_settings("third", quantization_aware=True, quantization_update=0)
 
 
-def test_its_numbers_are_the_papers(make_settings, make_quantized, make_convert_ranker):
+def test_its_numbers_are_the_papers(make_settings, make_quantized, make_convert_ranker, monkeypatch):
     settings = make_settings("out", quantization_aware=True)
     assert training_config(settings, make_quantized()).loss_scale == 128.0
     assert training_config(settings, make_quantized()).precision == "float32"
     assert training_config(settings, make_convert_ranker()).loss_scale is None
     on_gpu = make_quantized()
-    on_gpu.device = torch.device("cuda")
+    monkeypatch.setattr(type(on_gpu), "device", torch.device("cuda"))
     assert training_config(settings, on_gpu).precision == "float16"
     assert (
         training_config(make_settings("out", quantization_aware=True, precision="float32"), on_gpu).precision

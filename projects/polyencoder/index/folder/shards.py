@@ -12,7 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from polyencoder.encoding.encoder import Encoder
 from polyencoder.encoding.protocol import TextRanker
@@ -24,9 +24,6 @@ from polyencoder.index.folder.files import UNFINISHED
 from polyencoder.index.meta import IndexMeta
 from polyencoder.index.vector_files import vectors_file
 from polyencoder.index.vectors import is_whole, write_vectors
-
-if TYPE_CHECKING:
-    pass
 
 Advance = Callable[[int], object]
 """Called with the number of texts encoded since the last call."""

@@ -93,9 +93,9 @@ def test_processes_that_share_the_work(monkeypatch, make_index, candidates):
         waits.set()
         return original(folder, plan, **others)
 
-    def encode_here(folder, model, text, plan, shards, **others):
+    def encode_here(folder, encoder, plan, shards, **others):
         encoded[threading.get_ident()] = list(shards)
-        return shards_module.encode_here(folder, model, text, plan, shards, **others)
+        return shards_module.encode_here(folder, encoder, plan, shards, **others)
 
     monkeypatch.setattr(build_module, "_awaited", awaited)
     monkeypatch.setattr(build_module, "encode_here", encode_here)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import polyencoder.encoding.encode as encoding_module
 import polyencoder.index.folder.build as build_module
 import polyencoder.index.folder.shards as shards_module
 import polyencoder.index.vectors as vectors_module
+from polyencoder.encoding.torch_encoder import TorchEncoder
 from polyencoder.index.entries import Candidate
 from polyencoder.index.folder.build import build_index
 from polyencoder.index.folder.catalogue import Catalogue
@@ -59,8 +59,8 @@ MOMENTS = [
     (os, "replace", 12),
     (build_module, "fsync", 1),
     (build_module, "fsync", 2),
-    (encoding_module, "encode_candidates", 1),
-    (encoding_module, "encode_candidates", 4),
+    (TorchEncoder, "encode_candidates", 1),
+    (TorchEncoder, "encode_candidates", 4),
     (shards_module, "write_vectors", 1),
     (shards_module, "write_vectors", 5),
     (vectors_module, "write_array", 2),
@@ -86,7 +86,7 @@ def test_whole_shards_are_not_encoded_again(monkeypatch, make_index, tmp_path):
         with pytest.raises(Killed):
             make_index()
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "index").glob("vectors-*")}
-    assert len(kept) == 3
+    assert len({path.name.split(".")[0] for path in kept}) == 3
     make_index()
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
@@ -95,6 +95,7 @@ SCRIPT = """
 import os, signal, sys
 from polyencoder import Ranker
 import polyencoder.index.folder.build as build, polyencoder.index.folder.encoding as encoding
+from polyencoder.encoding.torch_encoder import TorchEncoder
 from polyencoder.index.entries import Candidate
 
 def kill(*args, **kwargs):

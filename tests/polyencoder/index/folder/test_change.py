@@ -10,7 +10,7 @@ import pytest
 
 import polyencoder.index.folder.change as change_module
 import polyencoder.index.folder.encoding as encoding_module
-from polyencoder.errors import CheckpointError, ConfigError, InputError
+from polyencoder.errors import ConfigError, InputError, PolyencoderError
 from polyencoder.index.entries import Candidate
 from polyencoder.index.faiss.file import build_faiss
 from polyencoder.index.folder import FolderIndex
@@ -34,11 +34,11 @@ class TestChanging:
 
     def test_only_new_texts_are_encoded(self, monkeypatch, index, candidates):
         encoded = []
-        original = encoding_module.encode_candidates
+        original = encoding_module.candidate_ids
         monkeypatch.setattr(
             encoding_module,
-            "encode_candidates",
-            lambda m, t, texts, **_: encoded.extend(texts) or original(m, t, texts),
+            "candidate_ids",
+            lambda text, texts, **settings: encoded.extend(texts) or original(text, texts, **settings),
         )
         index.add([*candidates, Candidate("x", candidates[0].text), Candidate("y", "new"), Candidate("z", "new")])
         index.update([Candidate("0", candidates[0].text, {"other": 1}), Candidate("1", "newer")])
@@ -228,7 +228,7 @@ class TestOneChange:
             return replace(build_faiss(*args, **settings), max_norm=float("inf"))
 
         monkeypatch.setattr("polyencoder.index.folder.change.build_faiss", endless)
-        with pytest.raises(CheckpointError, match="max_norm is inf"):
+        with pytest.raises(PolyencoderError, match="max_norm is inf"):
             index.build_faiss("ivf-flat", nlist=1)
         assert FolderIndex.open(folder, ranker).meta.faiss is None
         assert not list(folder.glob("faiss*"))

@@ -11,6 +11,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import polyencoder.index.folder.change as change_module
@@ -268,9 +269,9 @@ class TestChanging:
         assert {hit.id for hit in index.search(ranker.encode_contexts(["hi"]), top_k=70)[0]} == {
             one.id for one in (*candidates, *new)
         }
-        stored = index.vectors.take(index.vectors._starts.new_tensor(range(68)))
+        stored = index.vectors.take(np.arange(68))
         exact = ranker.encode_candidates(index.texts())
-        assert ((stored - exact).abs() <= exact.abs().amax(1, keepdim=True) / 250 + 1e-6).all()
+        assert (np.abs(stored - exact) <= np.abs(exact).max(1, keepdims=True) / 250 + 1e-6).all()
         verify(other)
 
     def test_a_build_has_the_lock(self, tmp_path, ranker, candidates, monkeypatch):

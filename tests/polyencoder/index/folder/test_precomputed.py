@@ -114,10 +114,10 @@ def test_a_foreign_encoder_is_a_name(tmp_path, build, ranker, with_vectors, cont
     index = open_index(tmp_path / "foreign", Fingerprints("their encoder v2"))
     one = contexts.vectors[:, 0]
     found = index.search(one, top_k=3)
-    scores = np.stack([c.vector for c in with_vectors]) @ one.numpy().T
+    scores = np.stack([c.vector for c in with_vectors]) @ one.T
     for context, hits in enumerate(found):
         assert [hit.score for hit in hits] == pytest.approx(sorted(scores[:, context])[::-1][:3], rel=1e-5)
-    assert open_index(tmp_path / "foreign").search(one.numpy(), top_k=3) == found
+    assert open_index(tmp_path / "foreign").search(one, top_k=3) == found
     for other in (ranker, Fingerprints("v3")):
         with pytest.raises(CheckpointError, match=r"a foreign encoder \(fingerprint their encoder v2\)"):
             open_index(tmp_path / "foreign", other)

@@ -85,7 +85,7 @@ def test_a_damaged_description(folder, ranker, text):
         ({"rows": -1}, "damaged.*rows"),
         ({"entries": "10"}, "damaged.*entries"),
         ({"rows": 9}, "says 9 texts, its database has 8, and its files have the vectors of 8; build it again"),
-        ({"unknown": 1}, "its description has unknown, which this version of polyencoder does not know"),
+        ({"unknown": 1}, "its description: damaged .*unknown setting 'unknown'"),
     ],
 )
 def test_a_description_that_cannot_be(index, folder, ranker, changes, message):

@@ -13,6 +13,7 @@ import torch
 from polyencoder.index.entries import Candidate
 from polyencoder.index.milvus import MilvusIndex
 from polyencoder.scoring import ContextEncoding
+from polyencoder.search.contexts import Contexts
 
 CONTEXTS = [["hello , how are you ?"], ["do you ski ?", "no , i have two dogs ."], ["what do you do ?"]]
 WORDS = [*"abcdefghijklmnop", "hello", "how", "are", "you", "dogs", "cat", "math", "ski", "mountains"]
@@ -68,8 +69,7 @@ def contexts(ranker, dialogues) -> ContextEncoding:
 def naive(contexts: ContextEncoding, vectors: torch.Tensor, attention: str) -> torch.Tensor:
     """The paper's formula, as it stands: attend over the codes with each candidate, multiply with it. Scores [b, n]."""
     rows = []
-    for i in range(contexts.batch_size):
-        codes = contexts.vectors[i] if contexts.mask is None else contexts.vectors[i][contexts.mask[i]]
+    for codes in map(torch.from_numpy, Contexts.of(contexts).codes()):
         logits = vectors @ codes.t()
         weights = torch.softmax(logits / (math.sqrt(contexts.dim) if attention == "sqrt" else 1), dim=1)
         rows.append(((weights @ codes) * vectors).sum(1))

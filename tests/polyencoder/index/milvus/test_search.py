@@ -115,7 +115,7 @@ class TestSearching:
         junk = torch.full((contexts.batch_size, 2, contexts.dim), 1e4)
         mask = torch.ones(contexts.batch_size, contexts.n_codes + 2, dtype=torch.bool)
         mask[:, -2:] = False
-        padded = ContextEncoding(torch.cat([contexts.vectors, junk], 1), mask)
+        padded = ContextEncoding(torch.cat([torch.from_numpy(contexts.vectors), junk], 1), mask)
         assert_best(
             shared.search(padded, top_k=9, exactness="certified"),
             ranker,
