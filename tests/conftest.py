@@ -90,7 +90,12 @@ def pytest_collection():
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """Every test begins with the same random state, whatever ran before it: none passes or fails by luck."""
+    """Every test begins with the same random state and one thread, whatever ran before it.
+
+    A server of an earlier test may have left torch with two threads: a process forked here would have none of them, and
+    would wait for them in its first parallel loop.
+    """
+    torch.set_num_threads(1)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002 - the old generator is what ParlAI draws from
     torch.manual_seed(0)

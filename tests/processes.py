@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import faulthandler
+import itertools
 import multiprocessing
 import os
 import pickle
 import signal
 import subprocess
+import time
 import traceback
 from contextlib import suppress
 from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -19,6 +25,7 @@ from polyencoder.training.lock import TrainingLock
 __all__ = ["forked_commands", "in_processes", "killed_after", "locked_elsewhere"]
 
 SECONDS = 60  # for a process that has answered, to end
+DEADLINE = 200  # seconds for an answer: more than the group's own timeout, far less than pytest's
 
 
 @pytest.fixture
@@ -38,18 +45,13 @@ def import_training() -> None:
         import sklearn.metrics  # noqa: F401 - by transformers and ParlAI, if it is installed
 
 
-@pytest.fixture
-def in_processes(tmp_path):
-    """(function, count=2) -> what function(rank) gives in each of so many processes of one gloo group.
-
-    The processes are forked, so that the function may use what the test has and nothing is imported anew.
-    """
-    groups = []
-
-    def process(function, rank, count, place, pipe):
+def answer_in_group(function, rank: int, count: int, rendezvous: Path, pipe: Connection) -> None:
+    """What a forked process does: joins the group, calls the function and sends what it returns."""
+    with open(f"{rendezvous}.{rank}", "w") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks)
         try:
             dist.init_process_group(
-                "gloo", init_method=f"file://{place}", rank=rank, world_size=count, timeout=timedelta(seconds=120)
+                "gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=count, timeout=timedelta(seconds=120)
             )
             # plain pickle sends a tensor's values, `send` a handle that ends with this process
             pipe.send_bytes(pickle.dumps((True, function(rank))))
@@ -58,30 +60,51 @@ def in_processes(tmp_path):
         except BaseException:
             pipe.send_bytes(pickle.dumps((False, traceback.format_exc())))
 
-    def run(function, count=2):
-        groups.append(None)
-        place = tmp_path / f"group{len(groups)}"
-        context = multiprocessing.get_context("fork")
-        started = []
-        for rank in range(count):
-            ours, theirs = context.Pipe()
-            child = context.Process(target=process, args=(function, rank, count, place, theirs), daemon=True)
-            child.start()
-            theirs.close()
-            started.append((child, ours))
-        answers = []
-        try:
-            for _, pipe in started:
-                answers.append(pipe.recv())
-        except EOFError:
-            pytest.fail("a process ended without a word")
-        finally:
-            if len(answers) < count or not all(ok for ok, _ in answers):
+
+def answers_of_group(function, count: int, rendezvous: Path) -> list[tuple[bool, Any]]:
+    """Of each process, whether it succeeded, and what the function returned or the traceback."""
+    context = multiprocessing.get_context("fork")
+    started, answers = [], []
+    for rank in range(count):
+        ours, theirs = context.Pipe()
+        child = context.Process(target=answer_in_group, args=(function, rank, count, rendezvous, theirs), daemon=True)
+        child.start()
+        theirs.close()
+        started.append((child, ours))
+    end = time.monotonic() + DEADLINE
+    try:
+        for _, pipe in started:
+            if not pipe.poll(max(0, end - time.monotonic())):
                 for child, _ in started:
-                    child.kill()
+                    os.kill(child.pid, signal.SIGUSR1)
+                time.sleep(1)  # for the stacks to be written
+                pytest.fail(
+                    "no answer\n" + "\n".join(Path(f"{rendezvous}.{rank}").read_text() for rank in range(count))
+                )
+            answers.append(pipe.recv())
+    except EOFError:
+        pytest.fail("a process ended without a word")
+    finally:
+        if len(answers) < count or not all(ok for ok, _ in answers):
             for child, _ in started:
-                child.join(SECONDS)  # gloo's threads may wait for each other when a process ends
                 child.kill()
+        for child, _ in started:
+            child.join(SECONDS)  # gloo's threads may wait for each other when a process ends
+            child.kill()
+    return answers
+
+
+@pytest.fixture
+def in_processes(tmp_path):
+    """(function, count=2) -> what function(rank) gives in each of so many processes of one gloo group.
+
+    The processes are forked, so that the function may use what the test has and nothing is imported anew. Where
+    one gives no answer the test fails with all stacks.
+    """
+    numbers = itertools.count()
+
+    def run(function, count=2):
+        answers = answers_of_group(function, count, tmp_path / f"group{next(numbers)}")
         for ok, value in answers:
             if not ok:
                 pytest.fail(value)

@@ -25,7 +25,6 @@ TESTED_BY = {
     "settings/common.py": "cli/test_flags.py",
     "settings/evaluate.py": "cli/test_flags.py",
     "settings/pretrain.py": "test_validation.py",
-    "storage/names.py": "test_checkpoint.py",
     "training/callbacks/base.py": "training/test_trainer.py",
     "training/start.py": "cli/test_train.py",
 }
