@@ -52,6 +52,7 @@ def command(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.long
 def test_a_shell_sees_one_line(tmp_path):
     """The whole way, as it is installed: an error of ours after ParlAI has begun its work, no traceback."""
     arguments = f"train_model -m biencoder -t selection:jsonl --selection-folder {tmp_path}/none -mf {tmp_path}/m"

@@ -6,11 +6,12 @@ import shutil
 from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.docs.running import Failure, Runner
-from tests.docs.snippets import Command, commands, read_snippets
+from tests.docs.snippets import Command, Snippet, commands, read_snippets
 from tests.docs.stand_ins import MODELS, VARIABLES, make_files, models_in
 
 pytestmark = pytest.mark.slow
@@ -18,7 +19,10 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SNIPPETS = [snippet for document in DOCUMENTS for snippet in read_snippets(document)]
-RUN = [list(group) for _, group in groupby((s for s in SNIPPETS if not s.not_run), key=lambda s: s.document)]
+BLOCKS = [list(group) for _, group in groupby((s for s in SNIPPETS if not s.not_run), key=lambda s: s.document)]
+# Their blocks train for eight seconds or more.
+LONG = ["benchmarks/accuracy.md", "convert.md", "parlai.md", "training/distillation.md", "training/hard-negatives.md"]
+LONG += ["training/settings.md", "training/several-gpus.md", "vectors.md"]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +62,13 @@ def name_of(document: Path) -> str:
     return document.name if document.name == "README.md" else document.relative_to(ROOT / "docs").as_posix()
 
 
-@pytest.mark.parametrize("snippets", RUN, ids=lambda snippets: name_of(snippets[0].document))
+def run_of(snippets: list[Snippet]) -> Any:
+    """A parameter of the test: all the blocks of one document."""
+    name = name_of(snippets[0].document)
+    return pytest.param(snippets, id=name, marks=[pytest.mark.long] if name in LONG else [])
+
+
+@pytest.mark.parametrize("snippets", map(run_of, BLOCKS))
 def test_the_snippets_of_a_document_run_in_order(snippets, tmp_path, request, put):
     folder = tmp_path / "project"
     folder.mkdir()

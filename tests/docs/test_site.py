@@ -21,7 +21,7 @@ from polyencoder.serving.app import add_routes
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_site_builds_and_is_whole(tmp_path):
     words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)

@@ -58,7 +58,7 @@ def test_filters_hold_and_an_added_candidate_is_found(shown):
     assert "neighbour" in lines[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_index_serves_the_model_that_reads_conversations(shown, tmp_path):
     lines = shown("conversational_search", str(tmp_path / "out"), max_updates=6)
     assert [line for line in lines if not line.startswith(" ")] == ["before", "trained"]

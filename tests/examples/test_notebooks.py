@@ -27,7 +27,7 @@ def shown(cell: nbformat.NotebookNode) -> list[tuple[str, ...]]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_kept_outputs_are_what_comes_out(path, minilm_folder):
     kept = nbformat.read(path, as_version=4)

@@ -92,7 +92,18 @@ def tests_of(module: Path) -> list[Path]:
 
 def failures(tests: list[Path], *options: str, timeout: float) -> list[str]:
     """The tests that fail, or what went wrong otherwise."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-m",
+        "not slow and not long",
+        "-p",
+        "no:cacheprovider",
+        "--tb=no",
+        *options,
+    ]
     command += ["--hypothesis-profile", "unshrunk", *map(str, tests)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:

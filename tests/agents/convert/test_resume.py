@@ -19,7 +19,7 @@ from tests.agents.ranker.model.killing import (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_run_goes_on(small, tmp_path):
     """ADADELTA's averages, the cosine, the scale, the ranges of 8 bits and dropout are where they were."""
     write_conversations(tmp_path)

@@ -57,6 +57,7 @@ def two_hosts(torchrun, arguments, free_port, pairs, tmp_path) -> Iterator[Calla
         yield run
 
 
+@pytest.mark.long
 def test_two_hosts_have_the_curve_of_one(options, two_hosts, losses, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     TrainModel.main(**options, batchsize=8, model_file=str(one), loglevel="error")
@@ -102,6 +103,7 @@ def test_when_one_host_dies_the_other_ends(endless, two_hosts, tmp_path, rank):
     assert not Path(f"/proc/{worker}").exists()
 
 
+@pytest.mark.long
 @needs_proc
 def test_when_one_host_says_nothing_the_other_ends(endless, two_hosts, tmp_path):
     hosts = two_hosts({**endless, "group_timeout": 10.0})

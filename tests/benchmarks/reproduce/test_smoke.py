@@ -45,6 +45,7 @@ def test_a_row_of_the_paper_learns_and_is_evaluated_and_nothing_is_kept(bert, tm
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("names", "processes"),
     [

@@ -88,6 +88,7 @@ def test_two_processes_share_a_stream_and_go_on_with_it(folder):
     assert (folder / "stream" / "polyencoder.safetensors").read_bytes() == weights
 
 
+@pytest.mark.long
 def test_two_processes_that_were_killed_end_with_the_weights_of_a_whole_run(folder):
     """Each process mines among the labels of its own examples."""
     flags = ["--batch-size", "4", "--hard-negatives", "2", "--hard-negatives-every", "2", "--evaluations", "1"]

@@ -30,6 +30,7 @@ def holding(encoder) -> TrainableModel:
 NEW_ENOUGH = hasattr(torch.compiler, "is_exporting")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no C++ compiler")
 @pytest.mark.skipif(not NEW_ENOUGH, reason="torch 2.6 cannot compile transformers' masks")
 def test_a_compiled_encoder_is_the_same_encoder():

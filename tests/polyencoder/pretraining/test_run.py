@@ -33,7 +33,7 @@ def weights(folder):
     return load_file(folder / "model.safetensors") | load_file(folder / "heads.safetensors")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_tiny_model_memorises_a_tiny_corpus(make_settings):
     """It sees each sequence with other words masked, and other responses, hundreds of times."""
     sizes = {"n_layers": 2, "embedding_size": 64, "n_heads": 4, "ffn_size": 128}

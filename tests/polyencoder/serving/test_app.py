@@ -16,7 +16,7 @@ def test_a_body_that_is_wrong_is_described_as_it_is_answered(shared):
     assert description["paths"]["/metrics"]["get"]["responses"]["200"]["content"].keys() == {"text/plain"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_request_that_a_machine_invents_is_the_servers_fault(serve):
     """Of those that the description allows, and of those that it does not."""
     schemathesis = pytest.importorskip("schemathesis", reason="no schemathesis: pip install schemathesis")

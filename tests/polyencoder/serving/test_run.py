@@ -63,6 +63,7 @@ def test_a_server_ends_well_when_it_is_told_to(place, make_ranker):
         assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.long
 def test_workers_answer_alike_and_share_metrics(place):
     with started("--index", "replies", "--workers", "2", "--drain-seconds", "5") as (process, url):
         with ThreadPoolExecutor(4) as pool:

@@ -141,6 +141,7 @@ def test_a_kill_at_each_system_call(folder):
     assert seen == {"old", "new"}
 
 
+@pytest.mark.long
 def test_an_interrupt_at_each_call_of_a_save(make_ranker, sentences, tmp_path):
     """Models, not files: the old one or the new one loads. At some of the calls: the tests above are of all."""
     folder, old, new = tmp_path / "model", make_ranker("bi"), make_ranker("poly", seed=1)

@@ -36,6 +36,7 @@ RUNS = {
     "quantized ConveRT": {"architecture": "convert", "extra_contexts": 2, **QUANTIZED},
     "ConveRT with hard negatives": {"architecture": "convert", **MINED},
 }
+QUICK = "plateau, gradients of two batches"
 CONVERT = {
     "hidden_size": 16,
     "intermediate_size": 32,
@@ -109,7 +110,9 @@ def assert_same_end(one: TrainSettings, other: TrainSettings) -> None:
     assert kept[0] == kept[1]
 
 
-@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize(
+    "kind", [QUICK, *(pytest.param(kind, marks=pytest.mark.long) for kind in RUNS if kind != QUICK)]
+)
 def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, kind):
     whole, killed = make_settings("whole", **RUNS[kind]), make_settings("killed", **RUNS[kind])
     train_ranker(whole)
@@ -119,7 +122,9 @@ def test_a_killed_run_ends_with_the_weights_of_a_whole_one(make_settings, kill, 
     assert_same_end(whole, killed)
 
 
-@pytest.mark.parametrize("candidates", [{}, {"candidates": "inline", "num_negatives": 3}])
+@pytest.mark.parametrize(
+    "candidates", [{}, pytest.param({"candidates": "inline", "num_negatives": 3}, marks=pytest.mark.long)]
+)
 def test_a_killed_student_ends_with_the_weights_of_a_whole_one(make_settings, kill, candidates):
     """The scores that its teacher gave before the kill are there, also those of batches that are repeated."""
     train_ranker(make_settings("cross", architecture="cross", epochs=1.0))

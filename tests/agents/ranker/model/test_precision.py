@@ -94,6 +94,7 @@ def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, rea
     assert said == ([] if reason is None else ["--bf16 true gains nothing here: this processor is too old"])
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX") or "g++") is None, reason="no C++ compiler")
 def test_what_was_trained_compiled_is_there_without(train, evaluate, losses, tmp_path, monkeypatch):
     """The same losses as without, and a model that evaluates, where nothing is compiled, to what its training says.

@@ -63,6 +63,7 @@ def undisturbed(data, tmp_path_factory) -> Callable[[str], Path]:
     return get
 
 
+@pytest.mark.long
 def test_a_run_that_is_killed_time_and_again_ends_as_if_it_had_not_been(undisturbed, data, tmp_path):
     """SIGKILLs: some while it starts, most after a few more batches, while it learns, validates and saves."""
     options = "--num-epochs 2 --save-every-n-secs 0.0001"  # after each update, or the last would be of any moment
@@ -90,6 +91,7 @@ def test_a_run_that_is_killed_time_and_again_ends_as_if_it_had_not_been(undistur
     assert_same_run(expected, model, *METRICS)
 
 
+@pytest.mark.long
 def test_a_killed_run_mines_what_a_whole_one_does(undisturbed, data, tmp_path):
     options = "--num-epochs 2 --hard-negatives 2 --hard-negatives-every 5"
     expected, model = undisturbed(options), tmp_path / "model"

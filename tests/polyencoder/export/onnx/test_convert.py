@@ -72,6 +72,7 @@ def test_graphs_give_the_scores_of_torch(ranker, sentences, tmp_path):
     ).abs().max() < 0.3
 
 
+@pytest.mark.long
 def test_by_the_current_exporter(
     make_convert_ranker, sentences, tmp_path, by_current_exporter, trace_candidates, monkeypatch
 ):

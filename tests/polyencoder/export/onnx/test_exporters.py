@@ -89,7 +89,12 @@ def write(backbone: Backbone, path) -> None:
 
 
 # the code of the others is roberta's, or bert's, of which the rankers of conftest.py are
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {"xlm-roberta", "camembert", "bert", "electra"}))
+OTHERS = sorted(FAMILIES.keys() - {"xlm-roberta", "camembert", "bert", "electra"})
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.long] if name != "distilbert" else []) for name in OTHERS]
+)
 def test_families(family, tmp_path, by_current_exporter, caplog):
     backbone = encoder(family)
     write(backbone, tmp_path / "graph.onnx")

@@ -11,6 +11,7 @@ from polyencoder.export.folder import export_folder
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_with_a_real_encoder(minilm_folder, sentences, tmp_path):
     """ONNX graphs agree to rounding; torch in bfloat16 nearly; what --dtype rounds is a model of its own."""
     pytest.importorskip("onnxruntime")

@@ -43,6 +43,7 @@ def everything(index: FolderIndex) -> None:
         index.compact()
 
 
+CHANGES = pytest.mark.parametrize("change", [added, pytest.param(everything, marks=pytest.mark.long)])
 AFTER = {added: lambda old: [*old, NEW[0]], everything: lambda old: [*(c for c in old if c.id not in "34"), *NEW]}
 
 
@@ -146,8 +147,8 @@ def is_before_or_after(ranker, candidates, assert_finds, tmp_path):
     return check
 
 
-@pytest.mark.parametrize("happen", [full, interrupt])
-@pytest.mark.parametrize("change", [added, everything])
+@pytest.mark.parametrize("happen", [full, pytest.param(interrupt, marks=pytest.mark.long)])
+@CHANGES
 def test_an_error_at_any_moment(folder, ranker, tmp_path, moments_of, is_before_or_after, change, happen):
     calls, numbers = moments_of(change), count()
     commit = calls.index("COMMIT")
@@ -168,7 +169,7 @@ def test_an_error_at_any_moment(folder, ranker, tmp_path, moments_of, is_before_
             shutil.rmtree(place)
 
 
-@pytest.mark.parametrize("change", [added, everything])
+@CHANGES
 def test_a_kill_at_any_moment(folder, ranker, tmp_path, is_before_or_after, change):
     made = []
     for at in count():

@@ -268,7 +268,7 @@ class TestChanging:
         assert len(requests) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_any_sequence_of_changes(database, ranker, check_any_changes):
     def make(first: Candidate, variant: int) -> MilvusIndex:
         index = MilvusIndex.create(f"{database}#{next(names)}", ranker, kind=("auto", "flat")[variant % 2])

@@ -390,6 +390,7 @@ def test_parameters_of_the_one_that_is_there_are_not_others(where, ranker):
         assert len(index) == 7
 
 
+@pytest.mark.long
 def test_any_sequence_of_changes(postgres, ranker, check_any_changes, monkeypatch):
     monkeypatch.setattr(index_module, "ROWS_AT_ONCE", 2)
 
