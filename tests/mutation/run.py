@@ -92,19 +92,8 @@ def tests_of(module: Path) -> list[Path]:
 
 def failures(tests: list[Path], *options: str, timeout: float) -> list[str]:
     """The tests that fail, or what went wrong otherwise."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-m",
-        "not slow and not long",
-        "-p",
-        "no:cacheprovider",
-        "--tb=no",
-        *options,
-    ]
-    command += ["--hypothesis-profile", "unshrunk", *map(str, tests)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", *options]
+    command += ["-m", "not slow and not long", "--hypothesis-profile", "unshrunk", *map(str, tests)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         output = process.communicate(timeout=timeout)[0].decode()
