@@ -13,7 +13,7 @@ LIBRARY = ROOT / "projects" / "polyencoder"
 # The floors of the house, from the cellar up. An import names a module of its own floor or of one below. A name here
 # covers the modules below it, unless these have a floor of their own.
 FLOORS = (
-    ("config", "errors", "checks", "validation", "packages", "processor", "lazy", "progress"),
+    ("config", "errors", "guesses", "checks", "validation", "packages", "processor", "lazy", "progress"),
     ("storage", "settings.base", "settings.fields", "settings.yaml_file"),
     ("hub",),
     ("text", "data"),

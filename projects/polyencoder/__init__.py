@@ -53,6 +53,11 @@ _get, __dir__ = lazy_names(__name__, _MODULES)
 
 def __getattr__(name: str) -> Any:
     if name != "__version__":
+        from polyencoder.guesses import NAMES
+
+        if name in NAMES:  # `from polyencoder import Class` would hide the words of an AttributeError
+            error = ImportError if name[0].isupper() else AttributeError
+            raise error(f"polyencoder has no {name}: {NAMES[name]}")
         return _get(name)
     from polyencoder.packages import version_of
 

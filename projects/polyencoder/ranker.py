@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,14 @@ import numpy as np
 
 from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
 from polyencoder.calibration.relevance import best_first
-from polyencoder.checks import checked_candidates, checked_count
+from polyencoder.checks import checked_candidates, checked_count, checked_list
 from polyencoder.config import Architecture, Backend, TurnSeparator, WeightDtype
 from polyencoder.encoding.encoder import Encoder
 from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.encoding.scorer import Scorer
 from polyencoder.encoding.tokens import candidate_ids
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.guesses import ATTRIBUTES, changed, hinted
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.diversity import checked_diversity
@@ -42,23 +43,8 @@ if TYPE_CHECKING:
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
 """The default encoder of `Ranker.load()`: 6 layers, 384 dimensions, 91 MB."""
 
-_METHOD_HINTS = {  # method names of other libraries -> what to call here
-    "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
-    "save": "save_pretrained(folder) writes the model",
-    "similarity": "score(contexts, candidates) gives the matrix of scores",
-    "rerank": "rank(context, candidates) orders candidates",
-    "encode_query": "encode_contexts(contexts) gives the vectors of queries",
-    "encode_document": "encode_candidates(candidates) gives the vectors of documents",
-    "to": "Ranker.from_pretrained(name, device=..., dtype=...) loads it there; ranker.model.to(device) moves the model",
-    "half": "Ranker.from_pretrained(name, dtype='float16') loads it so",
-    "eval": "a loaded ranker is in evaluation mode; ranker.model is the torch module",
-    "tokenizer": "ranker.text makes tokens of texts",
-    "max_seq_length": "ranker.text.config has text_truncate and label_truncate",
-    "fit": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
-    "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
-}
 
-
+@hinted
 class Ranker(Scorer):
     """Ranks candidate replies to a context with a bi-, poly-, late-interaction or cross-encoder, or a ConveRT.
 
@@ -89,8 +75,8 @@ class Ranker(Scorer):
         """Maps scores to probabilities; None unless `polyencoder calibrate` fitted it."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in _METHOD_HINTS:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: {_METHOD_HINTS[name]}")
+        if name in ATTRIBUTES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}: {ATTRIBUTES[name]}")
         return self.__getattribute__(name)  # raises again, with the message of a property that failed
 
     @classmethod
@@ -246,7 +232,7 @@ class Ranker(Scorer):
     def rank(
         self,
         context: Dialogue,
-        candidates: Sequence[str],
+        candidates: Sequence[str | Mapping[str, Any]],
         *,
         top_k: int | None = None,
         min_probability: LeastProbability | None = None,
@@ -255,6 +241,7 @@ class Ranker(Scorer):
         """Ranks candidates by score, best first; with `top_k` only the first `top_k`.
 
         The context is a text, a list of turns, or the messages of a chat (`[{"role": "user", "content": "hi"}]`).
+        Candidates are texts, or records, as those of an index, whose `text` is ranked.
 
         `min_probability` leaves out candidates below this probability, perhaps all: a number, or "auto" for the
         calibration's threshold. ConfigError if the model is not calibrated.
@@ -262,13 +249,15 @@ class Ranker(Scorer):
         `diversity`, from 0 to 1, such as 0.3, orders by maximal marginal relevance (Carbonell and Goldstein, 1998):
         candidates that resemble better ones come later; scores and probabilities stay. Not for cross-encoders.
         """
-        candidates = checked_candidates("candidates", candidates)
+        records = checked_list("candidates", candidates)
+        texts = [one.get("text", one) if isinstance(one, Mapping) else one for one in records]
+        texts = checked_candidates("candidates", texts)
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
         least, varied = least_probability(self.calibration, min_probability, of=self), checked_diversity(diversity)
-        scores = self.score([context], candidates)[0]
-        ranked = [Ranked(i, candidates[i], float(scores[i])) for i in best_first(scores)]
-        ranked = with_probabilities(ranked, self.calibration, least=least, among=len(set(candidates)))
+        scores = self.score([context], texts)[0]
+        ranked = [Ranked(i, texts[i], float(scores[i])) for i in best_first(scores)]
+        ranked = with_probabilities(ranked, self.calibration, least=least, among=len(set(texts)))
         if varied and ranked:
             self.model.check_has_vectors()
             ids = candidate_ids(self.text, [one.text for one in ranked], remember=True)
@@ -378,7 +367,7 @@ class Ranker(Scorer):
         **changes: Any,
     ) -> list[list[Hit]]:
         """Searches for many contexts at once, which is faster than one by one."""
-        contexts = checked_contexts(contexts)
+        contexts, options = checked_contexts(contexts), changed(options or SearchOptions(), changes)
         if not isinstance(index, (Index, str, os.PathLike)):
             raise InputError(
                 f"index is {index!r:.60}; give an index, or its path or address. To order a list of texts without an "
@@ -396,6 +385,5 @@ class Ranker(Scorer):
                 rerank_k=rerank_k,
                 min_probability=min_probability,
                 keep_turns=keep_turns,
-                **changes,
             )
             return searcher(contexts)

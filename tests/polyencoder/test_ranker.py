@@ -365,7 +365,7 @@ def test_without_a_name_it_is_the_default_encoder(monkeypatch):
     ("name", "instead"),
     [
         *[("predict", "rank"), ("save", "save_pretrained"), ("fit", "train_ranker"), ("rerank", "rank")],
-        *[("encode_query", "encode_contexts"), ("encode_document", "encode_candidates"), ("to", "from_pretrained")],
+        *[("cuda", "to"), ("half", "float16"), ("eval", "evaluation mode")],
         *[("tokenizer", "ranker.text"), ("max_seq_length", "text_truncate")],
     ],
 )
@@ -376,6 +376,25 @@ def test_names_of_other_libraries_are_answered_with_the_right_call(separable, na
         _ = separable.nothing
     with pytest.raises(ConfigError, match=r"Ranker\('some/model'\): load a model by Ranker.load"):
         Ranker("some/model")
+
+
+def test_records_are_ranked_by_their_texts(separable, sentences):
+    records = [{"id": str(place), "text": text} for place, text in enumerate(sentences)]
+    assert separable.rank(sentences[0], records, top_k=3) == separable.rank(sentences[0], sentences, top_k=3)
+    with pytest.raises(InputError, match="candidate 1 is {'txt': 'b'}"):
+        separable.rank("hi", ["a", {"txt": "b"}])
+
+
+@pytest.mark.parametrize("architecture", ["bi", "cross"])
+def test_a_ranker_moves_to_a_device(make_ranker, monkeypatch, architecture):
+    ranker = make_ranker(architecture)
+    before = ranker.score(["hi"], ["hello"])
+    assert ranker.to("cpu") is ranker
+    assert (ranker.score(["hi"], ["hello"]) == before).all()
+    with pytest.raises(ConfigError, match="device 'nowhere'"):
+        ranker.to("nowhere")
+    monkeypatch.setattr("polyencoder.encoding.scorer.checked_device", torch.device)
+    assert ranker.to("meta").device == torch.device("meta") == next(ranker.model.parameters()).device
 
 
 def test_a_property_of_a_subclass_fails_with_its_own_words(separable):

@@ -114,6 +114,17 @@ def test_what_cannot_be_encoded(make_ranker, architecture, texts, given, message
         make_ranker(architecture).encode(texts, **given)
 
 
+def test_queries_and_documents_have_the_names_of_sentence_transformers(make_ranker, texts):
+    """One text gives one vector."""
+    ranker = make_ranker("bi")
+    for encode, kind in ((ranker.encode_query, "context"), (ranker.encode_document, "candidate")):
+        expected = ranker.encode(texts, kind=kind, normalize=True)
+        np.testing.assert_array_equal(encode(texts, normalize=True), expected)
+        np.testing.assert_allclose(encode(texts[0], normalize=True), expected[0], rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="several vectors of a context"):
+        make_ranker("poly").encode_query("hi")
+
+
 def test_another_kind_of_vector(make_ranker):
     with pytest.raises(ConfigError, match="kind is 'r_x'; it must be one of pooled, context, candidate"):
         make_ranker("bi").encode(["hi"], kind="r_x")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, reduce
@@ -20,6 +21,7 @@ from cyclopts.exceptions import MissingArgumentError, RepeatArgumentError, Unkno
 from polyencoder.cli import removed
 from polyencoder.cli.shared.output import say
 from polyencoder.errors import PolyencoderError, UsageError, did_you_mean, first_line
+from polyencoder.guesses import PARAMETERS
 from polyencoder.packages import is_installed, missing, versions_line
 
 COMMANDS = {
@@ -269,7 +271,12 @@ def _translated(error: CycloptsError, arguments: Sequence[str]) -> PolyencoderEr
         missing = [one.name for one in needed if one.name.startswith("--") and not one.name.isupper()]
         if asked and asked.name.isupper():  # files
             missing.insert(0, asked.name.removeprefix("--"))
-    return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}{'; what follows -- is no flag' if end else ''}")
+    hint = "; what follows -- is no flag" if end else ""
+    values = [shlex.quote(word) for word in unread if not _is_flag(word)]  # without their flags
+    if values and missing[0].startswith("--") and missing != ["--out"]:  # that is hardly the first value
+        meant = " ".join(map(" ".join, zip(missing, values, strict=False)))
+        hint = hint or f" (did you mean {meant}?)"
+    return UsageError(f"{' '.join(chain)} requires {', '.join(missing)}{hint}")
 
 
 def _is_flag(word: str) -> bool:
@@ -301,8 +308,9 @@ def _unknown(flags: Sequence[str], command: str) -> UsageError:
 
 def _guessed(name: str, known: Sequence[str]) -> str:
     """The hint at the flag that another library's flag is called here, if the command has it."""
-    meant = (flag for flag in removed.GUESSED_FLAGS.get(name.replace("_", "-"), ()) if flag.split()[0] in known)
-    return next((f" (did you mean --{flag}?)" for flag in meant), "")
+    meant = removed.GUESSED_FLAGS.get(name.replace("_", "-")) or PARAMETERS.get(name.replace("-", "_"), ())
+    names = () if isinstance(meant, str) else (one.replace("_", "-") for one in meant)
+    return next((f" (did you mean --{flag}?)" for flag in names if flag.split()[0] in known), "")
 
 
 def _prepare_torch() -> None:

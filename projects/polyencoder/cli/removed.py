@@ -49,15 +49,10 @@ GUESSED_FLAGS: dict[str, tuple[str, ...]] = {
     "output-dir": ("out",),
     "output-path": ("out",),
     "fp16": ("precision float16", "model-dtype float16"),
-    "query": ("context", "contexts"),
-    "queries": ("contexts", "queries"),
-    "documents": ("candidates", "index"),
-    "corpus": ("candidates", "index"),
     "arch": ("architecture",),
-    "top-n": ("top-k",),
     "max-length": ("text-truncate",),
     "max-seq-length": ("text-truncate",),
     "num-train-epochs": ("epochs",),
     "per-device-train-batch-size": ("batch-size",),
 }
-"""Flags of other libraries, and those that mean the same here: the first one that the command has is named."""
+"""Flags of other command lines, and those that mean the same here, beside the names of `polyencoder.guesses`."""

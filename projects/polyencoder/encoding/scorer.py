@@ -8,13 +8,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+from typing_extensions import Self  # typing's, from Python 3.11 on
 
-from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_texts
+from polyencoder.checks import check_choice, checked_candidates, checked_count, checked_device, checked_texts
 from polyencoder.config import VectorKind
 from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, checked_scores
 from polyencoder.encoding.protocol import Context, Dialogue, TextRanker
 from polyencoder.encoding.tokens import candidate_ids, distinct_candidates
 from polyencoder.errors import InputError
+from polyencoder.guesses import hinted
 from polyencoder.packages import require
 from polyencoder.progress import progress_bar
 from polyencoder.search.contexts import Array, Contexts
@@ -32,6 +34,7 @@ _WITH_TOKENS = 1 << 7  # the same, where the vectors of their tokens are, too
 _TEXTS = 1 << 11  # candidates of several contexts whose token vectors are in memory at once
 
 
+@hinted
 class Scorer:
     """Implements `polyencoder.encoding.protocol.TextRanker`: texts in, arrays out.
 
@@ -69,6 +72,13 @@ class Scorer:
     def device(self) -> Any:
         """Of torch; "cpu" or "cuda" for ONNX graphs."""
         return self.encoder.device
+
+    def to(self, device: torch.device | str) -> Self:
+        """Moves the torch model to a device, and returns the ranker. InputError for ONNX graphs, which stay."""
+        self.model.parameters()  # raises it
+        device = checked_device(device)
+        self.encoder.model, self.encoder.device = self.model.to(device), device
+        return self
 
     def __repr__(self) -> str:
         model, config = self.model, self.model.config
@@ -157,6 +167,17 @@ class Scorer:
                     bar.update(len(some))
                 vectors = np.concatenate(parts)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(1e-12) if normalize else vectors
+
+    def encode_query(self, queries: str | Sequence[Dialogue], **options: Any) -> Array:
+        """`encode` with the kind "context", as sentence-transformers names it; for one text its vector alone, [dim]."""
+        return self._encode_any(queries, kind="context", **options)
+
+    def encode_document(self, documents: str | Sequence[str], **options: Any) -> Array:
+        """`encode` with the kind "candidate", as sentence-transformers names it; for one text its vector, [dim]."""
+        return self._encode_any(documents, kind="candidate", **options)
+
+    def _encode_any(self, texts: str | Sequence[Dialogue], **options: Any) -> Array:
+        return self.encode([texts], **options)[0] if isinstance(texts, str) else self.encode(texts, **options)
 
 
 def context_ids(text: TextEncoder, contexts: Sequence[Context]) -> list[array[int]]:

@@ -14,6 +14,7 @@ from typing_extensions import Self  # typing's, from Python 3.11 on
 from polyencoder.checks import checked_iterable, checked_text
 from polyencoder.encoding.protocol import Dialogue, TextRanker
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.guesses import changed
 from polyencoder.index.entries import Candidate, How, Record, as_id, checked_records
 from polyencoder.index.filters import Filter, Kind
 from polyencoder.index.grouping import chosen
@@ -21,7 +22,7 @@ from polyencoder.index.hits import TOP_K, Hit
 from polyencoder.index.hybrid import DEPTH, fused
 from polyencoder.index.meta import Fingerprints
 from polyencoder.index.model import IndexModel
-from polyencoder.index.options import SearchOptions, changed
+from polyencoder.index.options import SearchOptions
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.late import TokenVectors
 from polyencoder.text.dialogue import turns_of
@@ -103,7 +104,7 @@ class Index(ABC):
             ConfigError: an option is unknown, or does not apply to this index.
             InputError: an option is too small, or the contexts do not fit.
         """
-        options = changed(options, changes)
+        options = changed(options or SearchOptions(), changes)
         self.check(options)
         self.check_group(options)
         encoded = replace(Contexts.of(contexts), tokens=None)

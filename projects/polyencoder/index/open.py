@@ -6,7 +6,6 @@ import os
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +13,7 @@ from typing import Any, cast
 from polyencoder.checks import check_place, without_password
 from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import ConfigError, InputError
+from polyencoder.guesses import changed
 from polyencoder.index.base import Index
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate, Record, checked_records
@@ -102,7 +102,7 @@ def make_index(
 
     With fingerprints instead of a model, all candidates must have vectors.
     """
-    options, share = replace(options or IndexOptions(), **changes), share or Share()
+    options, share = changed(options or IndexOptions(), changes), share or Share()
     records = checked_records(candidates)
     if where is not None:
         check_place("the index", where, addresses=_ADDRESSES)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -78,8 +77,3 @@ class SearchOptions(ShortlistOptions):
     def reads_words(self) -> bool:
         """Whether the search reads the words of contexts and candidates."""
         return self.hybrid or self.words_only
-
-
-def changed(options: SearchOptions | None, changes: Mapping[str, Any]) -> SearchOptions:
-    """The options with these fields changed. TypeError for an unknown field."""
-    return replace(options or SearchOptions(), **changes)

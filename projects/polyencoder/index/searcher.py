@@ -12,12 +12,13 @@ from typing import Any
 from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
 from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.errors import ConfigError
+from polyencoder.guesses import changed
 from polyencoder.index.base import Index
 from polyencoder.index.diversity import pool_size
 from polyencoder.index.filters import check_fields
 from polyencoder.index.grouping import MOST_CONSIDERED, grown, limited, of_use
 from polyencoder.index.hits import OWN_K, Hit, diverse_hits, first_texts
-from polyencoder.index.options import SearchOptions, changed
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.rerank import RERANK_K, check_reranker, rerank
 from polyencoder.search.contexts import Contexts
 from polyencoder.text import lines_of, same
@@ -59,7 +60,7 @@ class Searcher:
 
         `texts` is the minimum number of different texts to return, if available, beyond `top_k` if necessary.
         """
-        options = changed(options, changes)
+        options = changed(options or SearchOptions(), changes)
         index.check(options)
         if len(index):
             index.check_group(options)

@@ -223,6 +223,9 @@ def test_other_names_are_those_of_options():
     ("arguments", "expected"),
     [
         (["search"], "search requires --model, --index"),
+        (["serve", "runs/my faq"], "serve requires --model (did you mean --model 'runs/my faq'?)"),
+        (["search", "--top-k", "3", "m", "i"], "search requires --model, --index (did you mean --model m --index i?)"),
+        (["index", "faq.csv"], "index requires --out"),
         (["index", "--model", "m", "-c", "texts", "-o"], "index requires a value for --out"),
         (["train", "--train", "a", "--out", "b", "--report-to"], "train requires a value for --report-to"),
         (["train", "--teacher", "--train", "a", "--out", "b"], "train requires a value for --teacher"),

@@ -48,6 +48,8 @@ def test_a_command_of_another_library_names_what_to_use(name):
         ("search", "--documents", "--index"),
         ("train", "--arch", "--architecture"),
         ("search", "--top_n", "--top-k"),
+        ("train", "--model-name-or-path", "--backbone"),
+        ("search", "--torch_dtype", "--model-dtype"),
     ],
 )
 def test_a_flag_of_another_library_names_that_of_the_command(command, flag, meant):

@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from polyencoder.guesses import changed
 from polyencoder.index.certificate import Shortlist, ShortlistOptions
 from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.faiss.lists import FaissLists, FaissRequest
 from polyencoder.index.filters import Exactness
-from polyencoder.index.options import SearchOptions, changed
+from polyencoder.index.options import SearchOptions
 from polyencoder.index.rescoring import Rescoring
 from polyencoder.index.vectors import Vectors
 from polyencoder.search.contexts import Array, Contexts
@@ -90,7 +91,7 @@ class FaissSearch:
             ConfigError: an option is unknown.
             InputError: a number is too small, or contexts, `allowed` or attention do not fit.
         """
-        options = changed(options, changes)
+        options = changed(options or SearchOptions(), changes)
         scale_of(contexts, attention)  # raises for one that does not fit
         available = available_rows(self.vectors, allowed)
         few = None if allowed is None else available

@@ -26,6 +26,7 @@ from typing import Any, get_args
 from polyencoder.checks import check_choice
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import ConfigError, InputError, PolyencoderError
+from polyencoder.guesses import changed
 from polyencoder.index.build_options import IndexOptions
 from polyencoder.index.entries import Candidate, Record, checked_records
 from polyencoder.index.faiss.kinds import choose, parse_faiss
@@ -92,7 +93,7 @@ def build_index(
             model's (see `index.precomputed.with_vectors`), or the folder holds something else or cannot be written.
         PolyencoderError: a process that shares the work has ended early.
     """
-    folder, options = Path(folder), replace(options or IndexOptions(), **changes)
+    folder, options = Path(folder), changed(options or IndexOptions(), changes)
     options.check_engine(None, folder)
     dtype, shard_size, workers = options.dtype, options.shard_size, options.workers
     check_choice("dtype", dtype, get_args(VectorDtype))

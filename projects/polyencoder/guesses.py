@@ -1,0 +1,135 @@
+"""Names that people bring from other libraries, each with what it is called here."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polyencoder.errors import did_you_mean
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Options = TypeVar("Options", bound=DataclassInstance)
+
+T = TypeVar("T")
+
+NAMES = {
+    **dict.fromkeys(("BiEncoder", "PolyEncoder", "SentenceTransformer"), "Ranker.load(name) loads any model"),
+    "CrossEncoder": "Ranker.load(name) loads any model, and rank(context, candidates) orders candidates",
+    "load": "Ranker.load(name) loads a model",
+    "from_pretrained": "Ranker.from_pretrained(name) loads a model",
+    "rank": "Ranker.load(name).rank(context, candidates) orders candidates",
+    "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
+    "open_index": "polyencoder.index.open_index(where, ranker) opens an index",
+}
+"""Of the package."""
+
+ATTRIBUTES = {
+    "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
+    "save": "save_pretrained(folder) writes the model",
+    "similarity": "score(contexts, candidates) gives the matrix of scores",
+    "rerank": "rank(context, candidates) orders candidates",
+    **dict.fromkeys(("cuda", "cpu"), "to(device) moves the model"),
+    "half": "Ranker.from_pretrained(name, dtype='float16') loads it so",
+    "eval": "a loaded ranker is in evaluation mode; ranker.model is the torch module",
+    "tokenizer": "ranker.text makes tokens of texts",
+    "max_seq_length": "ranker.text.config has text_truncate and label_truncate",
+    "fit": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
+    "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
+}
+"""Of a ranker."""
+
+_LENGTHS = (
+    "Ranker.from_backbone(name, share_encoders=True, text={'text_truncate': 128, 'label_truncate': 128}) sets how many "
+    "tokens are read"
+)
+PARAMETERS: dict[str, tuple[str, ...] | str] = {
+    "query": ("context", "contexts"),
+    "queries": ("contexts", "queries"),
+    "documents": ("candidates", "index"),
+    "docs": ("candidates", "index"),
+    "passages": ("candidates", "index"),
+    "corpus": ("candidates", "index"),
+    "sentences": ("texts", "candidates", "contexts"),
+    "inputs": ("texts", "contexts"),
+    "top_n": ("top_k",),
+    "k": ("top_k",),
+    "limit": ("top_k",),
+    "filters": ("filter",),
+    "path": ("where",),
+    "folder": ("where",),
+    "out": ("where",),
+    "model_name_or_path": ("name", "model", "backbone"),
+    "model_name": ("name",),
+    "torch_dtype": ("dtype", "model_dtype"),
+    "normalize_embeddings": ("normalize",),
+    "show_progress_bar": ("progress",),
+    "convert_to_tensor": "vectors are arrays of NumPy, and torch.from_numpy(vectors) makes a tensor of them",
+    "convert_to_numpy": "vectors are arrays of NumPy",
+    "return_documents": "each result has its text",
+    "max_length": _LENGTHS,
+    "max_seq_length": _LENGTHS,
+    "cache_dir": "the environment's HF_HOME is the folder of downloads",
+    "cache_folder": "the environment's HF_HOME is the folder of downloads",
+    "local_files_only": "the environment's HF_HUB_OFFLINE=1 forbids downloads",
+}
+"""Of functions: the same parameter's names here, of which a function has one, or a sentence without its full stop."""
+
+
+def guess(name: str, known: Collection[str]) -> str:
+    """The hint at what a parameter is called where these are known, such as "; it is top_k here"; "" without one."""
+    meant = PARAMETERS.get(name, ())
+    if isinstance(meant, str):
+        return f"; {meant}"
+    return next((f"; it is {one} here" for one in meant if one in known), "")
+
+
+def hinted(cls: type[T]) -> type[T]:
+    """Class decorator: wrong arguments of its public methods are a TypeError with the hint of `guess`.
+
+    It names the class whose method is called, which may be one below.
+    """
+    for name, value in [*vars(cls).items()]:
+        of_class = isinstance(value, classmethod)
+        function = value.__func__ if of_class else value
+        if inspect.isfunction(function) and not name.startswith("_"):
+            checked = _checked(function)
+            setattr(cls, name, classmethod(checked) if of_class else checked)
+    return cls
+
+
+def changed(options: Options, changes: Mapping[str, Any]) -> Options:
+    """The options with these fields changed. TypeError for an unknown field, with the hint of `guess`."""
+    known = [field.name for field in fields(options)]
+    for name in changes:
+        if name not in known:
+            raise TypeError(f"there is no option {name!r}{_hint(name, known)}")
+    return replace(options, **changes)
+
+
+def _checked(function: Callable[..., T]) -> Callable[..., T]:
+    signature = inspect.signature(function)
+    takes_others = any(one.kind is one.VAR_KEYWORD for one in signature.parameters.values())
+    known = [name for name, one in signature.parameters.items() if one.kind is not one.VAR_KEYWORD][1:]
+
+    @functools.wraps(function)
+    def call(owner: Any, *values: Any, **named: Any) -> T:
+        method = f"{(owner if isinstance(owner, type) else type(owner)).__name__}.{function.__name__}()"
+        for name in named:
+            if name not in known and (guess(name, known) or not takes_others):
+                raise TypeError(f"{method} has no parameter {name!r}{_hint(name, known)}")
+        try:
+            signature.bind(owner, *values, **named)
+        except TypeError as error:
+            raise TypeError(f"{method}: {error}") from None
+        return function(owner, *values, **named)
+
+    return call
+
+
+def _hint(name: str, known: Collection[str]) -> str:
+    return guess(name, known) or did_you_mean(name, known, listed=False)
