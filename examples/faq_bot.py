@@ -13,11 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from polyencoder import Ranker
-from polyencoder.calibration.fitting import fit
-from polyencoder.data.example import Example
-from polyencoder.encoding.fingerprint import model_fingerprint
-from polyencoder.evaluation.observe import observe_search
-from polyencoder.index import Searcher
 
 DATA = Path(__file__).parent / "support"
 
@@ -32,10 +27,7 @@ def main(questions: Iterable[str], *, encoder: str = "sentence-transformers/all-
     index = ranker.index(read("replies.jsonl"))  # a temporary folder; give it a name to keep it
 
     # Fit probabilities on questions whose right reply is known, one in five of which shall have none.
-    examples = [Example(row["context"], row["response"]) for row in read("valid.jsonl")]
-    observations = observe_search(Searcher(ranker, index, top_k=10), examples)
-    fitted = fit(observations, fingerprint=model_fingerprint(ranker.model, ranker.text), unanswerable=0.2)
-    ranker.calibration = fitted.calibration
+    ranker.calibrate(DATA / "valid.jsonl", index, unanswerable=0.2)
 
     for question in questions:
         hits = ranker.search(question, index, top_k=1, min_probability=0.25)

@@ -8,12 +8,13 @@ from collections.abc import Collection
 from functools import cache
 from typing import Any
 
-from parlai.agents.ranker.settings import add_settings
+from parlai.agents.ranker.settings import add_settings, option_names
 from parlai.agents.transformer.transformer import TransformerRankerAgent
 from parlai.core.agents import Agent
 from parlai.core.opt import Opt
 from parlai.core.params import ParlaiParser
 
+from polyencoder.calibration import AnswerOptions
 from polyencoder.config import Architecture
 from polyencoder.index.options import SearchOptions
 from polyencoder.modeling.families import family
@@ -152,7 +153,7 @@ def _add_index_args(parser: ParlaiParser) -> None:
         help="How many candidates a search returns. A label that is not among them counts as not found: mrr@K and RN@K "
         "carry this in their names, and hits@k for a larger k is a lower bound.",
     )
-    add_settings(parser, SearchOptions, without=["top_k"], panel="Search arguments")
+    add_settings(parser, SearchOptions, without=["top_k", *option_names(AnswerOptions)], panel="Search arguments")
 
 
 def add_encoder_args(parser: ParlaiParser, architecture: Architecture, partial_opt: Opt | None = None) -> None:

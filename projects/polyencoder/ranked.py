@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from polyencoder.calibration.risk import promised
 from polyencoder.index.diversity import Array, marginal_relevance
-from polyencoder.index.hits import Hit
 
 if TYPE_CHECKING:
     from polyencoder.calibration import Calibration
@@ -25,35 +25,27 @@ class Ranked(NamedTuple):
     """The probability that it is the right one; None if the model is not calibrated."""
     considered: int | None = None
     """The number of candidates from which a ranking with `diversity` chose; None without it."""
-
-    @property
-    def relevance(self) -> float:
-        """The score that orders the candidates."""
-        return self.score
-
-
-R = TypeVar("R", Ranked, Hit)
+    risk: float | None = None
+    """Of the best one: the promised largest share of wrong ones among such answers; None without a promise."""
 
 
 def with_probabilities(
-    ranked: Sequence[R], calibration: Calibration | None, *, least: float | None, among: int, searched: bool = False
-) -> list[R]:
-    """Adds the probabilities of a calibrated model, and leaves out candidates below `least`, or without one.
+    ranked: Sequence[Ranked], calibration: Calibration | None, *, least: float | None, among: int
+) -> list[Ranked]:
+    """Adds the probabilities of a calibrated model, and leaves out candidates below `least`.
 
     Args:
         ranked: best first.
         calibration: None for a model without one.
         least: the minimum probability; None for none.
         among: the number of distinct candidates, over which probabilities are normalized.
-        searched: whether these are the best that a search found, not all.
     """
-    if calibration is not None:
-        of: Callable[..., Sequence[float | None]] = calibration.of_search if searched else calibration.of_ranking
-        values = of([one.text for one in ranked], [one.relevance for one in ranked], among=among)
-        ranked = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
-    if least is not None:
-        ranked = [one for one in ranked if one.probability is not None and one.probability >= least]
-    return list(ranked)
+    if calibration is None:
+        return list(ranked)
+    values = calibration.of_ranking([one.text for one in ranked], [one.score for one in ranked], among=among)
+    probable = [one._replace(probability=value) for one, value in zip(ranked, values, strict=True)]
+    probable[:1] = [one._replace(risk=promised(calibration.promises_for(None), values[0])) for one in probable[:1]]
+    return [one for one, value in zip(probable, values, strict=True) if least is None or value >= least]
 
 
 def diverse(ranked: Sequence[Ranked], vectors: Array, *, k: int | None, diversity: float) -> list[Ranked]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from polyencoder.calibration import Calibration, LeastProbability, least_probability, read_calibration
+from polyencoder.calibration import AnswerOptions, Calibration, read_calibration
 from polyencoder.calibration.relevance import best_first
 from polyencoder.checks import checked_candidates, checked_count, checked_list
 from polyencoder.config import Architecture, Backend, TurnSeparator, WeightDtype
@@ -38,6 +38,8 @@ from polyencoder.text.encoder import TextEncoder
 if TYPE_CHECKING:
     import torch
 
+    from polyencoder.calibration.fitting import Fit
+    from polyencoder.data.example import Example
     from polyencoder.modeling.base import RankerModel
 
 DEFAULT_ENCODER = "sentence-transformers/all-MiniLM-L6-v2"
@@ -235,7 +237,8 @@ class Ranker(Scorer):
         candidates: Sequence[str | Mapping[str, Any]],
         *,
         top_k: int | None = None,
-        min_probability: LeastProbability | None = None,
+        min_probability: float | None = None,
+        max_risk: float | None = None,
         diversity: float | None = None,
     ) -> list[Ranked]:
         """Ranks candidates by score, best first; with `top_k` only the first `top_k`.
@@ -243,8 +246,8 @@ class Ranker(Scorer):
         The context is a text, a list of turns, or the messages of a chat (`[{"role": "user", "content": "hi"}]`).
         Candidates are texts, or records, as those of an index, whose `text` is ranked.
 
-        `min_probability` leaves out candidates below this probability, perhaps all: a number, or "auto" for the
-        calibration's threshold. ConfigError if the model is not calibrated.
+        `min_probability` leaves out candidates below this probability, perhaps all, and `max_risk` those below the
+        threshold that the calibration promises for this risk. ConfigError if the model is not calibrated so.
 
         `diversity`, from 0 to 1, such as 0.3, orders by maximal marginal relevance (Carbonell and Goldstein, 1998):
         candidates that resemble better ones come later; scores and probabilities stay. Not for cross-encoders.
@@ -254,7 +257,8 @@ class Ranker(Scorer):
         texts = checked_candidates("candidates", texts)
         if top_k is not None:
             top_k = checked_count("top_k", top_k)
-        least, varied = least_probability(self.calibration, min_probability, of=self), checked_diversity(diversity)
+        answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
+        least, varied = answers.least(self.calibration, of=self), checked_diversity(diversity)
         scores = self.score([context], texts)[0]
         ranked = [Ranked(i, texts[i], float(scores[i])) for i in best_first(scores)]
         ranked = with_probabilities(ranked, self.calibration, least=least, among=len(set(texts)))
@@ -264,6 +268,30 @@ class Ranker(Scorer):
             vectors = np.stack([one.vector for one in self.encoder.candidates(ids)])
             ranked = diverse(ranked, vectors, k=top_k, diversity=varied)
         return ranked[:top_k]
+
+    def calibrate(
+        self,
+        examples: str | os.PathLike[str] | Iterable[Example | Mapping[str, Any]],
+        index: Index | str | os.PathLike[str] | None = None,
+        *,
+        risk: float | Sequence[float] = (),
+        **settings: Any,
+    ) -> Fit:
+        """Sets `calibration`, fitted to examples that the model was not trained on, and measures how reliable it is.
+
+        `save_pretrained` writes it, and `ranker.calibration.save(folder)`.
+
+        Args:
+            examples: a file, or records with a `context`, the right `response` and perhaps `candidates`.
+            index: calibrate searches of this index; None for ranking the candidates of the examples.
+            risk: shares of wrong answers to promise, for `max_risk`: 0.05, or several. Half of the examples test them.
+            settings: see `polyencoder.evaluation.calibrate.calibrate`, with the errors.
+        """
+        require("torch")
+        from polyencoder.evaluation.calibrate import calibrate
+
+        with nullcontext(index) if index is None or isinstance(index, Index) else open_index(index, self) as opened:
+            return calibrate(self, examples, opened, risk=risk, **settings)
 
     def index(
         self,
@@ -318,7 +346,6 @@ class Ranker(Scorer):
         *,
         rerank: Ranker | None = None,
         rerank_k: int | None = None,
-        min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
         **changes: Any,
     ) -> list[Hit]:
@@ -328,20 +355,18 @@ class Ranker(Scorer):
             context: its turns, oldest first, the messages of a chat, or a single text.
             index: an `Index`, or its address. Opening checks that this model made it, which takes up to a second: for
                 many searches open it once, by `polyencoder.index.open_index(where, ranker)`.
-            options: `polyencoder.index.SearchOptions`, or its fields by name: `top_k=5, exactness="certified"`.
+            options: `polyencoder.index.SearchOptions`, or its fields by name: `top_k=5, min_probability=0.3`.
             rerank: a cross-encoder that reorders the first `rerank_k`; the others stay behind them. None for a
                 late-interaction encoder's own tokens.
             rerank_k: how many hits are reranked; None for 50, or 100 by its own tokens.
-            min_probability: leave out hits below this probability, as in `rank`; with `rerank`, by the
-                cross-encoder's calibration.
             keep_turns: keep candidates equal to a turn of the context (up to case and white space): by default they
                 are left out, since a question is its own nearest neighbour.
 
         Raises:
             InputError: the context is empty, `top_k` is below 1, or `rerank` is not a cross-encoder.
             CheckpointError: the index is missing or damaged, or made by another model.
-            ConfigError: `min_probability` without a calibration, or an option that does not apply to the index, such
-                as `effort` without a FAISS index.
+            ConfigError: `min_probability` or `max_risk` without a calibration, or an option that does not apply to the
+                index, such as `effort` without a FAISS index.
         """
         return self.search_many(
             [context],
@@ -349,7 +374,6 @@ class Ranker(Scorer):
             options,
             rerank=rerank,
             rerank_k=rerank_k,
-            min_probability=min_probability,
             keep_turns=keep_turns,
             **changes,
         )[0]
@@ -362,7 +386,6 @@ class Ranker(Scorer):
         *,
         rerank: Ranker | None = None,
         rerank_k: int | None = None,
-        min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
         **changes: Any,
     ) -> list[list[Hit]]:
@@ -383,7 +406,6 @@ class Ranker(Scorer):
                 options,
                 reranker=rerank,
                 rerank_k=rerank_k,
-                min_probability=min_probability,
                 keep_turns=keep_turns,
             )
             return searcher(contexts)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from polyencoder.calibration import CalibratedRanker, Calibration, LeastProbability, least_probability
+from polyencoder.calibration import AnswerOptions, CalibratedRanker, Calibration
 from polyencoder.calibration.relevance import best_first
+from polyencoder.calibration.risk import promised
 from polyencoder.checks import checked_count
 from polyencoder.encoding.protocol import Dialogue
 from polyencoder.errors import ConfigError
@@ -31,6 +32,8 @@ class Selected:
     score: float
     probability: float | None
     """The probability that it is the right one; None if the model is not calibrated."""
+    risk: float | None = None
+    """Of the best one: the promised largest share of wrong ones among such options; None without a promise."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Selection:
     """Best first; empty if no option is probable enough."""
     none_probability: float | None
     """The probability that none of all options is right; None if the model is not calibrated."""
+    best_left_out: Selected | None = None
+    """The best option, if no option is probable enough."""
 
 
 class Selector:
@@ -67,7 +72,8 @@ class Selector:
         options: Sequence[Any],
         *,
         top_k: int | None = None,
-        min_probability: LeastProbability | None = None,
+        min_probability: float | None = None,
+        max_risk: float | None = None,
     ) -> Selection:
         """Chooses the options that a conversation needs, best first.
 
@@ -75,18 +81,19 @@ class Selector:
             conversation: a text, a list of turns, or the messages of a chat.
             options: texts, or tools in OpenAI's or MCP's format, as `polyencoder.text.options.read_options` takes.
             top_k: the most options to choose; None for all.
-            min_probability: leave out less probable options, perhaps all: 0 to 1, or "auto" for the calibration's
-                threshold.
+            min_probability, max_risk: leave out less probable options, perhaps all; see
+                `polyencoder.calibration.AnswerOptions`.
 
         Raises:
             InputError: the conversation is empty, or an option is invalid, which the message names.
-            ConfigError: `min_probability` without a calibration: see `polyencoder calibrate`.
+            ConfigError: the model has no calibration, or none for this risk: see `polyencoder calibrate`.
         """
         read = read_options(options)
         (turns,) = checked_contexts([conversation], name="conversation")
         top_k = None if top_k is None else checked_count("top_k", top_k)
         calibration = self.ranker.calibration
-        least = least_probability(calibration, min_probability, of=self.ranker)
+        answers = AnswerOptions(min_probability=min_probability, max_risk=max_risk)
+        least = answers.least(calibration, of=self.ranker)
         scores = self.ranker.score([turns], [one.text for one in read])[0]
         return selection(read, scores, calibration, top_k=top_k, least=least)
 
@@ -106,7 +113,7 @@ def selection(
         scores: [options].
         calibration: of the scores; None for a selection without probabilities.
         top_k: the most options to choose; None for all.
-        least: the least probability of a chosen option, from `least_probability`; None for any.
+        least: the least probability of a chosen option, from `AnswerOptions.least`; None for any.
 
     Raises:
         InputError: a score is nan.
@@ -118,9 +125,11 @@ def selection(
         among = len(set(texts))
         probabilities = [*calibration.of_ranking(ranked, values, among=among)]
         none = calibration.of_none(ranked, values, among=among)
-    chosen = [
+    found = [
         Selected(options[place].given, place, options[place].name, score, probability)
         for place, score, probability in zip(places, values, probabilities, strict=True)
-        if least is None or (probability is not None and probability >= least)
     ]
-    return Selection(chosen[:top_k], none)
+    if calibration is not None and (probability := found[0].probability) is not None:
+        found[0] = replace(found[0], risk=promised(calibration.promises_for(None), probability))
+    chosen = [one for one in found if least is None or (one.probability is not None and one.probability >= least)]
+    return Selection(chosen[:top_k], none, None if chosen else found[0])

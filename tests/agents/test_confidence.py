@@ -1,9 +1,10 @@
-"""`--min-probability` through ParlAI's scripts: nothing rather than nonsense."""
+"""`--min-probability` and `--max-risk` through ParlAI's scripts: nothing rather than nonsense."""
 
 from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,8 @@ from parlai.scripts.interactive import Interactive
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.calibration import read_calibration
-from polyencoder.calibration.fitting import fit
 from polyencoder.data.example import Example
-from polyencoder.encoding.fingerprint import model_fingerprint
-from polyencoder.evaluation.observe import observe
+from tests.polyencoder.calibration.test_probability import promise
 
 pytestmark = pytest.mark.slow
 
@@ -32,9 +31,7 @@ def calibrated(copy_of, labels):
         examples = [
             Example([question.format(label.split()[1])], label, labels) for question in questions for label in labels
         ]
-        fit(
-            observe(ranker, examples), fingerprint=model_fingerprint(ranker.model, ranker.text), precision=0.8
-        ).calibration.save(path)
+        ranker.calibrate(examples).calibration.save(path)
         assert read_calibration(path, ranker) is not None
         return path
 
@@ -78,6 +75,23 @@ def test_interactive(calibrated, candidates_file, monkeypatch, capsys):
     said = chat(path, lines, monkeypatch, capsys, min_probability="1", no_answer="pardon ?", **options)
     assert said == ["pardon ?"] * 2
     assert chat(path, lines, monkeypatch, capsys, min_probability="1", **options) == [NONE] * 2
+
+
+def test_a_promised_risk(calibrated, candidates_file, evaluate, monkeypatch, capsys):
+    """A conversation has the first promise by default; an evaluation does not."""
+    path = calibrated("biencoder")
+    ranker = Ranker.from_pretrained(path, device="cpu")
+    promises = (promise(risk=0.05, threshold=1.0), promise(risk=0.5, threshold=0.2))
+    replace(ranker.calibration, promises=promises).save(path)
+    options = {"fixed_candidates_path": str(candidates_file), "repeat_blocking_heuristic": False}
+    lines = "where is the owl ?\n"
+    assert chat(path, lines, monkeypatch, capsys, **options) == [NONE]
+    assert chat(path, lines, monkeypatch, capsys, max_risk="0.5", **options) == ["my owl is here ."]
+    of = {"eval_candidates": "fixed", "fixed_candidates_path": str(candidates_file)}
+    assert "answered" not in evaluate(path, **of)
+    assert evaluate(path, max_risk="0.05", **of)["answered"] == 0
+    with pytest.raises(ConfigError, match="promises 0.05, 0.5 for ranking: give one of these"):
+        evaluate(path, max_risk="0.1", **of)
 
 
 def test_what_cannot_be_asked_for(trained, copy_of, train, evaluate):

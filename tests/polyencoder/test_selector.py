@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from polyencoder import ConfigError, InputError, Selector
 from polyencoder.text.options import option_text
-from tests.polyencoder.calibration.test_probability import calibrated
+from tests.polyencoder.calibration.test_probability import calibrated, promise
 
 TOOLS = [
     {"name": "pets", "description": "do you have any pets ?"},
@@ -51,7 +51,7 @@ def test_probabilities_with_that_of_none_have_the_sum_1(make_ranker, count):
 
 
 def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
-    selector = Selector(calibrated(make_ranker("bi"), threshold=0.2, precision=0.9))
+    selector = Selector(calibrated(make_ranker("bi"), promises=(promise(threshold=0.2),)))
     whole = selector.select(CHAT, TOOLS)
 
     @given(least=st.floats(0, 1), top_k=st.none() | st.integers(1, 6))
@@ -61,8 +61,10 @@ def test_options_that_are_not_probable_enough_are_left_out(make_ranker):
         assert found.none_probability == whole.none_probability
 
     filtered()
-    assert selector.select(CHAT, TOOLS, min_probability="auto") == selector.select(CHAT, TOOLS, min_probability=0.2)
-    assert selector.select(CHAT, TOOLS, min_probability=1).chosen == []
+    assert selector.select(CHAT, TOOLS, max_risk=0.1) == selector.select(CHAT, TOOLS, min_probability=0.2)
+    nothing = selector.select(CHAT, TOOLS, min_probability=1)
+    assert (nothing.chosen, nothing.best_left_out) == ([], whole.chosen[0])
+    assert whole.best_left_out is None
 
 
 def test_equal_texts_are_one_option(make_ranker):

@@ -15,6 +15,7 @@ from parlai.agents.ranker.settings import flag, option_names
 from parlai.core.opt import Opt
 from parlai.utils.distributed import num_workers
 
+from polyencoder.calibration import AnswerOptions
 from polyencoder.checks import without_password
 from polyencoder.data.collator import OWN_CANDIDATES
 from polyencoder.errors import ConfigError
@@ -37,8 +38,8 @@ def check_index_options(opt: Opt) -> None:
     if not opt.get("index"):
         if opt.get("rerank"):
             raise ConfigError(f"--rerank {opt['rerank']}: re-ranks results of a search, so it needs --index")
-        options = option_names(SearchOptions).values()
-        for name in ("rerank_k", *(option for option in options if option != "index_top_k")):
+        others = {"index_top_k", *option_names(AnswerOptions)}
+        for name in ("rerank_k", *(option for option in option_names(SearchOptions).values() if option not in others)):
             if opt.get(name) not in (None, False):
                 raise ConfigError(f"{flag(name)} {opt[name]}: is an option of searches, so it needs --index")
         return
@@ -48,8 +49,9 @@ def check_index_options(opt: Opt) -> None:
         )
     if opt.get("index_top_k", 1) < 1:
         raise ConfigError(f"--index-top-k {opt['index_top_k']}: must be at least 1")
-    if opt.get("index_words_only") and opt.get("min_probability") is not None:
-        raise ConfigError("--min-probability is for searches by vectors: leave it or --index-words-only out")
+    for name in option_names(AnswerOptions) if opt.get("index_words_only") else ():
+        if opt.get(name) is not None:
+            raise ConfigError(f"{flag(name)} is for searches by vectors: leave it or --index-words-only out")
     if opt.get("add_label_to_fixed_cands"):
         raise ConfigError("--add-label-to-fixed-cands cannot be used with --index: add the labels to the index")
 

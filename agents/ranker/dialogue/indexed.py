@@ -8,11 +8,11 @@ from functools import partial
 import torch
 from parlai.agents.ranker.dialogue.ranking import Ranked, parlai_metrics
 from parlai.agents.ranker.dialogue.sources import Source, contexts_of
-from parlai.agents.ranker.settings import given_in
+from parlai.agents.ranker.settings import given_in, option_names
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
-from polyencoder.calibration import Calibration
+from polyencoder.calibration import AnswerOptions, Calibration
 from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation import of_search
@@ -38,10 +38,13 @@ class IndexSource(Source):
 
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         self._ranker, opt, model = ranker, self.opt, ranker()
-        if opt.get("min_probability") is not None:
+        answers, asked = option_names(AnswerOptions), given_in(opt, SearchOptions)
+        if opt.get("interactive_mode") or answers.keys() & asked:
             model.calibration = super()._calibration()
         index, rerank = open_index(opt["index"], model), opt.get("rerank")
-        options = SearchOptions(**given_in(opt, SearchOptions))
+        self.where = index.address
+        # whose results are all those of exams, too: `answer` leaves out improbable ones
+        options = SearchOptions(**{name: value for name, value in asked.items() if name not in answers})
         searcher = partial(
             Searcher,
             model,

@@ -7,11 +7,12 @@ from collections.abc import Callable, Container, Sequence
 
 import torch
 from parlai.agents.ranker.dialogue.ranking import Confidence, Ranked
+from parlai.agents.ranker.settings import flag, given_in
 from parlai.core.message import Message
 from parlai.core.opt import Opt
 from parlai.core.torch_agent import Batch
 
-from polyencoder.calibration import Calibration, least_probability, read_calibration
+from polyencoder.calibration import AnswerOptions, Calibration, read_calibration
 from polyencoder.data.pool import CandidatePool
 from polyencoder.errors import ConfigError
 from polyencoder.evaluation.names import parse_hits_at
@@ -37,6 +38,8 @@ class Source(ABC):
     """Whether answers need the contexts as text."""
     confidence: Confidence | None = None
     """The minimum probability of replies, if any."""
+    where: str | None = None
+    """The address of the index that is searched, if any."""
 
     def __init__(self, name: str, opt: Opt) -> None:
         self.name, self.opt = name, opt
@@ -73,16 +76,19 @@ class Source(ABC):
     def open(self, ranker: Callable[[], Ranker], *, autocast: Callable[[], torch.autocast], learns: bool) -> None:
         """Prepares answers by the model that `ranker` returns, in the precision of `autocast`.
 
-        `learns`: whether the model will be trained. Raises ConfigError for a minimum probability (`--min-probability`)
-        if it will, or if it is not calibrated.
+        `learns`: whether the model will be trained. In a conversation a calibration's first promise is the default.
+        Raises ConfigError for a minimum probability or risk (`--max-risk`) in training, or without a calibration.
         """
         self._ranker, self._autocast, self._learns = ranker, autocast, learns
-        if (wanted := self.opt.get("min_probability")) is None:
+        answers = AnswerOptions(**given_in(self.opt, AnswerOptions))
+        if learns and answers.asked:
+            raise ConfigError(f"{flag(answers.asked[0])} is for a trained model: leave it out in training")
+        if learns or not (answers.asked or self.opt.get("interactive_mode")):
             return
-        if learns:
-            raise ConfigError("--min-probability is for a trained model: leave it out in training")
         calibration = self._calibration()
-        least = least_probability(calibration, wanted, of=ranker())
+        if calibration is not None and not answers.asked and (promises := calibration.promises_for(self.where)):
+            answers = AnswerOptions(max_risk=promises[0].risk)
+        least = answers.least(calibration, of=ranker(), index=self.where)
         self.confidence = None if calibration is None or least is None else Confidence(calibration, least)
 
     def _calibration(self) -> Calibration | None:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from polyencoder.calibration.answering import AnswerOptions
 from polyencoder.calibration.probability import (
     DEPTH,
     CalibratedRanker,
     Calibration,
     FittedOn,
-    LeastProbability,
     calibration_file,
-    least_probability,
     read_calibration,
 )
 
 __all__ = [
     "DEPTH",
+    "AnswerOptions",
     "CalibratedRanker",
     "Calibration",
     "FittedOn",
-    "LeastProbability",
     "calibration_file",
-    "least_probability",
     "read_calibration",
 ]

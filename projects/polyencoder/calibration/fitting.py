@@ -4,10 +4,15 @@ Each example is used twice: with its right candidates and without them, so that 
 contexts are covered. The fit is by maximum likelihood over temperature and "none", in two numbers (1 / T and b); it is
 convex with one right candidate each, and the probabilities of several right ones are added. The reliability is measured
 out of fold: of each fifth of the examples by the fit to the others.
+
+If risks shall be promised, only half of the examples are fitted; `risk` tests thresholds on the other half, each
+example with its right candidates or, by chance, without them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +21,13 @@ from torch import Tensor
 
 from polyencoder.calibration.observations import Observations
 from polyencoder.calibration.probability import Calibration
+from polyencoder.calibration.risk import CONFIDENCE, Answers, fewest_answers, least_risk, prove
 from polyencoder.errors import InputError
 
 _FOLDS = 5
 _BINS = 10
 _FEWEST_EXAMPLES = 10
 _LEAST_RIGHT = 0.01  # the share of first candidates that must be right
-_FEWEST_ANSWERS = 10  # for a precision
 
 
 class Bin(NamedTuple):
@@ -55,21 +60,39 @@ class Fit(NamedTuple):
     after: Reliability
     accuracy: float
     """The share of contexts whose first candidate is right, among answerable ones."""
-    coverage: float
-    """The share of contexts answered at the threshold; 0 without one."""
+    least_risk: float | None = None
+    """The smallest risk that the tested examples could promise; None without a risk."""
+    left_out: int = 0
+    """The number of better candidates that searches dropped as turns of their contexts."""
 
 
-def check_fit(examples: int, *, unanswerable: float, precision: float | None) -> None:
+def check_fit(examples: int, *, unanswerable: float, risks: Sequence[float], confidence: float) -> None:
     """Raises InputError for too few examples, and a share that is not between 0 and 1, as `fit` does."""
-    for name, share in {"unanswerable": unanswerable, "precision": precision}.items():
-        if share is not None and not 0 < share < 1:
+    shares = [("unanswerable", unanswerable), ("confidence", confidence), *(("risk", risk) for risk in risks)]
+    for name, share in shares:
+        if not 0 < share < 1:
             raise InputError(f"{name} is {share}; it must be between 0 and 1", argument=name)
     if examples < _FEWEST_EXAMPLES:
         raise InputError(f"{examples} examples are too few to calibrate a model; give at least {_FEWEST_EXAMPLES}")
+    for risk in risks:
+        needed = 2 * max(_FEWEST_EXAMPLES, fewest_answers(risk, confidence=confidence))
+        if examples < needed:
+            least = 1 - (1 - confidence) ** (1 / (examples // 2))
+            raise InputError(
+                f"a risk of {risk:g} needs at least {needed:,} examples, half of them to test it, and there are "
+                f"{examples:,}: give more, or a risk of at least {least:.2g}",
+                argument="risk",
+            )
 
 
 def fit(
-    observations: Observations, *, fingerprint: str, unanswerable: float = 0.5, precision: float | None = None
+    observations: Observations,
+    *,
+    fingerprint: str,
+    unanswerable: float = 0.5,
+    risks: Sequence[float] = (),
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
 ) -> Fit:
     """Fits the calibration that makes the observations most likely.
 
@@ -77,13 +100,17 @@ def fit(
         observations: of at least ten examples that the model was not trained on.
         fingerprint: of the model, see `polyencoder.encoding.fingerprint.model_fingerprint`.
         unanswerable: the expected share of contexts without a right candidate.
-        precision: also find the threshold above which this share of the answers is right.
+        risks: shares of wrong answers to promise, each between 0 and 1.
+        confidence: the probability that such a promise holds.
+        seed: of the half of the examples that tests the promises.
 
     Raises:
         InputError: there are too few examples, a share is not between 0 and 1, or the model finds the right candidate
             in almost no case, or no better than chance.
     """
-    check_fit(len(observations), unanswerable=unanswerable, precision=precision)
+    check_fit(len(observations), unanswerable=unanswerable, risks=risks, confidence=confidence)
+    if (observations.among <= 1).all():
+        raise InputError("each example has a single candidate: give wrong ones, too, to tell right answers from")
     first = int(observations.right[:, 0].sum())
     if first < _LEAST_RIGHT * len(observations):
         raise InputError(
@@ -100,28 +127,47 @@ def fit(
     asked = _both(observations, unanswerable=unanswerable)
     before = asked.observations.scores.softmax(1)[:, 0].nan_to_num(0)  # nan without any candidate
     right, weights = asked.observations.right[:, 0], asked.weights
-    threshold, coverage = None, 0.0
-    if precision is not None:
-        threshold, coverage = _threshold(after.flatten(), right, weights, precision=precision)
-    final = _fitted(observations, unanswerable=unanswerable, fingerprint=fingerprint)
+    calibration, least = _promising(
+        observations, risks, confidence=confidence, unanswerable=unanswerable, fingerprint=fingerprint, seed=seed
+    )
     return Fit(
-        Calibration(
-            temperature=final.temperature,
-            none=final.none,
-            fingerprint=fingerprint,
-            precision=precision,
-            threshold=threshold,
-        ),
+        calibration,
         reliability(before, right, weights),
         reliability(after.flatten(), right, weights),
         observations.right[:, 0].double().mean().item(),
-        coverage,
+        least,
     )
+
+
+def _promising(
+    observations: Observations,
+    risks: Sequence[float],
+    *,
+    confidence: float,
+    unanswerable: float,
+    fingerprint: str,
+    seed: int,
+) -> tuple[Calibration, float | None]:
+    """The calibration with its promises, and the smallest risk that could be promised."""
+    if not risks:
+        return _fitted(observations, unanswerable=unanswerable, fingerprint=fingerprint), None
+    generator = torch.Generator().manual_seed(seed)
+    n = len(observations)
+    halves = torch.randperm(n, generator=generator).split((n + 1) // 2)
+    answerable = torch.rand(n, generator=generator) >= unanswerable
+    calibration = _fitted(observations.select(halves[0]), unanswerable=unanswerable, fingerprint=fingerprint)
+    asked = observations.where(answerable)
+    probabilities, right = _first_probabilities(calibration, asked).numpy(), asked.right[:, 0].numpy()
+    fitted, tested = (Answers(probabilities[half], right[half]) for half in halves)
+    promises = [prove(fitted, tested, risk=risk, confidence=confidence) for risk in risks]
+    kept = tuple(one for one in promises if one is not None)
+    return replace(calibration, promises=kept), least_risk(fitted, tested, confidence=confidence)
 
 
 def _first_probabilities(calibration: Calibration, observations: Observations) -> Tensor:
     """The probability of each example's best candidate, [n]."""
-    found = calibration.probabilities(observations.scores.numpy(), among=observations.among.numpy())
+    scores = observations.scores[:, : observations.depth]
+    found = calibration.probabilities(scores.numpy(), among=observations.among.numpy())
     return torch.from_numpy(found[:, 0])
 
 
@@ -187,17 +233,3 @@ def _fitted(observations: Observations, *, unanswerable: float, fingerprint: str
     return Calibration(
         temperature=float(deviation) / slope, none=none + slope * float(mean / deviation), fingerprint=fingerprint
     )
-
-
-def _threshold(p: Tensor, right: Tensor, weights: Tensor, *, precision: float) -> tuple[float | None, float]:
-    """The lowest probability from which on this share of the answers is right, and the share of contexts it answers."""
-    order = p.argsort(descending=True)
-    p, y, w = p[order], right[order].double(), weights[order]
-    share = w.cumsum(0)
-    good = (w * y).cumsum(0) / share >= precision
-    good[:-1] &= p[:-1] > p[1:]  # of equal ones all or none are answered
-    good[: _FEWEST_ANSWERS - 1] = False
-    if not good.any():
-        return None, 0.0
-    last = int(good.nonzero()[-1])
-    return float(p[last]), float(share[last] / w.sum())

@@ -33,3 +33,13 @@ class Observations:
         scores = self.scores.masked_fill(self.right, -torch.inf).sort(1, descending=True).values
         among = self.among - self.right.sum(1).to(self.among)
         return replace(self, scores=scores, right=torch.zeros_like(self.right), among=among.clamp(min=1))
+
+    def where(self, answerable: Tensor) -> Observations:
+        """Copies the observations, those that are not `answerable` (bool [examples]) without the right candidates."""
+        other, rows = self.without_the_right(), answerable.unsqueeze(1)
+        return replace(
+            self,
+            scores=torch.where(rows, self.scores, other.scores),
+            right=self.right & rows,
+            among=torch.where(answerable, self.among, other.among),
+        )

@@ -19,6 +19,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from polyencoder.calibration.risk import Promise
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import CheckpointError, ConfigError
@@ -38,10 +40,7 @@ from polyencoder.validation import Positive, from_json_values, validated
 
 DEPTH = 10
 """The number of best candidates of a search that have a probability."""
-FORMAT_VERSION = 3
-
-LeastProbability = float | str
-"""A minimum probability: a number, or "auto" for the calibration's threshold."""
+FORMAT_VERSION = 4
 
 
 @validated
@@ -67,10 +66,8 @@ class Calibration:
     """b: the logit of "none of these", per candidate."""
     fingerprint: str
     """Of the model, by `polyencoder.encoding.fingerprint.model_fingerprint`."""
-    precision: float | None = None
-    """The requested share of right answers; None if none was requested."""
-    threshold: float | None = None
-    """The probability above which that share of the answers was right; None if it was not reached."""
+    promises: tuple[Promise, ...] = ()
+    """The risks that it promises, in the order in which they were requested."""
     fitted_on: FittedOn | None = None
     index: Calibration | None = None
     """A separate calibration for searches of an index, if fitted."""
@@ -79,6 +76,27 @@ class Calibration:
     def for_search(self) -> Calibration:
         """The calibration for searches of an index."""
         return self.index or self
+
+    def promises_for(self, index: str | None) -> tuple[Promise, ...]:
+        """The promises for searches of an index, by its address, or for rankings: those of another use do not hold."""
+        tested = index if self.fitted_on is None else self.fitted_on.index
+        same = tested is index is None or (tested and index and name_of(tested) == name_of(index))
+        return self.promises if same else ()
+
+    def promise(self, risk: float, *, index: str | None) -> Promise:
+        """The promise of a risk, for searches of an index or for rankings. ConfigError without it."""
+        promises = self.promises_for(index)
+        for one in promises:
+            if one.risk == risk:
+                return one
+        use, flags = ("ranking", "") if index is None else (f"searching {name_of(index)}", " --index INDEX")
+        risks = ", ".join(f"{one.risk:g}" for one in promises)
+        other = f"{risks} for {use}: give one of these, or" if risks else f"none for {use}:"
+        raise ConfigError(
+            f"max_risk is {risk:g}, and the calibration promises {other} calibrate the model with `polyencoder "
+            f"calibrate --risk {risk:g}{flags}`",
+            argument="max_risk",
+        )
 
     def beside(self, other: Calibration | None) -> Calibration:
         """Combines this calibration with another one of the same weights for the other use (ranking, search)."""
@@ -147,6 +165,11 @@ class Calibration:
             write_text(path, json.dumps(values, indent=2) + "\n")
 
 
+def name_of(index: str) -> str:
+    """The name of an index, at the end of its path or address: a calibration holds no private paths."""
+    return re.split(r"[/\\:]", index.rstrip("/\\"))[-1]
+
+
 class CalibratedRanker(TextRanker, Protocol):
     """A ranker with a calibration, if it was calibrated."""
 
@@ -170,48 +193,15 @@ def read_calibration(model: str | os.PathLike[str], ranker: TextRanker) -> Calib
     path = calibration_file(model)
     if not path.is_file():
         return None
-    remedy = "calibrate the model again, with `polyencoder calibrate`"
+    again = "calibrate the model again, with `polyencoder calibrate`"
+    remedy = f"remove this file and {again}"
     calibration = versioned(
         path.read_bytes(), partial(from_json_values, Calibration), version=FORMAT_VERSION, origin=path, remedy=remedy
     )
     if calibration.fingerprint == model_fingerprint(ranker.model, ranker.text):
         return calibration
     warnings.warn(
-        f"{path}: not used, as it was fitted to other weights than the model has now, or with another backend; "
-        f"{remedy}",
+        f"{path}: not used, as it was fitted to other weights than the model has now, or with another backend; {again}",
         stacklevel=2,
     )
     return None
-
-
-def least_probability(
-    calibration: Calibration | None, wanted: LeastProbability | None, *, of: CalibratedRanker
-) -> float | None:
-    """Resolves `min_probability` to a number; ConfigError if invalid, or without a calibration.
-
-    `of` is the ranker whose calibration this is.
-    """
-    if wanted is None:
-        return None
-    if calibration is None:
-        model = "MODEL" if of.source is None else of.source
-        raise ConfigError(
-            "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
-            f"calibrate {model} with `polyencoder calibrate`, and the backend in use",
-            argument="min_probability",
-        )
-    if wanted == "auto":
-        if calibration.threshold is None:
-            raise ConfigError(
-                "the model was calibrated without a threshold for `auto`: give a number, or calibrate it with a "
-                "precision that it can reach",
-                argument="min_probability",
-            )
-        return calibration.threshold
-    try:
-        least = float(wanted)
-    except ValueError:
-        least = -1
-    if not 0 <= least <= 1:
-        raise ConfigError(f"min_probability is {wanted}; it must be 0 to 1, or auto", argument="min_probability")
-    return least

@@ -10,12 +10,12 @@ only order the answers; the bound holds however good they are, for examples that
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from polyencoder.errors import InputError
+from polyencoder.validation import validated
 
 CONFIDENCE = 0.95
 _STEPS = 100  # thresholds that may be tested
@@ -32,7 +32,7 @@ class Answers(NamedTuple):
     """bool [n]."""
 
 
-@dataclass(frozen=True)
+@validated
 class Promise:
     """Of the answers at least this probable at most a share is wrong."""
 
@@ -49,9 +49,15 @@ class Promise:
 
     def __str__(self) -> str:
         return (
-            f"Of the answers above {self.threshold:.2f}, at most {self.risk:.3g} are wrong ({self.confidence:.0%} "
-            f"confidence, {self.examples:,} answers); {self.answered:.0%} of the questions get one"
+            f"Of the answers with a probability of {self.threshold:.4f} or more, at most {100 * self.risk:.3g} % are "
+            f"wrong ({100 * self.confidence:.4g} % confidence, {self.examples:,} tested); {self.answered:.0%} of the "
+            "questions get one."
         )
+
+
+def promised(promises: Sequence[Promise], probability: float) -> float | None:
+    """The smallest promised risk of a best candidate with this probability; None if it is below all thresholds."""
+    return min((one.risk for one in promises if probability >= one.threshold), default=None)
 
 
 def largest_risk(wrong: int | Array, answers: int | Array, *, confidence: float) -> Any:
@@ -68,43 +74,45 @@ def fewest_answers(risk: float, *, confidence: float) -> int:
     return math.ceil(math.log(1 - confidence) / math.log(1 - risk))
 
 
+def least_risk(fitted: Answers, tested: Answers, *, confidence: float = CONFIDENCE) -> float:
+    """The smallest risk that the tested answers prove: the bound at the first threshold that is tested."""
+    return _bound(tested, _in_order(fitted, confidence=confidence)[0], confidence=confidence)
+
+
 def prove(fitted: Answers, tested: Answers, *, risk: float, confidence: float = CONFIDENCE) -> Promise | None:
-    """Finds the lowest threshold with a proven risk.
+    """Finds the lowest threshold with a proven risk; None if no threshold holds.
 
     Args:
         fitted: answers that the probabilities were fitted to, which order the thresholds.
         tested: answers that neither the model nor the probabilities have seen.
         risk: the largest share of wrong answers, between 0 and 1.
         confidence: the probability that the promise holds, between 0 and 1.
-
-    Returns:
-        The promise; None if no threshold holds.
-
-    Raises:
-        InputError: even if all tested answers were right, they would be too few.
     """
-    fewest = fewest_answers(risk, confidence=confidence)
-    if len(tested.right) < fewest:
-        least = 1 - (1 - confidence) ** (1 / max(len(tested.right), 1))
-        raise InputError(
-            f"a risk of {risk:g} needs at least {fewest:,} examples to test it, all of them answered rightly, and there "
-            f"are {len(tested.right):,}: give twice {fewest:,} examples or more, or a risk of at least {least:.2g}",
-            argument="risk",
-        )
-    thresholds = np.unique(np.quantile(fitted.probabilities, np.linspace(0, 1, _STEPS)))[::-1]
-    counts, wrong = _counts(fitted, thresholds)
-    bounds = largest_risk(wrong, counts, confidence=confidence)
     best = None
-    for threshold in thresholds[int(bounds.argmin()) :]:
-        answered = tested.probabilities >= threshold
-        count = int(answered.sum())
-        if largest_risk(int((answered & ~tested.right).sum()), count, confidence=confidence) > risk:
+    for threshold in _in_order(fitted, confidence=confidence):
+        if _bound(tested, threshold, confidence=confidence) > risk:
             break
-        best = Promise(risk, confidence, float(threshold), count, count / len(tested.right))
+        count = int((tested.probabilities >= threshold).sum())
+        best = Promise(
+            risk=risk,
+            confidence=confidence,
+            threshold=float(threshold),
+            examples=count,
+            answered=count / len(tested.right),
+        )
     return best
 
 
-def _counts(answers: Answers, thresholds: Array) -> tuple[Array, Array]:
-    """The numbers of answers and of wrong answers at each threshold."""
-    above = answers.probabilities >= thresholds[:, None]
-    return above.sum(1), (above & ~answers.right).sum(1)
+def _in_order(fitted: Answers, *, confidence: float) -> Array:
+    """The thresholds to test: from the one that promises most by the fitted answers, downwards."""
+    thresholds = np.unique(np.quantile(fitted.probabilities, np.linspace(0, 1, _STEPS)))[::-1]
+    above = fitted.probabilities >= thresholds[:, None]
+    bounds = largest_risk((above & ~fitted.right).sum(1), above.sum(1), confidence=confidence)
+    return thresholds[int(bounds.argmin()) :]
+
+
+def _bound(tested: Answers, threshold: float, *, confidence: float) -> float:
+    """The bound on the share of wrong answers from a threshold on."""
+    answered = tested.probabilities >= threshold
+    wrong = int((answered & ~tested.right).sum())
+    return float(largest_risk(wrong, int(answered.sum()), confidence=confidence))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import datetime
-from dataclasses import field, replace
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file
+from polyencoder.calibration import Calibration, calibration_file
+from polyencoder.calibration.risk import CONFIDENCE
 from polyencoder.cli.shared.loading import check_index, check_reads_candidates, left_out, load, load_reranker
 from polyencoder.cli.shared.output import say
-from polyencoder.data.example import Example
 from polyencoder.data.pairs import read_examples
 from polyencoder.data.readers import BadExamples
-from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
-from polyencoder.settings.fields import Files, Needs, OneIndex, Without
+from polyencoder.settings.fields import Files, Needs, OneIndex, Shares, Without
 from polyencoder.storage.files import check_writable, write_text
 from polyencoder.validation import Count
 
@@ -51,12 +49,15 @@ class CalibrateSettings(Settings):
     """Candidates to sample for an example that has none (default: 19)."""
     negatives: Annotated[Files | None, Without("index")] = None
     """FILE to sample them from (default: the responses of --data)."""
-    seed: Annotated[int, Without("index")] = 0
-    """Seed of sampled candidates."""
+    seed: int = 0
+    """Seed of sampled candidates, and of the half of the examples that tests a risk."""
     unanswerable: float = 0.5
     """Expected share of contexts that no candidate answers."""
-    precision: float | None = None
-    """Also find the threshold above which this share of the answers is right, for --min-probability auto."""
+    risk: Shares = ()
+    """Promise that at most this share of the answers is wrong, for --max-risk, such as 0.05; several with commas. Half
+    of the examples test the promise."""
+    confidence: Annotated[float, Needs("risk")] = CONFIDENCE
+    """Probability that a promised risk holds."""
 
 
 def calibrate(settings: CalibrateSettings) -> None:
@@ -66,13 +67,10 @@ def calibrate(settings: CalibrateSettings) -> None:
     until the model is trained again. One for an index and one for ranking are kept side by side. It is for the scores
     of one backend: int8 graphs have others than the model.
     """
-    from polyencoder.calibration.fitting import check_fit, fit
-    from polyencoder.evaluation.observe import observe, observe_search
+    from polyencoder.calibration.fitting import check_fit
     from polyencoder.export.metadata import without_folder
-    from polyencoder.index.open import open_index
-    from polyencoder.index.searcher import Searcher
 
-    data, index, unanswerable = settings.data, settings.index, settings.unanswerable
+    data, index = settings.data, settings.index
     calibrated = settings.rerank or settings.model.model
     if not exists(calibrated):
         raise ConfigError(f"{calibrated:.200}: no such folder or file; export a hub's model to a folder first")
@@ -87,51 +85,39 @@ def calibrate(settings: CalibrateSettings) -> None:
         seed=settings.seed,
         bad=bad,
     )
-    check_fit(len(examples), unanswerable=unanswerable, precision=settings.precision)  # before the model reads them
+    asked = {"unanswerable": settings.unanswerable, "confidence": settings.confidence}
+    check_fit(len(examples), risks=settings.risk, **asked)  # before the model is loaded
     check_index(index)
-    ranker, searcher = load(settings.model), None
+    ranker = load(settings.model)
     reranker = load_reranker(settings.rerank, settings.model)
     if index is None:
         check_reads_candidates(ranker, instead="calibrate searches of that, with --index", argument="model")
-        observations = observe(ranker, examples, progress=None)
-    else:
-        enough = DEPTH + max(len(example.right) for example in examples)
-        with open_index(index, ranker) as opened:
-            searcher = Searcher(
-                ranker,
-                opened,
-                top_k=enough,
-                texts=enough,
-                reranker=reranker,
-                rerank_k=settings.rerank_k,
-                keep_turns=settings.keep_turns,
-            )
-            observations = observe_search(searcher, examples, progress=None)
-    ordering = reranker or ranker
-    fitted = fit(
-        observations,
-        fingerprint=model_fingerprint(ordering.model, ordering.text),
-        unanswerable=unanswerable,
-        precision=settings.precision,
+    fitted = ranker.calibrate(
+        examples,
+        index,
+        risk=settings.risk,
+        **asked,
+        seed=settings.seed,
+        data=without_folder(data),  # the file goes where the model goes
+        rerank=reranker,
+        rerank_k=settings.rerank_k,
+        keep_turns=settings.keep_turns,
+        progress=None,
     )
-    among = round(observations.among.double().mean().item())
-    today = datetime.date.today().isoformat()
-    published = without_folder(data), without_folder(index)  # the file goes where the model goes
-    fitted_on = FittedOn(data=published[0], examples=len(examples), candidates=among, date=today, index=published[1])
-    own = replace(fitted.calibration, fitted_on=fitted_on)
-    kept = own.beside(ordering.calibration)
-    kept.save(calibrated)
-    say(_report(fitted, examples, unanswerable=unanswerable))
+    own, whole = fitted.calibration, (reranker or ranker).calibration
+    whole.save(calibrated)
+    say(_report(fitted, settings))
     if drawn:
         say(f"{drawn:,} of the examples had no candidates: other responses of {settings.negatives or data} were drawn")
     if skipped := bad.summary():
         say(f"polyencoder: {skipped}", err=True)
-    if searcher is not None and (said := left_out(searcher)):
-        say(said)
+    if note := left_out(fitted.left_out):
+        say(note)
     say(f"{calibration_file(calibrated)}: written, for {_use(own)}")
     _show_on_card(Path(calibrated), fitted, own)
-    if beside := next((one for one in (kept, kept.index) if one is not None and one.fitted_on != own.fitted_on), None):
-        say(f"the one for {_use(beside)} is kept beside it")
+    for beside in filter(None, (whole, whole.index)):
+        if beside.fitted_on != own.fitted_on:
+            say(f"the one for {_use(beside)} is kept beside it")
 
 
 def _show_on_card(folder: Path, fitted: Fit, own: Calibration) -> None:
@@ -152,8 +138,7 @@ def _show_on_card(folder: Path, fitted: Fit, own: Calibration) -> None:
         f"Probabilities for {_use(own)}: calibration error {fitted.after.error:.4f}, Brier score "
         f"{fitted.after.brier:.4f}, out of fold. Temperature {own.temperature:.4g}, none {own.none:.4g}."
     )
-    if own.threshold is not None:
-        facts += f" Above {own.threshold:.4f}, {own.precision:.0%} of the answers are right."
+    facts = " ".join([facts, *map(str, own.promises)])
     pictured = (folder / RELIABILITY).is_file()
     write_text(card, with_calibration(card.read_text(encoding="utf-8"), facts, pictured=pictured))
 
@@ -167,11 +152,11 @@ def _use(calibration: Calibration) -> str:
     return f"{use} ({found.examples:,} examples of {found.data} among {found.candidates:,} candidates, {found.date})"
 
 
-def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str:
+def _report(fitted: Fit, settings: CalibrateSettings) -> str:
     found = fitted.calibration
     rows = [
-        f"{len(examples):,} examples; the first candidate is right in {fitted.accuracy:.1%}",
-        f"each counts with its right candidate and, with a weight of {unanswerable:g}, without it",
+        f"{found.fitted_on.examples:,} examples; the first candidate is right in {fitted.accuracy:.1%}",
+        f"each counts with its right candidate and, with a weight of {settings.unanswerable:g}, without it",
         f"temperature {found.temperature:.4g}, none {found.none:.4g}",
         "",
         "               before                 after",
@@ -184,11 +169,8 @@ def _report(fitted: Fit, examples: list[Example], *, unanswerable: float) -> str
         f"Brier      {fitted.before.brier:.4f}                {fitted.after.brier:.4f}",
         "(before: the softmax of the scores; after: found out of fold)",
     ]
-    if found.precision is not None:
-        rows.append(
-            f"no threshold gives {found.precision:.0%} right answers"
-            if found.threshold is None
-            else f"--min-probability {found.threshold:.4f} (auto) gives {found.precision:.0%} right answers, to "
-            f"{fitted.coverage:.1%} of the contexts"
-        )
+    if fitted.least_risk is not None:
+        known = {one.risk: str(one) for one in found.promises}
+        rows += [known.get(risk) or f"No threshold promises a risk of {risk:g}." for risk in settings.risk]
+        rows.append(f"The smallest risk that these examples could promise is {fitted.least_risk:.3g}.")
     return "\n".join(rows)

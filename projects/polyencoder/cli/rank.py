@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from polyencoder.calibration import AnswerOptions
 from polyencoder.cli.shared.loading import load
 from polyencoder.cli.shared.output import one_line, say
 from polyencoder.data.readers import expand, format_of
 from polyencoder.errors import InputError
 from polyencoder.index import Candidate, candidates_from
+from polyencoder.ranked import Ranked
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import CandidateSettings, RankerSettings
 from polyencoder.validation import Count
@@ -31,9 +33,7 @@ class RankSettings(Settings):
     columns: CandidateSettings = field(default_factory=CandidateSettings)
     top_k: Annotated[Count, Parameter(alias="-k")] = 10
     """How many are printed, best first."""
-    min_probability: str | None = None
-    """Leave out candidates that are less likely than this to be right: 0 to 1, or auto for the precision that the model
-    was calibrated for. See polyencoder calibrate."""
+    answers: AnswerOptions = field(default_factory=AnswerOptions)
     diversity: float | None = None
     """0 to 1, such as 0.3: candidates that resemble better ones come later."""
     as_json: Annotated[bool, Parameter(name="--json")] = False
@@ -48,24 +48,27 @@ def rank(*, settings: RankSettings) -> None:
     candidates = [one for text in settings.candidates for one in _candidates(text, settings.columns)]
     if not candidates:
         raise InputError(f"{', '.join(settings.candidates)}: has no candidates", argument="candidates")
-    ranked = load(settings.model).rank(
-        list(settings.context),
-        [one.text for one in candidates],
-        top_k=settings.top_k,
-        min_probability=settings.min_probability,
-        diversity=settings.diversity,
-    )
+    ranker, context, texts = load(settings.model), list(settings.context), [one.text for one in candidates]
+    ranked = ranker.rank(context, texts, top_k=settings.top_k, diversity=settings.diversity, **vars(settings.answers))
+    best_left_out = None if ranked else ranker.rank(context, texts, top_k=1)[0]
     if settings.as_json:
-        hits = [{"id": candidates[hit.index].id, **hit._asdict()} for hit in ranked]
-        hits = [{name: value for name, value in hit.items() if value is not None} for hit in hits]
-        say(json.dumps({"context": list(settings.context), "hits": hits}, ensure_ascii=False))
+        record: dict[str, Any] = {"context": context, "hits": [_known(hit, candidates) for hit in ranked]}
+        if best_left_out is not None:
+            record["best_left_out"] = _known(best_left_out, candidates)
+        say(json.dumps(record, ensure_ascii=False))
         return
-    say(f"> {one_line(' / '.join(settings.context))}")
+    say(f"> {one_line(' / '.join(context))}")
     for position, hit in enumerate(ranked, start=1):
         likely = "" if hit.probability is None else f"  {hit.probability:4.0%}"
         say(f"{position:>4}  {hit.score:9.4f}{likely}  {one_line(hit.text)}")
-    if not ranked:
-        say("  no candidate is probable enough")
+    if best_left_out is not None:
+        likely = f"{best_left_out.probability:.1%}"
+        say(f"  no candidate is probable enough; the best is right with {likely}: {one_line(best_left_out.text)}")
+
+
+def _known(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
+    values = {"id": candidates[hit.index].id, **hit._asdict()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _candidates(text: str, columns: CandidateSettings) -> list[Candidate]:

@@ -49,6 +49,7 @@ GUESSED_FLAGS: dict[str, tuple[str, ...]] = {
     "output-dir": ("out",),
     "output-path": ("out",),
     "fp16": ("precision float16", "model-dtype float16"),
+    "precision": ("risk",),
     "arch": ("architecture",),
     "max-length": ("text-truncate",),
     "max-seq-length": ("text-truncate",),

@@ -52,9 +52,6 @@ class SearchSettings(Settings):
     """A cross-encoder to rerank the first results."""
     rerank_k: Count | None = None
     """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder itself)."""
-    min_probability: str | None = None
-    """Leave out results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
-    was calibrated for. See polyencoder calibrate."""
     keep_turns: bool = False
     """Also return candidates that repeat a turn of their context (ignoring case and spacing)."""
     as_json: Annotated[bool, Parameter(name="--json")] = False
@@ -85,7 +82,6 @@ def search(*, settings: SearchSettings) -> None:
             replace(settings.options, filter=_filter(settings.filter)),
             reranker=load_reranker(settings.rerank, settings.model),
             rerank_k=settings.rerank_k,
-            min_probability=settings.min_probability,
             keep_turns=settings.keep_turns,
         )
         for batch in in_batches(questions, batch_size):
@@ -93,7 +89,7 @@ def search(*, settings: SearchSettings) -> None:
     if searcher.contexts == 0:
         where = "no context on standard input" if settings.contexts == "-" else f"{settings.contexts}: no context in it"
         raise InputError(where)
-    if kept := left_out(searcher):
+    if kept := left_out(searcher.left_out):
         say(f"polyencoder: {kept}", err=True)
     if settings.timing:
         each = {step: 1000 * seconds / searcher.contexts for step, seconds in searcher.seconds.items()}
@@ -140,10 +136,11 @@ def _no_number(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _why_none(searcher: Searcher, improbable: float | None) -> str:
+def _why_none(searcher: Searcher, improbable: Hit | None) -> str:
     """The reason why a context has no hit."""
     if improbable is not None:
-        return f"no candidate is probable enough; the best would be right with {improbable:.1%}"
+        probable = f"{improbable.probability:.1%}"
+        return f"no candidate is probable enough; the best is right with {probable}: {one_line(improbable.text)}"
     if searcher.top_k == 0:
         return "the index is empty"
     if searcher.options.filter and searcher.among == 0:
@@ -153,11 +150,15 @@ def _why_none(searcher: Searcher, improbable: float | None) -> str:
     return "every candidate is a turn of the context (--keep-turns keeps these)"
 
 
-def _as_json(question: Question, hits: list[Hit], improbable: float | None) -> str:
-    found = [{key: value for key, value in hit._asdict().items() if value is not None} for hit in hits]
+def _as_json(question: Question, hits: list[Hit], improbable: Hit | None) -> str:
+    found = [_known(hit) for hit in hits]
     record = {"context": question.turns, "hits": found} | ({} if question.id is None else {"id": question.id})
-    record |= {} if improbable is None else {"best_left_out": improbable}
+    record |= {} if improbable is None else {"best_left_out": _known(improbable)}
     return json.dumps(record, ensure_ascii=False, default=plain)
+
+
+def _known(hit: Hit) -> dict[str, Any]:
+    return {key: value for key, value in hit._asdict().items() if value is not None}
 
 
 def _chosen(searcher: Searcher, hit: Hit) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -90,11 +91,17 @@ def _log_chats(name: str, counts: Counter[str], *, system: SystemMessages) -> No
 
 
 def pairs_of_rows(
-    rows: Iterable[Example | Mapping[str, Any]], *, name: str, columns: Columns | None = None, bad: OnBad = raise_it
+    rows: Iterable[Example | Mapping[str, Any]],
+    *,
+    name: str,
+    columns: Columns | None = None,
+    add_response: bool = False,
+    bad: OnBad = raise_it,
 ) -> Iterator[Example]:
     """The pairs of records in memory, such as a `datasets.Dataset`; an `Example` is one already.
 
-    `name` is that of the data, in errors. Raises InputError for a row that is neither, and what `bad` raises.
+    `name` is that of the data, in errors; `add_response` as in `read_pairs`. Raises InputError for a row that is
+    neither, and what `bad` raises.
     """
     counts = Counter[str]()
     for number, row in enumerate(rows, start=1):
@@ -105,7 +112,7 @@ def pairs_of_rows(
         try:
             if not isinstance(row, Mapping):
                 raise InputError(f"{where}: is neither a record with named columns nor an Example: {row!r:.60}")
-            pairs = examples_of(dict(row), columns, where=where, counts=counts)
+            pairs = examples_of(dict(row), columns, where=where, add_response=add_response, counts=counts)
         except InputError as error:
             bad(error)
         else:
@@ -160,7 +167,7 @@ def check_samples(pairs: Iterable[Example], given: Iterable[str]) -> None:
 
 
 def read_examples(
-    source: str | Path,
+    source: str | os.PathLike[str] | Iterable[Example | Mapping[str, Any]],
     *,
     columns: Columns | None = None,
     with_candidates: bool = True,
@@ -169,7 +176,7 @@ def read_examples(
     seed: int = 0,
     bad: OnBad = raise_it,
 ) -> tuple[list[Example], int]:
-    """Reads the examples of a file for calibration or checks, and the number with sampled candidates.
+    """Reads the examples of a file, or records, for calibration or checks, and the number with sampled candidates.
 
     A response that is not among its candidates is added.
 
@@ -183,14 +190,19 @@ def read_examples(
 
     Raises:
         InputError: as in `read_pairs`; for an empty file, and for one whose only response leaves nothing to draw.
-        ConfigError: `num_negatives`, `negatives` or `seed`, where every example has candidates.
+        ConfigError: `num_negatives` or `negatives`, where every example has candidates.
     """
-    pairs = list(read_pairs(source, columns=columns, add_response=True, bad=bad))
+    if isinstance(source, (str, os.PathLike)):
+        source = os.fspath(source)
+        pairs = list(read_pairs(source, columns=columns, add_response=True, bad=bad))
+    else:
+        rows, source = source, "examples"
+        pairs = list(pairs_of_rows(rows, name=source, columns=columns, add_response=True, bad=bad))
     if not pairs:
         raise InputError(f"{source}: has no examples")
     if not with_candidates:
         return [replace(pair, candidates=pair.right) for pair in pairs], 0
-    settings = {"num_negatives": num_negatives, "negatives": negatives, "seed": seed or None}
+    settings = {"num_negatives": num_negatives, "negatives": negatives}
     check_samples(pairs, (name for name, value in settings.items() if value is not None))
     responses = list(responses_of(pairs, negatives, columns=columns, bad=bad))
     without = [pair for pair in pairs if pair.candidates is None]
@@ -203,7 +215,7 @@ def read_examples(
                 f"{source}: has no {(columns or Columns()).candidates!r}, and no second response to draw any from",
                 argument="candidates",
             )
-    sampler = NegativeSampler(responses, count=max(1, num_negatives), seed=seed, source=negatives or str(source))
+    sampler = NegativeSampler(responses, count=max(1, num_negatives), seed=seed, source=negatives or source)
     return examples_to_rank(pairs, sampler), drawn
 
 

@@ -41,6 +41,8 @@ class Hit(NamedTuple):
     """BM25 of the context's words (PostgreSQL: ts_rank by rarity); None if words did not find it."""
     fused_score: float | None = None
     """The sum of reciprocal ranks that orders a hybrid search; None without it."""
+    risk: float | None = None
+    """Of the most probable hit: the promised largest share of wrong ones among such hits; None without a promise."""
 
     @property
     def relevance(self) -> float:

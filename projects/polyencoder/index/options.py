@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from polyencoder.calibration.answering import AnswerOptions
 from polyencoder.checks import checked_count, checked_text
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import MAX_COUNT, ShortlistOptions
@@ -17,7 +18,7 @@ from polyencoder.settings.fields import Parlai
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions(ShortlistOptions):
+class SearchOptions(ShortlistOptions, AnswerOptions):
     """Options of a search of an index.
 
     Raises:
@@ -56,7 +57,8 @@ class SearchOptions(ShortlistOptions):
     """Search by words alone, for comparison."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        ShortlistOptions.__post_init__(self)
+        AnswerOptions.__post_init__(self)
         checked_diversity(self.diversity)
         if self.group_by is not None:
             checked_text("group_by", self.group_by)
@@ -68,7 +70,7 @@ class SearchOptions(ShortlistOptions):
                 )
         if self.words_only:
             of_vectors = {"hybrid": self.hybrid, "exactness": self.exactness, "diversity": self.diversity}
-            if given := [name for name, value in of_vectors.items() if value] + self.of_lists:
+            if given := [name for name, value in of_vectors.items() if value] + self.of_lists + self.asked:
                 raise ConfigError(
                     f"{given[0]} is for searches by vectors, and words_only is one by words alone", argument=given[0]
                 )

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration, LeastProbability, least_probability
+from polyencoder.calibration import DEPTH, CalibratedRanker, Calibration
+from polyencoder.calibration.risk import promised
 from polyencoder.encoding.protocol import Context, Dialogue
 from polyencoder.errors import ConfigError
 from polyencoder.guesses import changed
@@ -39,7 +40,7 @@ class Searcher:
         calibration: converts the scores that order the hits to probabilities; None without one.
         seconds: spent so far on each step: `encode`, `search` and, with re-ranking, `rerank`.
         contexts: the number answered so far.
-        improbable: for each of the last contexts, the best hit's probability if all were too improbable, else None.
+        improbable: for each of the last contexts, the best hit if all were too improbable, else None.
         left_out: the number of better candidates that were dropped as turns of their contexts.
     """
 
@@ -51,7 +52,6 @@ class Searcher:
         *,
         reranker: CalibratedRanker | None = None,
         rerank_k: int | None = None,
-        min_probability: LeastProbability | None = None,
         keep_turns: bool = False,
         texts: int = 0,
         **changes: Any,
@@ -78,19 +78,14 @@ class Searcher:
         self.options = options
         self.seconds = {"encode": 0.0, "search": 0.0} | ({"rerank": 0.0} if reranker else {})
         self.contexts = self.left_out = 0
-        self.improbable: list[float | None] = []
+        self.improbable: list[Hit | None] = []
         self._ranker = ranker
         self._rerank_k = rerank_k
         self._keep_turns = keep_turns
-        if options.words_only and min_probability is not None:
-            raise ConfigError(
-                "min_probability is for searches by vectors, and words_only is one by words alone",
-                argument="min_probability",
-            )
         calibration = (reranker or ranker).calibration
         # A probability is a share among the best scores, which words alone need not find
         self.calibration = None if calibration is None or options.words_only else calibration.for_search
-        self._least = least_probability(self.calibration, min_probability, of=reranker or ranker)
+        self._least = options.least(self.calibration, of=reranker or ranker, index=index.address)
         self._texts = texts
 
     @property
@@ -107,7 +102,7 @@ class Searcher:
         """The hits of each context, best first."""
         turns = checked_contexts(contexts)
         hits: list[list[Hit]] = []
-        improbable: list[float | None] = []
+        improbable: list[Hit | None] = []
         at_once = _AT_ONCE if self._ranker.model.token_dim is None else _WITH_TOKENS
         for first in range(0, max(len(turns), 1), at_once):
             some = turns[first : first + at_once]
@@ -210,10 +205,13 @@ class Searcher:
         ranked = calibration.of_search(texts, [read[place] for place in best], among=among)
         values = [value for _, value in sorted(zip(best, ranked, strict=True), key=operator.itemgetter(0))]
         known = [hit._replace(probability=value) for hit, value in zip(hits, values, strict=False)]
+        if best and (value := values[best[0]]) is not None:
+            risk = promised(calibration.promises_for(self.index.address), value)
+            known[best[0]] = known[best[0]]._replace(risk=risk)
         if self._least is None:
             return known + hits[len(read) :]
         likely = [hit for hit in known if hit.probability is not None and hit.probability >= self._least]
-        self.improbable[place] = None if likely else max(filter(None, values), default=None)
+        self.improbable[place] = None if likely or not best else known[best[0]]
         return likely
 
     @contextmanager

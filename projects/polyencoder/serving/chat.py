@@ -38,6 +38,8 @@ class ChatResponse(SearchResponse):
 async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     """Returns the best reply that does not repeat an earlier turn."""
     turns = turns_of(request.messages, system=service.config.system)
-    hits, fields = await search_fields(service, turns, request, kind="chat", name="messages")
+    hits, fields = await search_fields(
+        service, turns, request, answers=service.chat_answers, kind="chat", name="messages"
+    )
     reply = hits[0].text if hits else service.config.no_answer or _NO_ANSWER
     return ChatResponse(**fields, reply=reply, answered=bool(hits))

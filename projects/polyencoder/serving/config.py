@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from pydantic import BeforeValidator, Field
 
+from polyencoder.calibration import AnswerOptions
 from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
@@ -67,9 +68,7 @@ class ServerConfig(RankerSettings):
     """A cross-encoder to rerank the first results."""
     rerank_k: Annotated[Count | None, Needs("index"), Parlai()] = None
     """How many results are reranked (default: 50 by a cross-encoder, 100 by a late-interaction encoder itself)."""
-    min_probability: Annotated[str | float | None, Needs("index"), Parlai()] = None
-    """Drop results that are less likely than this to be right: 0 to 1, or auto for the precision that the model
-    was calibrated for (polyencoder calibrate)."""
+    answers: Annotated[AnswerOptions, Needs("index")] = field(default_factory=AnswerOptions)
     no_answer: Annotated[str | None, Needs("index"), Parlai()] = None
     """The chat's reply if no candidate is likely enough (default: "I have no good answer to that.")."""
     system: SystemMessages = "leave-out"
@@ -137,10 +136,10 @@ def no_index(purpose: str) -> ConfigError:
     )
 
 
-def not_calibrated() -> ConfigError:
-    """The error for a request with `min_probability` if the model has no calibration; without paths of the server."""
+def not_calibrated(argument: str) -> ConfigError:
+    """The error for a request with an option of answers if the model has no calibration; without the server's paths."""
     return ConfigError(
         "a minimum probability needs a calibrated model, and this server's is not calibrated: leave it out, or "
         "calibrate the model with `polyencoder calibrate` and start the server again",
-        argument="min_probability",
+        argument=argument,
     )

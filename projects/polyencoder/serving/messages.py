@@ -7,11 +7,11 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_type_hints
 
-import docstring_parser
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from polyencoder.checks import json_problem
 from polyencoder.errors import InputError, did_you_mean
+from polyencoder.settings.fields import docstrings
 from polyencoder.text.dialogue import (
     SPEAKERS,
     SystemMessages,
@@ -31,8 +31,6 @@ def _no_truth(value: Any) -> Any:
 
 Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth)]
 """A whole number from 1 up."""
-Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_no_truth)]
-"""A number from 0 to 1."""
 
 
 MAX_MESSAGES = 1000
@@ -74,13 +72,13 @@ class KnownFields(BaseModel):
 def fields_of(cls: type, *, without: Sequence[str] = ()) -> dict[str, Any]:
     """The fields of a dataclass or NamedTuple for `pydantic.create_model`; their docstrings describe them."""
     hints = get_type_hints(cls)
-    words = {one.arg_name: one.description for one in docstring_parser.parse_from_object(cls).params}
+    words = docstrings(cls)
     if dataclasses.is_dataclass(cls):
         defaults = {one.name: one.default for one in dataclasses.fields(cls)}
     else:
         defaults = dict.fromkeys(cls._fields, ...) | cls._field_defaults  # type: ignore[attr-defined]
     return {
-        name: (hints[name], Field(default, description=" ".join((words.get(name) or "").split()) or None))
+        name: (hints[name], Field(default, description=words.get(name) or None))
         for name, default in defaults.items()
         if name not in without
     }

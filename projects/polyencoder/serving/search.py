@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field, create_model
 
+from polyencoder.calibration import AnswerOptions
 from polyencoder.errors import InputError
 from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.serving.config import not_calibrated
 from polyencoder.serving.forward import context
-from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, Share, answer_fields, fields_of
+from polyencoder.serving.messages import Answer, Asked, Body, KnownFields, answer_fields, fields_of
 from polyencoder.serving.model_thread import Job
 from polyencoder.serving.service import Service, Serving
 
@@ -35,9 +37,6 @@ class SearchParameters(_options):  # the fields of `SearchOptions`, made above
     model_config = ConfigDict(strict=True)  # true is not 1
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
-    min_probability: Share | Literal["auto"] | None = Field(
-        None, description="Leave out less probable results (the server's); the model must be calibrated."
-    )
     keep_turns: bool = Field(False, description="Also return candidates that equal a turn of the context.")
 
     @property
@@ -60,6 +59,7 @@ class SearchResponse(Answer):
     """Candidates in order, best first, and the milliseconds of each step."""
 
     results: list[SearchResult] = Field(description="Best first.")
+    best_left_out: SearchResult | None = Field(None, description="The best candidate, if none is probable enough.")
     milliseconds: dict[str, float] = Field(description="Of each step.")
 
 
@@ -67,27 +67,34 @@ class SearchResponse(Answer):
 async def search(request: SearchRequest, service: Serving) -> SearchResponse:
     """Searches the index for the best candidates for a context, best first."""
     _, own = await search_fields(
-        service, request.turns(system=service.config.system), request, kind="search", name="query"
+        service,
+        request.turns(system=service.config.system),
+        request,
+        answers=service.config.answers,
+        kind="search",
+        name="query",
     )
     return SearchResponse(**own)
 
 
 async def search_fields(
-    service: Service, turns: Sequence[str], request: SearchParameters, *, kind: str, name: str
+    service: Service,
+    turns: Sequence[str],
+    request: SearchParameters,
+    *,
+    answers: AnswerOptions,
+    kind: str,
+    name: str,
 ) -> tuple[list[Hit], dict[str, Any]]:
     """The hits of a request, and the fields of its `SearchResponse`."""
     service.engine.check_filter(request.filter)  # before the options read it
-    hits, tokens, milliseconds = await find_hits(
-        service,
-        turns,
-        request.options,
-        min_probability=request.min_probability,
-        keep_turns=request.keep_turns,
-        name=name,
+    hits, tokens, milliseconds, best_left_out = await find_hits(
+        service, turns, request.options, answers=answers, keep_turns=request.keep_turns, name=name
     )
     shared = answer_fields(kind, model=service.name, tokens=tokens)
     results = [hit._asdict() for hit in hits]
-    return hits, {**shared, "results": results, "milliseconds": milliseconds}
+    left_out = best_left_out and best_left_out._asdict()
+    return hits, {**shared, "results": results, "best_left_out": left_out, "milliseconds": milliseconds}
 
 
 async def find_hits(
@@ -95,18 +102,18 @@ async def find_hits(
     turns: Sequence[str],
     options: SearchOptions,
     *,
-    min_probability: float | str | None = None,
+    answers: AnswerOptions | None = None,
     keep_turns: bool = False,
     name: str = "query",
-) -> tuple[list[Hit], int, dict[str, float]]:
-    """Searches the index: the hits, best first; the number of tokens; and the milliseconds of each step.
+) -> tuple[list[Hit], int, dict[str, float], Hit | None]:
+    """Searches the index: hits, best first; tokens; milliseconds of each step; the best hit if all were left out.
 
     The steps are `tokenize`, `queue`, `encode`, and `search`, which includes re-ranking.
 
     Args:
         service: with the index.
         turns: the context.
-        min_probability: None for the server's, which a search by words alone does not read.
+        answers: where the options have none; a search by words alone, without probabilities, does not read them.
         keep_turns: also return candidates that are turns of the context.
         name: the request's field, for errors.
 
@@ -118,31 +125,31 @@ async def find_hits(
     if options.top_k is not None and options.top_k > engine.limits.top_k:
         raise InputError(f"top_k is {options.top_k}; it must be at most {engine.limits.top_k}", argument="top_k")
     turns = engine.turns(turns, name=name)
-    least = min_probability
-    if least is None and not options.words_only:  # results by words have no probabilities
-        least = service.config.min_probability
-    if least is not None and index is not None and not service.search_calibrated:
-        raise not_calibrated()
-    settings = (options, least, keep_turns)
+    if answers is not None and not options.asked and not options.words_only:
+        options = replace(options, **vars(answers))
+    if options.asked and index is not None and not service.search_calibrated:
+        raise not_calibrated(options.asked[0])
     remote = index is not None and index.remote
     if index is not None and not remote and await engine.tokenized(index.__len__) == 0:
-        return [], 0, {}
+        return [], 0, {}, None
 
     def tokenized() -> list[int]:
         if not remote:  # once, on a thread that may block
-            service.searcher(*settings)  # raises the errors of this request
+            service.searcher(options, keep_turns=keep_turns)  # raises the errors of this request
         return engine.ranker.text.context_ids(turns)
 
-    def find(jobs: Sequence[Job]) -> list[list[Hit]]:
+    def find(jobs: Sequence[Job]) -> list[tuple[list[Hit], Hit | None]]:
         if index is None or len(index) == 0:  # all candidates were removed in the meantime
-            return [[] for _ in jobs]
+            return [([], None) for _ in jobs]
         encoded = [job.results[0] for job in jobs]
-        return engine.forward.find(service.searcher(*settings), encoded, [job.payload for job in jobs])
+        searcher = service.searcher(options, keep_turns=keep_turns)
+        found = engine.forward.find(searcher, encoded, [job.payload for job in jobs])
+        return list(zip(found, searcher.improbable, strict=True))
 
     item = context(await engine.tokenized(tokenized))
     tokenize_seconds = time.perf_counter() - start
-    job = Job([item], find, group_key=repr(settings), payload=turns, blocking_io=remote)
-    hits = await engine.run(job)
+    job = Job([item], find, group_key=repr((options, keep_turns)), payload=turns, blocking_io=remote)
+    hits, best_left_out = await engine.run(job)
     seconds = {"tokenize": tokenize_seconds, **job.seconds}
     seconds["search"] = seconds.pop("score")
-    return hits, item.cost, {step: round(1000 * value, 3) for step, value in seconds.items()}
+    return hits, item.cost, {step: round(1000 * value, 3) for step, value in seconds.items()}, best_left_out

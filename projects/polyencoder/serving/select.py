@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from polyencoder.calibration import least_probability
+from polyencoder.calibration import AnswerOptions
 from polyencoder.selector import selection
 from polyencoder.serving.config import not_calibrated
-from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, Share, answer_fields
+from polyencoder.serving.messages import Answer, Asked, Count, KnownFields, answer_fields, fields_of
 from polyencoder.serving.rerank import score
 from polyencoder.serving.service import Serving
 from polyencoder.text.options import read_options
@@ -20,8 +20,13 @@ router = APIRouter(tags=["select"])
 Given = str | dict[str, Any]
 
 
-class SelectRequest(KnownFields, Asked):
+_answers: Any = create_model("AnswerFields", **fields_of(AnswerOptions))
+
+
+class SelectRequest(KnownFields, Asked, _answers):
     """A conversation and the options to choose from. An unknown field is an error."""
+
+    model_config = ConfigDict(strict=True)  # true is not 1
 
     model: str | None = Field(None, description="Ignored: a server has one model.")
     options: Annotated[list[Given], Field(fail_fast=True)] = Field(
@@ -29,9 +34,6 @@ class SelectRequest(KnownFields, Asked):
         "`{name, description, inputSchema}`."
     )
     top_k: Count | None = Field(None, description="At most k options (all).")
-    min_probability: Share | Literal["auto"] | None = Field(
-        None, description="Leave out less probable options (none is left out); the model must be calibrated."
-    )
 
 
 class SelectedOption(BaseModel):
@@ -42,6 +44,7 @@ class SelectedOption(BaseModel):
     name: str | None = Field(None, description="Of a tool.")
     score: float = Field(description="The model's score, without a unit.")
     probability: float | None = Field(None, description="Of a calibrated model.")
+    risk: float | None = Field(None, description="Of the best option: the promised share of wrong ones among such.")
 
 
 class SelectResponse(Answer):
@@ -51,16 +54,18 @@ class SelectResponse(Answer):
     none_probability: float | None = Field(
         None, description="The probability that none of the options is right, of a calibrated model."
     )
+    best_left_out: SelectedOption | None = Field(None, description="The best option, if none is probable enough.")
 
 
 @router.post("/v1/select", response_model_exclude_none=True)
 async def select(request: SelectRequest, service: Serving) -> SelectResponse:
     """Chooses the options that a conversation needs."""
     engine, calibration = service.engine, service.engine.ranker.calibration
-    if request.min_probability is not None and calibration is None:
-        raise not_calibrated()
+    answers = AnswerOptions(min_probability=request.min_probability, max_risk=request.max_risk)
+    if answers.asked and calibration is None:
+        raise not_calibrated(answers.asked[0])
     engine.check_count(request.options, name="options")  # before what takes long for a million
-    least = least_probability(calibration, request.min_probability, of=engine.ranker)
+    least = answers.least(calibration, of=engine.ranker)
     options = await engine.tokenized(lambda: read_options(request.options))
     texts = engine.texts([one.text for one in options], name="options")
     turns = engine.turns(request.turns(system=service.config.system))
@@ -70,4 +75,5 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
         **answer_fields("select", model=service.name, tokens=tokens),
         chosen=[SelectedOption(**vars(one)) for one in found.chosen],
         none_probability=found.none_probability,
+        best_left_out=found.best_left_out and SelectedOption(**vars(found.best_left_out)),
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import Depends, Request
 
-from polyencoder.calibration import LeastProbability
+from polyencoder.calibration import AnswerOptions
 from polyencoder.index.base import Index
 from polyencoder.index.options import SearchOptions
 from polyencoder.index.searcher import Searcher
@@ -69,7 +69,7 @@ class Service:
             metrics=metrics,
         )
         if index is not None and len(index):
-            service.searcher(SearchOptions(), config.min_probability, False)  # raises for settings that do not fit
+            service.searcher(replace(SearchOptions(), **vars(config.answers)))  # raises for settings that do not fit
         return service
 
     @property
@@ -82,7 +82,16 @@ class Service:
         """Whether results of searches have probabilities: they are the cross-encoder's, if it reranks."""
         return (self.reranker or self.engine.ranker).calibration is not None
 
-    def searcher(self, options: SearchOptions, min_probability: LeastProbability | None, keep_turns: bool) -> Searcher:
+    @property
+    def chat_answers(self) -> AnswerOptions:
+        """Which answers the chat gives: the server's setting, else the first promise of the calibration, if any."""
+        calibration = (self.reranker or self.engine.ranker).calibration
+        if self.config.answers.asked or calibration is None or self.index is None:
+            return self.config.answers
+        promises = calibration.for_search.promises_for(self.index.address)
+        return AnswerOptions(max_risk=promises[0].risk if promises else None)
+
+    def searcher(self, options: SearchOptions, *, keep_turns: bool = False) -> Searcher:
         """A searcher of the newest state of the index.
 
         Raises:
@@ -97,7 +106,6 @@ class Service:
             options,
             reranker=self.reranker,
             rerank_k=self.config.rerank_k if reranks else None,
-            min_probability=min_probability,
             keep_turns=keep_turns,
         )
 

@@ -35,6 +35,8 @@ OneIndex = Annotated[str, Parameter(alias="-i", allow_repeating=False)]
 """An index, where others take several: a second one is an error, or it would take the first one's place."""
 Numbers = Annotated[tuple[int, ...], BeforeValidator(numbers), Parameter(n_tokens=1)]
 """Whole numbers, in a text with commas."""
+Shares = Annotated[tuple[float, ...], BeforeValidator(numbers), Parameter(n_tokens=1)]
+"""Numbers between 0 and 1, in a text with commas."""
 Pair = Annotated[tuple[Share, Share], BeforeValidator(numbers), Parameter(n_tokens=1)]
 """Two shares, in a text with a comma."""
 Hidden = Parameter(parse=False)
@@ -99,7 +101,7 @@ class Leaf:
     @functools.cached_property
     def help(self) -> str:
         """The docstring under the field, in one line."""
-        return str(self.field.metadata.get("help") or _docstrings(self.owner).get(self.path[-1], ""))
+        return str(self.field.metadata.get("help") or docstrings(self.owner).get(self.path[-1], ""))
 
     @property
     def panel(self) -> str:
@@ -157,13 +159,14 @@ def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> It
 def set_help(cls: type) -> None:
     """Makes the docstrings under a plain dataclass's fields their help, in one line: cyclopts keeps line breaks."""
     for one in dataclasses.fields(cls):
-        one.metadata = MappingProxyType({**one.metadata, "help": _docstrings(cls).get(one.name, "")})
+        one.metadata = MappingProxyType({**one.metadata, "help": docstrings(cls).get(one.name, "")})
 
 
 @functools.cache
-def _docstrings(cls: type) -> dict[str, str]:
-    """The docstrings under the fields of a plain dataclass."""
-    found = docstring_parser.parse_from_object(cls).params
+def docstrings(cls: type) -> dict[str, str]:
+    """The docstrings under the fields of a plain dataclass or NamedTuple, those of its bases included."""
+    bases = [base for base in reversed(cls.__mro__) if base.__module__ != "builtins"]
+    found = [one for base in bases for one in docstring_parser.parse_from_object(base).params]
     return {one.arg_name: " ".join((one.description or "").split()) for one in found}
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from polyencoder.calibration import DEPTH, Calibration, fitting
 from polyencoder.calibration.fitting import fit, reliability
@@ -73,20 +72,50 @@ def test_it_holds_among_more_candidates():
     assert reliability(as_if_ten, right, weights).error > 0.2
 
 
-def test_the_threshold_gives_the_precision():
-    found = fit(known(6000, among=8), fingerprint="x", precision=0.8)
-    assert found.calibration.precision == 0.8
-    p, right = first(found.calibration, known(6000, among=8, answerable=0.5, seed=1))
-    answered = p >= found.calibration.threshold
-    assert right[answered].double().mean().item() == pytest.approx(0.8, abs=0.03)
-    assert answered.double().mean().item() == pytest.approx(found.coverage, abs=0.03)
+@pytest.mark.parametrize("depth", [DEPTH, 3])  # of searches, which see the best scores only
+def test_promises_are_held_on_new_examples_as_often_as_they_say(depth):
+    risks, broken, made = (0.3, 0.45), 0, 0
+    for seed in range(40):
+        seen = replace(known(400, among=8, seed=2 * seed), depth=depth)
+        new = replace(known(4000, among=8, answerable=0.5, seed=2 * seed + 1), depth=depth)
+        found = fit(seen, fingerprint="x", risks=risks, confidence=0.9, seed=seed).calibration
+        p, right = fitting._first_probabilities(found, new), new.right[:, 0]
+        for promise in found.promises:
+            answered = p >= promise.threshold
+            made += 1
+            broken += (~right[answered]).double().mean().item() > promise.risk
+            assert promise.answered == pytest.approx(answered.double().mean().item(), abs=0.15)
+    assert made > 50
+    assert broken <= 0.1 * made + 3 * (0.1 * 0.9 * made) ** 0.5
 
 
-def test_a_precision_that_cannot_be_reached():
+def test_promises_in_the_order_of_risks_and_the_smallest_possible_one():
+    found = fit(known(2000, among=8), fingerprint="x", risks=(0.5, 0.3))
+    assert [one.risk for one in found.calibration.promises] == [0.5, 0.3]
+    loose, strict = found.calibration.promises
+    assert loose.threshold < strict.threshold
+    assert loose.answered > strict.answered
+    least = found.least_risk
+    again = fit(known(2000, among=8), fingerprint="x", risks=(least, least - 1e-6))
+    assert [one.risk for one in again.calibration.promises] == [least]
+    assert fit(known(2000, among=8), fingerprint="x").least_risk is None
+
+
+def test_a_risk_that_cannot_be_promised():
     seen = known(200, among=8)
-    hopeless = Observations(seen.scores, seen.right & (torch.arange(200) % 2 == 0).unsqueeze(1), seen.among)
-    found = fit(hopeless, fingerprint="x", precision=0.999)
-    assert (found.calibration.threshold, found.coverage) == (None, 0.0)
+    hopeless = replace(seen, right=seen.right & (torch.arange(200) % 2 == 0).unsqueeze(1))
+    found = fit(hopeless, fingerprint="x", risks=(0.05,))
+    assert found.calibration.promises == ()
+    assert found.least_risk > 0.05
+
+
+def test_a_risk_that_needs_more_examples_says_how_many():
+    with pytest.raises(
+        InputError, match=r"a risk of 0.05 needs at least 118 examples.* there are 100: .* 0.058"
+    ) as error:
+        fit(known(100, among=8), fingerprint="x", risks=(0.05,))
+    assert error.value.argument == "risk"
+    assert fit(known(100, among=8), fingerprint="x", risks=(0.059,)).least_risk > 0
 
 
 @pytest.mark.parametrize("unanswerable", [0.01, 0.5])
@@ -177,30 +206,20 @@ def test_the_reliability_is_that_of_examples_that_a_fit_has_not_seen(monkeypatch
     assert sorted(score for one in fits for score in everything - one) == sorted(everything)
 
 
-@given(st.integers(0, 10**6), st.sampled_from([0.3, 0.5, 0.8]))
-def test_a_threshold_is_the_lowest_that_gives_the_precision(seed, precision):
-    """Of at least ten answers, of which equal ones are given together; by trying each."""
-    generator = torch.Generator().manual_seed(seed)
-    p = torch.randint(20, (40,), generator=generator).double() / 20
-    right, weights = torch.rand(40, generator=generator) < p, torch.rand(40, generator=generator).double() + 0.1
-    enough = {}
-    for least in p.unique().tolist():
-        given = p >= least
-        precise = weights[given & right].sum() / weights[given].sum() >= precision
-        if precise and given.sum() >= 10:
-            enough[least] = (weights[given].sum() / weights.sum()).item()
-    expected = (None, 0.0) if not enough else (min(enough), pytest.approx(enough[min(enough)]))
-    assert fitting._threshold(p, right, weights, precision=precision) == expected
-
-
 def test_what_cannot_be_fitted():
     seen = known(20, among=4)
     with pytest.raises(InputError, match="9 examples are too few"):
         fit(seen.select(torch.arange(9)), fingerprint="x")
     with pytest.raises(InputError, match="unanswerable is 1.0; it must be between 0 and 1"):
         fit(seen, fingerprint="x", unanswerable=1.0)
-    with pytest.raises(InputError, match="precision is 90; it must be between 0 and 1"):
-        fit(seen, fingerprint="x", precision=90)
+    for risk in (0, 1, 90, math.nan):
+        with pytest.raises(InputError, match="risk is .*; it must be between 0 and 1"):
+            fit(seen, fingerprint="x", risks=(risk,))
+    with pytest.raises(InputError, match="confidence is 1; it must be between 0 and 1"):
+        fit(seen, fingerprint="x", risks=(0.1,), confidence=1)
+    alone = Observations(seen.scores[:, :1], torch.ones(20, 1, dtype=torch.bool), torch.ones(20))
+    with pytest.raises(InputError, match="each example has a single candidate"):
+        fit(alone, fingerprint="x")
     with pytest.raises(InputError, match="all scores are equal"):
         fit(Observations(torch.zeros(20, 4).double(), seen.right, seen.among), fingerprint="x")
     last = Observations(seen.scores, (torch.arange(4) == 3).expand(20, 4).clone(), seen.among)

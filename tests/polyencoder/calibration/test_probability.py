@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from polyencoder import CheckpointError, ConfigError, Ranker
-from polyencoder.calibration import DEPTH, Calibration, calibration_file, read_calibration
+from polyencoder.calibration import DEPTH, Calibration, FittedOn, calibration_file, read_calibration
 from polyencoder.calibration.relevance import ranked as relevance_of
+from polyencoder.calibration.risk import Promise
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.index import Candidate
 from polyencoder.index.searcher import Searcher
@@ -25,6 +26,10 @@ def calibrated(ranker: Ranker, **settings) -> Ranker:
     values = {"temperature": 3.0, "none": -1.0, "fingerprint": model_fingerprint(ranker.model, ranker.text)} | settings
     ranker.calibration = Calibration(**values)
     return ranker
+
+
+def promise(**values) -> Promise:
+    return Promise(**{"risk": 0.1, "confidence": 0.95, "threshold": 0.5, "examples": 99, "answered": 0.5} | values)
 
 
 def naive(scores: list[float], *, among: int, temperature: float, none: float) -> list[float]:
@@ -164,19 +169,18 @@ def test_whoever_orders_the_hits_says_how_likely_they_are(make_ranker, sentences
     assert len(ranker.search(CONTEXT, index, rerank=cross, rerank_k=4, min_probability=0)) == 4
 
 
-def test_what_cannot_be_asked_for(make_ranker, sentences):
-    ranker = make_ranker("bi")
-    with pytest.raises(ConfigError, match="calibrate MODEL with `polyencoder calibrate`"):
-        ranker.rank(CONTEXT, sentences, min_probability=0.3)
-    calibrated(ranker)
-    with pytest.raises(ConfigError, match="calibrated without a threshold for `auto`"):
-        ranker.rank(CONTEXT, sentences, min_probability="auto")
-    for wanted in (30, -0.1, "much", float("nan")):
-        with pytest.raises(ConfigError, match="must be 0 to 1, or auto"):
-            ranker.rank(CONTEXT, sentences, min_probability=wanted)
-    second = ranker.rank(CONTEXT, sentences)[1].probability
-    calibrated(ranker, precision=0.9, threshold=second)
-    assert len(ranker.rank(CONTEXT, sentences, min_probability="auto")) == 2
+@pytest.mark.parametrize("index", [None, "replies"])
+def test_a_promise_is_for_the_use_that_was_tested(index):
+    promises = (promise(risk=0.1, threshold=0.6), promise(risk=0.3, threshold=0.2))
+    tested = FittedOn(data="", examples=9, candidates=9, date="", index=index)
+    found = Calibration(temperature=1.0, none=0.0, fingerprint="", promises=promises, fitted_on=tested)
+    assert found.promise(0.3, index=index and f"/home/of/{index}") == promises[1]
+    for risk, use in ((0.2, index), (0.1, "other"), (0.1, None if index else "replies")):
+        with pytest.raises(
+            ConfigError, match="promises 0.1, 0.3 for" if use == index else "promises none for"
+        ) as error:
+            found.promise(risk, index=use)
+        assert error.value.argument == "max_risk"
 
 
 # ---- on disk
@@ -184,13 +188,13 @@ def test_what_cannot_be_asked_for(make_ranker, sentences):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_it_travels_with_the_model(make_ranker, tmp_path, dtype):
-    ranker = calibrated(make_ranker("poly"), precision=0.9, threshold=0.4)
+    ranker = calibrated(make_ranker("poly"), promises=(promise(threshold=0.4),))
     ranker.save_pretrained(tmp_path / "model", dtype=dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loaded = Ranker.from_pretrained(tmp_path / "model", device="cpu")
     assert loaded.calibration is not None
-    assert (loaded.calibration.temperature, loaded.calibration.threshold) == (3.0, 0.4)
+    assert (loaded.calibration.temperature, loaded.calibration.promises[0].threshold) == (3.0, 0.4)
     make_ranker("poly", seed=1).save_pretrained(tmp_path / "model")
     assert not calibration_file(tmp_path / "model").exists()
 
@@ -240,14 +244,14 @@ def test_a_model_that_was_trained_again_is_not_calibrated(make_ranker, sentences
         ("{", "damaged"),
         ("[]", "damaged"),
         ("[" * 100_000, "damaged"),
-        ('{"format_version": 3, "temperature": 1, "none": NaN, "fingerprint": ""}', "damaged .*none is nan"),
-        ('{"format_version": 3, "temperature": 1, "none": 0, "fingerprint": "", "threshold": [1]}', "threshold is"),
-        ('{"format_version": 3, "temperature": 1}', "damaged"),
-        ('{"format_version": 3, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*temperature is -1"),
-        ('{"format_version": 3, "temperature": "1", "none": 0, "fingerprint": ""}', "damaged .*temperature is '1'"),
-        ('{"format_version": 3, "temperature": 1, "none": 0, "fingerprint": "", "index": 1}', "damaged"),
-        ('{"format_version": 1, "temperature": 1, "none": 0, "fingerprint": ""}', "format version 1, but"),
-        ('{"format_version": 9}', "format version 9, but this version of polyencoder reads 3"),
+        ('{"format_version": 4, "temperature": 1, "none": NaN, "fingerprint": ""}', "damaged .*none is nan"),
+        ('{"format_version": 4, "temperature": 1, "none": 0, "fingerprint": "", "promises": [1]}', "promises is"),
+        ('{"format_version": 4, "temperature": 1}', "damaged"),
+        ('{"format_version": 4, "temperature": -1, "none": 0, "fingerprint": ""}', "damaged .*temperature is -1"),
+        ('{"format_version": 4, "temperature": "1", "none": 0, "fingerprint": ""}', "damaged .*temperature is '1'"),
+        ('{"format_version": 4, "temperature": 1, "none": 0, "fingerprint": "", "index": 1}', "damaged"),
+        ('{"format_version": 3, "temperature": 1, "none": 0, "fingerprint": ""}', "remove this file and calibrate"),
+        ('{"format_version": 9}', "format version 9, but this version of polyencoder reads 4"),
     ],
 )
 def test_a_damaged_file(make_ranker, tmp_path, text, message):
@@ -260,4 +264,4 @@ def test_a_damaged_file(make_ranker, tmp_path, text, message):
 
 def test_the_file_is_json(make_ranker, tmp_path):
     calibrated(make_ranker("bi")).save_pretrained(tmp_path)
-    assert json.loads((tmp_path / "calibration.json").read_text())["format_version"] == 3
+    assert json.loads((tmp_path / "calibration.json").read_text())["format_version"] == 4

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
-from polyencoder.calibration.risk import Answers, fewest_answers, largest_risk, prove
-from polyencoder.errors import InputError
+from polyencoder.calibration.risk import Answers, fewest_answers, largest_risk, least_risk, promised, prove
 
 
 def draw(n: int, rng: np.random.Generator, *, slope: float = 2.5) -> Answers:
@@ -65,8 +64,18 @@ def test_no_threshold_holds_for_answers_that_are_wrong():
     assert prove(wrong, wrong, risk=0.05) is None
 
 
-def test_too_few_examples_say_how_many_are_needed():
+def test_the_smallest_risk_is_the_smallest_that_is_promised():
     rng = np.random.default_rng(3)
-    with pytest.raises(InputError, match=r"needs at least 59 examples .* there are 50") as error:
-        prove(draw(50, rng), draw(50, rng), risk=0.05)
-    assert error.value.argument == "risk"
+    fitted, tested = draw(300, rng), draw(300, rng)
+    least = least_risk(fitted, tested)
+    assert prove(fitted, tested, risk=least) is not None
+    assert prove(fitted, tested, risk=least - 1e-9) is None
+
+
+def test_the_smallest_risk_of_an_answer():
+    rng = np.random.default_rng(4)
+    fitted, tested = draw(2000, rng), draw(2000, rng)
+    loose, strict = (prove(fitted, tested, risk=risk) for risk in (0.2, 0.1))
+    assert promised([loose, strict], 1.0) == 0.1
+    assert promised([loose, strict], loose.threshold) == 0.2
+    assert promised([loose, strict], loose.threshold - 1e-9) is None

@@ -57,9 +57,10 @@ def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architectur
     ranker = make_ranker(architecture)
     ranker.save_pretrained(tmp_path / "model")
     path = write(ranker, among=texts)
-    said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--precision", 0.3)
+    said = call("calibrate", "--model", tmp_path / "model", "--data", path, "--risk", "0.9,0.1")
     assert said.startswith("60 examples; the first candidate is right in ")
-    assert "--min-probability 0." in said
+    assert "at most 90 % are wrong (95 % confidence, " in said
+    assert "No threshold promises a risk of 0.1.\nThe smallest risk that these examples could promise is 0." in said
     assert (
         f"{tmp_path / 'model' / 'calibration.json'}: written, for ranking candidates (60 examples of {path.name}"
         in said
@@ -117,12 +118,16 @@ def test_an_index_is_searched(ranker, write, texts, tmp_path):
     assert 0 < hit["probability"] < 1
     assert f"  {hit['probability']:4.0%}  exact  " in call("search", *asked)
     assert call("search", *asked, "--min-probability", "1.0").endswith(
-        f"\n  no candidate is probable enough; the best would be right with {hit['probability']:.1%}\n"
+        f"\n  no candidate is probable enough; the best is right with {hit['probability']:.1%}: {hit['text']}\n"
     )
     nothing = json.loads(call("search", *asked, "--json", "--min-probability", 1))
-    assert (nothing["hits"], nothing["best_left_out"]) == ([], pytest.approx(hit["probability"]))
-    with pytest.raises(ConfigError, match="without a threshold for `auto`"):
-        call("search", *asked, "--min-probability", "auto")
+    assert (nothing["hits"], nothing["best_left_out"]) == ([], hit)
+    with pytest.raises(ConfigError, match="max_risk is 0.1, and the calibration promises none for searching index"):
+        call("search", *asked, "--max-risk", "0.1")
+    call("calibrate", *options, "--data", path, "--risk", "0.5", "--unanswerable", "0.01")
+    assert json.loads(call("search", *asked, "--json", "--max-risk", "0.5"))["hits"][0]["risk"] == 0.5
+    with pytest.raises(ConfigError, match="promises 0.5 for searching index: give one of these"):
+        call("search", *asked, "--max-risk", "0.1")
 
 
 def test_an_index_that_contains_the_questions(make_ranker, texts, tmp_path):
@@ -172,8 +177,13 @@ def test_what_cannot_be_used(ranker, write, texts, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="export a hub's model to a folder first"):
         call(*options, "--model", "nowhere/model")
     monkeypatch.setattr("polyencoder.cli.calibrate.load", pytest.fail)  # nothing is scored before
-    with pytest.raises(InputError, match="precision is 90.0; it must be between 0 and 1"):
-        call(*options, "--model", tmp_path / "model", "--precision", 90)
+    for risk in (0, 1, 90):
+        with pytest.raises(InputError, match=f"risk is {risk}.0; it must be between 0 and 1"):
+            call(*options, "--model", tmp_path / "model", "--risk", risk)
+    with pytest.raises(InputError, match="a risk of 0.05 needs at least 118 examples, .* there are 60"):
+        call(*options, "--model", tmp_path / "model", "--risk", 0.05)
+    with pytest.raises(ConfigError, match="confidence is read only with risk"):
+        call(*options, "--model", tmp_path / "model", "--confidence", 0.9)
     assert not (tmp_path / "model" / "calibration.json").exists()
 
 

@@ -253,7 +253,7 @@ def test_half_a_character_is_skipped_with_other_bad_candidates(place, monkeypatc
         [*SEARCH, "--backend", "nope"],
         [*MINE, "-n", "0"],
         [*MINE, "--ranks", "x"],
-        [*CALIBRATE, "--precision", "nan"],
+        [*CALIBRATE, "--risk", "nan"],
         [*CALIBRATE, "--unanswerable", "-1"],
         [*INDEX, "--workers", "0"],
         [*INDEX, "--shard-size", "99999999999999999999999"],

@@ -20,6 +20,7 @@ from polyencoder.export.card import model_card
 from polyencoder.export.onnx import export_onnx, quantize_int8
 from polyencoder.storage.names import CONFIG, CONTEXT
 from tests.forked import forgetting
+from tests.polyencoder.calibration.test_probability import promise
 
 pytestmark = pytest.mark.slow
 
@@ -279,13 +280,15 @@ def test_probabilities(exported, sentences, tmp_path):
     ranker, source = exported("poly-first_n_last")
     folder = shutil.copytree(source, tmp_path / "model")
     fingerprint = model_fingerprint(ranker.model, ranker.text)
-    ranker.calibration = Calibration(temperature=0.2, none=-3.0, fingerprint=fingerprint, precision=0.9, threshold=0.1)
+    ranker.calibration = Calibration(
+        temperature=0.2, none=-3.0, fingerprint=fingerprint, promises=(promise(threshold=0.1),)
+    )
     ranker.calibration.save(folder)
     found = Ranker.from_pretrained(folder, backend="onnx")
     try:
-        for least in (None, 0.2, "auto"):
-            expected = ranker.rank("hi", [*sentences, sentences[0]], min_probability=least)
-            ranked = found.rank("hi", [*sentences, sentences[0]], min_probability=least)
+        for asked in ({}, {"min_probability": 0.2}, {"max_risk": 0.1}):
+            expected = ranker.rank("hi", [*sentences, sentences[0]], **asked)
+            ranked = found.rank("hi", [*sentences, sentences[0]], **asked)
             assert [one.index for one in ranked] == [one.index for one in expected]
             assert [one.probability for one in ranked] == pytest.approx([one.probability for one in expected], abs=1e-4)
         assert 0 < len(expected) < len(sentences)

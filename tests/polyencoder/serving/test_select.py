@@ -110,5 +110,5 @@ def test_openapi_describes_it(shared):
     schema = shared.get("/openapi.json").json()
     assert "/v1/select" in schema["paths"]
     assert set(schema["components"]["schemas"]["SelectRequest"]["properties"]) == {
-        *("query", "messages", "model", "options", "top_k", "min_probability")
+        *("query", "messages", "model", "options", "top_k", "min_probability", "max_risk")
     }

@@ -11,7 +11,6 @@ from polyencoder.packages import is_installed
 from polyencoder.settings.common import RankerOrBackbone, RankerSettings, RunningSettings
 
 if TYPE_CHECKING:
-    from polyencoder.index.searcher import Searcher
     from polyencoder.ranker import Ranker
 
 
@@ -73,8 +72,8 @@ def check_reads_candidates(ranker: Ranker, *, instead: str, argument: str) -> No
         )
 
 
-def left_out(searcher: Searcher) -> str | None:
+def left_out(count: int) -> str | None:
     """A message on how many candidates were left out as turns of their contexts; None if none were."""
-    if searcher.left_out == 0:
+    if count == 0:
         return None
-    return f"left out {searcher.left_out:,} candidates that are turns of their own contexts (--keep-turns keeps them)"
+    return f"left out {count:,} candidates that are turns of their own contexts (--keep-turns keeps them)"

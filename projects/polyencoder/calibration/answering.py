@@ -1,0 +1,65 @@
+"""`AnswerOptions`: which answers are good enough, for Python, the command line, HTTP and ParlAI's agents."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from polyencoder.calibration.probability import CalibratedRanker, Calibration
+from polyencoder.errors import ConfigError
+from polyencoder.settings.fields import Parlai
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions:
+    """Options that leave out answers, perhaps all; they need a calibrated model.
+
+    Raises:
+        ConfigError: both are given, or one is not between 0 and 1.
+    """
+
+    min_probability: Annotated[float | None, Parlai()] = None
+    """Leave out results that are less likely than this to be right, from 0 to 1. See polyencoder calibrate."""
+    max_risk: Annotated[float | None, Parlai()] = None
+    """Leave out results that are less likely than the calibration promises for this risk, such as 0.05: of the best
+    results that remain at most this share is wrong. The risk is one of polyencoder calibrate --risk."""
+
+    def __post_init__(self) -> None:
+        if len(self.asked) == 2:
+            raise ConfigError("give either min_probability or max_risk, not both", argument="max_risk")
+        for name in self.asked:
+            share: Any = getattr(self, name)
+            if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share <= 1:
+                raise ConfigError(f"{name} is {share!r:.60}; it must be a number from 0 to 1", argument=name)
+
+    @property
+    def asked(self) -> list[str]:
+        """The options that are given."""
+        return [name for name in ("min_probability", "max_risk") if getattr(self, name) is not None]
+
+    def least(self, calibration: Calibration | None, *, of: CalibratedRanker, index: str | None = None) -> float | None:
+        """The least probability of an answer; None for any.
+
+        Args:
+            calibration: of the scores that order the answers.
+            of: the ranker whose calibration this is.
+            index: the address of the index that is searched; None for a ranking.
+
+        Raises:
+            ConfigError: there is no calibration, or it does not promise the risk.
+        """
+        if not self.asked:
+            return None
+        if calibration is None:
+            model = "MODEL" if of.source is None else of.source
+            raise ConfigError(
+                "a minimum probability needs a calibrated model, and this one is not calibrated, or was trained since: "
+                f"calibrate {model} with `polyencoder calibrate`, and the backend in use",
+                argument=self.asked[0],
+            )
+        if self.max_risk is None:
+            return self.min_probability
+        return calibration.promise(self.max_risk, index=index).threshold

@@ -1,0 +1,83 @@
+"""Calibration in one call: for rankings and searches, with risks, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from polyencoder.errors import ConfigError, InputError
+
+
+@pytest.fixture
+def ranker(make_ranker):
+    return make_ranker("bi")
+
+
+@pytest.fixture
+def texts() -> list[str]:
+    words = ["ski", "dogs", "cat", "math", "hello", "you", "teacher", "mountains", "thank", "brother"]
+    rng = random.Random(0)
+    return sorted({" ".join(rng.choices(words, k=rng.randint(2, 6))) for _ in range(60)})
+
+
+@pytest.fixture
+def examples(ranker, texts) -> list[dict[str, object]]:
+    """Four of five have the candidate that the ranker prefers as their response."""
+    rng, rows = random.Random(1), []
+    for i in range(100):
+        context, candidates = rng.sample(texts, 2), rng.sample(texts, 6)
+        first = ranker.rank(context, candidates, top_k=1)[0].text
+        rows.append({"context": context, "response": first if i % 5 else candidates[0], "candidates": candidates})
+    return rows
+
+
+def test_a_calibration_of_rankings_with_a_risk(ranker, examples, tmp_path):
+    path = tmp_path / "examples.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in examples))
+    found = ranker.calibrate(examples, risk=(0.8, 0.9), data="rows").calibration
+    assert found == ranker.calibration
+    assert (found.fitted_on.data, found.fitted_on.examples, found.fitted_on.candidates) == ("rows", 100, 6)
+    assert found.promises[-1].risk == 0.9
+    assert found.promises == ranker.calibrate(path, risk=(0.8, 0.9)).calibration.promises
+    assert ranker.calibrate(path, risk=0.9, seed=1).calibration.promises != found.promises
+    row = examples[0]
+    best = ranker.rank(row["context"], row["candidates"])[0]
+    assert best.risk == (0.9 if best.probability >= ranker.calibration.promise(0.9, index=None).threshold else None)
+
+
+def test_one_of_searches_is_kept_beside_it(ranker, examples, texts, tmp_path):
+    ranker.calibrate(examples, risk=0.9)
+    index = ranker.index(texts, tmp_path / "replies")
+    rows = [{**row, "response": ranker.search(row["context"], index, top_k=1)[0].text} for row in examples]
+    fitted = ranker.calibrate(rows, index, risk=0.7, unanswerable=0.1)
+    assert ranker.calibration.index == fitted.calibration
+    assert fitted.calibration.fitted_on.index == "replies"
+    assert ranker.search(rows[0]["context"], index, max_risk=0.7)[0].risk == 0.7
+    assert ranker.rank("hello", texts, max_risk=0.9, top_k=1) is not None
+    with pytest.raises(ConfigError, match="promises 0.9 for ranking: give one of these"):
+        ranker.rank("hello", texts, max_risk=0.5)
+    with pytest.raises(ConfigError, match="promises none for searching others"):
+        ranker.search("hello", ranker.index(texts, tmp_path / "others"), max_risk=0.7)
+
+
+def test_what_cannot_be_calibrated(ranker, examples, texts):
+    index, before = ranker.index(texts), ranker.calibration
+    cases = {
+        "each example has a single candidate": [{**row, "candidates": [row["response"]]} for row in examples],
+        "comes first in 0 of 100": [
+            {**row, "response": ranker.rank(row["context"], row["candidates"])[-1].text} for row in examples
+        ],
+        "needs at least 118 examples": examples,
+        "9 examples are too few": examples[:9],
+    }
+    for message, rows in cases.items():
+        with pytest.raises(InputError, match=message):
+            ranker.calibrate(rows, risk=0.05 if message.startswith("needs") else ())
+    with pytest.raises(InputError, match="are the responses among the candidates, word by word"):
+        ranker.calibrate([{**row, "response": "not there"} for row in examples], index)
+    for risk in (0, 1):
+        with pytest.raises(InputError, match=f"risk is {risk}; it must be between 0 and 1"):
+            ranker.calibrate(examples, risk=risk)
+    assert ranker.calibration is before
