@@ -104,9 +104,9 @@ def calibrate(settings: CalibrateSettings) -> None:
         keep_turns=settings.keep_turns,
         progress=None,
     )
-    own, whole = fitted.calibration, (reranker or ranker).calibration
+    own, whole = fitted.calibration, (reranker or ranker).calibration or fitted.calibration
     whole.save(calibrated)
-    say(_report(fitted, settings))
+    say(_report(fitted, settings, examples=len(examples)))
     if drawn:
         say(f"{drawn:,} of the examples had no candidates: other responses of {settings.negatives or data} were drawn")
     if skipped := bad.summary():
@@ -152,10 +152,10 @@ def _use(calibration: Calibration) -> str:
     return f"{use} ({found.examples:,} examples of {found.data} among {found.candidates:,} candidates, {found.date})"
 
 
-def _report(fitted: Fit, settings: CalibrateSettings) -> str:
+def _report(fitted: Fit, settings: CalibrateSettings, *, examples: int) -> str:
     found = fitted.calibration
     rows = [
-        f"{found.fitted_on.examples:,} examples; the first candidate is right in {fitted.accuracy:.1%}",
+        f"{examples:,} examples; the first candidate is right in {fitted.accuracy:.1%}",
         f"each counts with its right candidate and, with a weight of {settings.unanswerable:g}, without it",
         f"temperature {found.temperature:.4g}, none {found.none:.4g}",
         "",

@@ -75,5 +75,5 @@ async def select(request: SelectRequest, service: Serving) -> SelectResponse:
         **answer_fields("select", model=service.name, tokens=tokens),
         chosen=[SelectedOption(**vars(one)) for one in found.chosen],
         none_probability=found.none_probability,
-        best_left_out=found.best_left_out and SelectedOption(**vars(found.best_left_out)),
+        best_left_out=None if found.best_left_out is None else SelectedOption(**vars(found.best_left_out)),
     )
