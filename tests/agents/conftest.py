@@ -17,6 +17,7 @@ from typing import Any
 import parlai.utils.logging as logging
 import pytest
 import torch
+from parlai.agents.ranker.console import show_library_log
 from parlai.agents.ranker.dialogue import fixed
 from parlai.agents.ranker.launch import launch
 from parlai.agents.ranker.model.loop import trains
@@ -80,6 +81,8 @@ def _episodes(part: str) -> list[list[dict[str, Any]]]:
 
 @pytest.fixture(autouse=True)
 def _calm() -> None:
+    """The library's log is ParlAI's already: pytest looks for loggers that keep theirs before a test begins."""
+    show_library_log()
     logging.logger.setLevel(logging.ERROR)
 
 
