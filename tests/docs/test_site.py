@@ -44,6 +44,7 @@ def test_the_site_is_built_from_pages_and_pictures_that_are_drawn_anew():
         assert 0 < text.find("benchmarks.reproduce all --write-docs") < text.find("mkdocs build"), place
 
 
+@pytest.mark.slow
 def test_the_site_lists_each_command_with_its_flags():
     page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     made = process_cyclopts_directives(page, None)

@@ -52,6 +52,7 @@ def call(*arguments: object) -> str:
     return run_command(*arguments).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["poly", "cross", "late"])
 def test_candidates_of_examples(make_ranker, write, texts, tmp_path, architecture):
     ranker = make_ranker(architecture)
@@ -204,6 +205,7 @@ def test_a_calibration_is_for_one_precision(make_ranker, write, texts, tmp_path)
         assert Ranker.from_pretrained(tmp_path / "model").calibration is None
 
 
+@pytest.mark.slow
 def test_calibrations_for_ranking_and_for_an_index_are_kept_side_by_side(ranker, write, texts, tmp_path):
     ranker.save_pretrained(tmp_path / "model")
     index = ranker.index(texts, tmp_path / "index")

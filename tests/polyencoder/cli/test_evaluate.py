@@ -47,6 +47,7 @@ def beir(folder, monkeypatch):
 ASKED = ["evaluate", "-m", "model", "--beir", "data", "-i", "index"]
 
 
+@pytest.mark.slow
 def test_from_a_beir_folder_to_a_run_and_back(beir, tmp_path):
     run = tmp_path / "run.trec"
     report = json.loads(run_command(*ASKED, "--run-out", run, "--json", "--measures", "nDCG@3", "AP").stdout)

@@ -16,6 +16,7 @@ def openai():
     return importlib.import_module("openai")
 
 
+@pytest.mark.slow
 def test_openais_client_gets_the_vectors_as_base64_and_as_numbers(serve, openai):
     client = serve("bi", records=None)
     ranker = client.service.engine.ranker

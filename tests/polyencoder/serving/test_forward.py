@@ -155,6 +155,7 @@ def folder(make_ranker, tmp_path_factory):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bi", "poly", "late", "cross", "convert"])
 def test_the_answers_of_torch(folder, architecture):
     model = folder(architecture)

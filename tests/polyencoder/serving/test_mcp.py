@@ -37,6 +37,7 @@ def asked(server, *calls, **options):
     return anyio.run(ask)
 
 
+@pytest.mark.slow
 def test_tools_answer_as_the_routes_do(serve, make_ranker):
     client = serve(calibrated(make_ranker("poly")), mcp="http")
     calls = {

@@ -54,6 +54,7 @@ def given(tmp_path, index, backbone_folder):
     return given
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"grad_cache": 2}, {"architecture": "poly", "n_codes": 3}], ids=["bi", "poly"])
 def test_a_context_tower_learns_to_search_vectors_that_exist(given, index, tmp_path, changes):
     before = digests(index)

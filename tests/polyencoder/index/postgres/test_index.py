@@ -343,6 +343,7 @@ def test_a_long_statement_ends_with_a_server_that_answers_nobody(postgres, where
     assert time.monotonic() - start < 40
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_loses_nothing(postgres, where, ranker):
     index = PostgresIndex.make(where, FEW, ranker)
 

@@ -59,6 +59,7 @@ def test_a_run_that_goes_on_has_the_same_points(curve, run, tmp_path, monkeypatc
     assert other.points == curve.points
 
 
+@pytest.mark.slow
 def test_a_curve_is_a_picture(curve, run, tmp_path):
     curve.on_end(run)
     assert not list(tmp_path.iterdir()), "there was nothing to draw"
