@@ -19,7 +19,8 @@ from polyencoder.search.rows import Block
 Array = np.ndarray[Any, Any]
 
 _ROUNDING = 1e-6  # of numbers in float32 that are computed from products, in parts of the lengths of both vectors
-_LEAST = np.float32(1e-37)  # a radius below which float32 loses digits
+_PARTS = 254  # steps of the low 8 bits of a query in one of its high 8 bits
+_LEAST = np.float32(1e-34)  # a radius below which products of float32 lose digits
 _log = logging.getLogger(__name__)
 
 
@@ -60,8 +61,11 @@ class Queries:
             return self._in_float32(block)
         packed, scales, errors = self._in_8_bits()
         (rows, bounds), lengths = block.small, self._lengths.astype(np.float32)
-        products = np.asarray(numkong().dots_packed(rows, packed)).reshape(len(rows), -1, self.codes)
-        radius = bounds[:, 2:] * lengths + bounds[:, 1:2] * errors + _LEAST
+        radius = bounds @ np.stack([np.zeros_like(errors), errors, lengths]) + _LEAST
+        products = np.asarray(numkong().dots_packed(rows, packed)).reshape(len(rows), len(lengths), -1)
+        if self.codes == 1:
+            high, low = products[..., :1].astype(np.float32), products[..., 1:]
+            products = np.add(high * np.float32(_PARTS), low, dtype=np.float32, casting="same_kind")
         return Look(products, bounds[:, 0], scales, radius)
 
     def _in_8_bits(self) -> tuple[Any, Array, Array]:
@@ -69,9 +73,14 @@ class Queries:
         if self._small is None:
             scales = np.maximum(np.abs(self.exact).max(axis=(1, 2), initial=0) / 127, np.finfo(np.float32).tiny)
             scales = scales.astype(np.float32)
-            rows = np.rint(self.exact / scales[:, None, None]).clip(-127, 127)
-            errors = np.linalg.norm(self.exact - rows * scales[:, None, None].astype(np.float64), axis=2).max(1)
-            errors += 2 * _ROUNDING * self._lengths
+            steps = scales[:, None, None].astype(np.float64)
+            rows = np.rint(self.exact / steps).clip(-127, 127)
+            rest = self.exact - rows * steps
+            if self.codes == 1:  # two vectors cost little more than one, as reading the rows is most of it
+                steps, scales = steps / _PARTS, scales / np.float32(_PARTS)
+                low = np.rint(rest / steps).clip(-127, 127)
+                rest, rows = rest - low * steps, np.concatenate([rows, low], axis=1)
+            errors = np.linalg.norm(rest, axis=2).max(1) + 2 * _ROUNDING * self._lengths
             packed = numkong().dots_pack(rows.astype(np.int8).reshape(-1, rows.shape[2]), "int8")
             self._small = packed, scales, errors.astype(np.float32)
         return self._small
@@ -106,7 +115,7 @@ class Look(NamedTuple):
     def most(self) -> Array:
         """The largest product of each row with the codes of each context: float32 [n, contexts]."""
         most = self.products.max(axis=2) if self.products.shape[2] > 1 else self.products[:, :, 0]
-        largest: Array = most.astype(np.float32) * self.row_scales[:, None] * self.scales
+        largest: Array = most.astype(np.float32) * (self.row_scales[:, None] * self.scales)
         return np.maximum(largest, -np.finfo(np.float32).max)  # not -inf, which no radius would make larger
 
     def logits(self, places: Array, of: Array) -> tuple[Array, Array]:

@@ -54,6 +54,10 @@ class Block(NamedTuple):
         """The number of rows."""
         return len(self.stored if self.places is None else self.places)
 
+    def numbers(self, places: Array) -> Array:
+        """The numbers in the source of these rows of the block."""
+        return self.first + (places if self.places is None else self.places[places])
+
     def vectors(self, places: slice | Array = slice(None)) -> Array:
         """The vectors of these rows of the block, float32 or float64 [n, dim]."""
         stored = self.stored[places if self.places is None else self.places[places]]

@@ -86,9 +86,9 @@ def scan(contexts: Contexts, rows: Rows, *, k: int, allowed: Array | None = None
     queries = contexts.n_codes * min(at_once, max(1, len(contexts)))
     size = max(1, min(_MOST_ROWS, _LOGITS // queries))
     with np.errstate(all="ignore"):  # infinite and nan bounds keep a row
-        for block, numbers, permitted in _blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
+        for block, permitted in _blocks(rows, size, first=max(k, _FIRST_ROWS), k=k, allowed=allowed):
             for each in best:
-                each.add(block, numbers, permitted)
+                each.add(block, permitted)
     found = [each.top() for each in best]
     width = min((each.scores.shape[1] for each in found), default=0)
     if not found:
@@ -108,10 +108,10 @@ class _Best:
         self._scores = np.empty(0)
         self._least = np.full(len(contexts), -np.inf)  # the k-th best score, which a row must exceed
 
-    def add(self, block: Block, numbers: Array, permitted: Array | None) -> None:
-        """Looks at a block's rows, which have these numbers, and of which these may be found."""
+    def add(self, block: Block, permitted: Array | None) -> None:
+        """Looks at a block's rows, of which these may be found."""
         if self._queries is None:
-            self._add_scored(block, numbers, permitted)
+            self._add_scored(block, permitted)
             return
         look = self._queries.look(block)
         most = look.most()  # [n, contexts]
@@ -120,13 +120,13 @@ class _Best:
         promising = ~(most + look.radius <= least)
         if permitted is not None:
             promising &= permitted[:, None]
-        places, of = np.nonzero(promising)
+        places, of = np.divmod(np.flatnonzero(promising), len(self._contexts))
         if not len(of):
             return
         middle, radius = self._intervals(look, places, of)
         kept = self._may_be_best(of, middle - radius, middle + radius)
         places, of = places[kept], of[kept]
-        self._merge(of, numbers[places], self._exact(block, places, of))
+        self._merge(of, block.numbers(places), self._exact(block, places, of))
 
     def _intervals(self, look: Any, places: Array, of: Array) -> tuple[Array, Array]:
         """The scores of pairs by their logits, and how far they may be off."""
@@ -171,14 +171,14 @@ class _Best:
         scores = attended(vectors @ codes.T, None if mask is None else mask[context], scale=self._scale)
         return scores if self._contexts.vectors.dtype == np.float64 else rounded(scores)
 
-    def _add_scored(self, block: Block, numbers: Array, permitted: Array | None) -> None:
+    def _add_scored(self, block: Block, permitted: Array | None) -> None:
         """The same under multi-head attention, where no logit bounds a score: all are scored."""
         scores = score(self._contexts, block.vectors(), attention=self._attention).astype(np.float64)
         promising = ~(scores <= self._least[:, None])
         if permitted is not None:
             promising &= permitted
         of, places = np.nonzero(promising)
-        self._merge(of, numbers[places], scores[of, places])
+        self._merge(of, block.numbers(places), scores[of, places])
 
     def _merge(self, of: Array, rows: Array, scores: Array) -> None:
         of, rows = np.concatenate([self._of, of]), np.concatenate([self._rows, rows])
@@ -223,10 +223,10 @@ def _kth(of: Array, values: Array, *, k: int, contexts: int) -> Array:
 
 def _blocks(
     rows: Rows, size: int, *, first: int, k: int, allowed: Array | None
-) -> Iterator[tuple[Block, Array, Array | None]]:
+) -> Iterator[tuple[Block, Array | None]]:
     """Blocks of rows in order, of at most `size` rows: `first` until k that are allowed were read, then more and more.
 
-    Each with the numbers of its rows, and which of them are allowed; None for all.
+    Each with which of its rows are allowed; None for all.
     """
     n_read = 0
     for chunk in rows.chunks(size):
@@ -235,15 +235,13 @@ def _blocks(
             most = first if n_read < k else _GROWTH * n_read
             part = slice(stop, min(stop + most, chunk.size))
             block, stop = chunk.part(part), part.stop
-            numbers = np.arange(block.first, block.first + block.size)
-            permitted = None if allowed is None else allowed[block.first : block.first + len(numbers)]
-            count = len(numbers) if permitted is None else int(np.count_nonzero(permitted))
+            permitted = None if allowed is None else allowed[block.first : block.first + block.size]
+            count = block.size if permitted is None else int(np.count_nonzero(permitted))
             if count == 0:
                 continue
-            if count == len(numbers):
+            if count == block.size:
                 permitted = None
-            elif permitted is not None and count < _SPARSE * len(numbers):
-                places = np.flatnonzero(permitted)
-                block, numbers, permitted = block.select(places), numbers[places], None
+            elif permitted is not None and count < _SPARSE * block.size:
+                block, permitted = block.select(np.flatnonzero(permitted)), None
             n_read += count
-            yield block, numbers, permitted
+            yield block, permitted
