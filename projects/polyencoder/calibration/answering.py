@@ -40,6 +40,13 @@ class AnswerOptions:
         """The options that are given."""
         return [name for name in ("min_probability", "max_risk") if getattr(self, name) is not None]
 
+    def or_promised(self, calibration: Calibration | None, *, index: str) -> AnswerOptions:
+        """These options, or if none is given the first promise for searches of an index, by its address, if any."""
+        if self.asked or calibration is None:
+            return self
+        promises = calibration.for_search.promises_for(index)
+        return AnswerOptions(max_risk=promises[0].risk if promises else None)
+
     def least(self, calibration: Calibration | None, *, of: CalibratedRanker, index: str | None = None) -> float | None:
         """The least probability of an answer; None for any.
 

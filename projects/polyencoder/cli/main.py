@@ -31,6 +31,7 @@ COMMANDS = {
     "index": "index:index",
     "search": "search:search",
     "serve": "serve:serve",
+    "chat": "chat:chat",
     "calibrate": "calibrate:calibrate",
     "update": "index:update",
     "inspect": "inspect:inspect",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Annotated, Any
 
@@ -45,7 +46,7 @@ def rank(*, settings: RankSettings) -> None:
 
     All candidates are encoded. For many, or many contexts, build an index once: polyencoder index, then search.
     """
-    candidates = [one for text in settings.candidates for one in _candidates(text, settings.columns)]
+    candidates = list(candidates_of(settings.candidates, settings.columns))
     if not candidates:
         raise InputError(f"{', '.join(settings.candidates)}: has no candidates", argument="candidates")
     ranker, context, texts = load(settings.model), list(settings.context), [one.text for one in candidates]
@@ -71,7 +72,10 @@ def _known(hit: Ranked, candidates: list[Candidate]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _candidates(text: str, columns: CandidateSettings) -> list[Candidate]:
-    """The candidates of files, or the text as one: what ends like a file of data, or exists, is a file."""
-    is_file = text == "-" or os.path.exists(text) or (" " not in text.strip() and format_of(text) != "txt")
-    return list(candidates_from(expand(text), columns=columns.columns)) if is_file else [Candidate(None, text)]
+def candidates_of(texts: Sequence[str], columns: CandidateSettings) -> Iterator[Candidate]:
+    """The candidates of files, and the texts among them: what ends like a file of data, or exists, is a file."""
+    for text in texts:
+        if text == "-" or os.path.exists(text) or (" " not in text.strip() and format_of(text) != "txt"):
+            yield from candidates_from(expand(text), columns=columns.columns)
+        else:
+            yield Candidate(None, text)

@@ -35,7 +35,6 @@ GUESSED_COMMANDS: dict[str, str] = {
     "rerank": "rank ranks a list of candidates, and search --rerank MODEL reranks what an index finds",
     "predict": "rank ranks a list of candidates, and search finds the best of an index",
     "embed": "encode writes vectors",
-    "chat": "serve has a page for dialogues, and search reads a turn a line",
     "version": "--version prints the versions",
     "help": "--help lists the commands",
 }

@@ -5,13 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter
 from pydantic import Field, field_validator
 
+from polyencoder.serving.config import NO_ANSWER
 from polyencoder.serving.messages import Message, Messages, turns_of
 from polyencoder.serving.search import SearchParameters, SearchResponse, search_fields
 from polyencoder.serving.service import Serving
 
 router = APIRouter(tags=["chat"])
-
-_NO_ANSWER = "I have no good answer to that."
 
 
 class ChatRequest(SearchParameters):
@@ -41,5 +40,5 @@ async def chat(request: ChatRequest, service: Serving) -> ChatResponse:
     hits, fields = await search_fields(
         service, turns, request, answers=service.chat_answers, kind="chat", name="messages"
     )
-    reply = hits[0].text if hits else service.config.no_answer or _NO_ANSWER
+    reply = hits[0].text if hits else service.config.no_answer or NO_ANSWER
     return ChatResponse(**fields, reply=reply, answered=bool(hits))

@@ -18,6 +18,9 @@ from polyencoder.settings.fields import Needs, OneIndex, Parlai
 from polyencoder.text.dialogue import SystemMessages
 from polyencoder.validation import Count, Positive
 
+NO_ANSWER = "I have no good answer to that."
+"""The chat's default reply if no candidate is likely enough."""
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses reachable only from this machine."""
 

@@ -85,11 +85,10 @@ class Service:
     @property
     def chat_answers(self) -> AnswerOptions:
         """Which answers the chat gives: the server's setting, else the first promise of the calibration, if any."""
-        calibration = (self.reranker or self.engine.ranker).calibration
-        if self.config.answers.asked or calibration is None or self.index is None:
+        if self.index is None:
             return self.config.answers
-        promises = calibration.for_search.promises_for(self.index.address)
-        return AnswerOptions(max_risk=promises[0].risk if promises else None)
+        calibration = (self.reranker or self.engine.ranker).calibration
+        return self.config.answers.or_promised(calibration, index=self.index.address)
 
     def searcher(self, options: SearchOptions, *, keep_turns: bool = False) -> Searcher:
         """A searcher of the newest state of the index.

@@ -1,0 +1,79 @@
+"""`polyencoder chat`: a dialogue in the terminal with the candidates of an index, or of files and texts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import field
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from polyencoder.calibration import AnswerOptions
+from polyencoder.cli.rank import candidates_of
+from polyencoder.cli.shared.loading import check_index, load
+from polyencoder.cli.shared.output import one_line, say
+from polyencoder.errors import UsageError
+from polyencoder.serving.config import NO_ANSWER
+from polyencoder.settings.base import Settings, settings
+from polyencoder.settings.common import CandidateSettings, RankerSettings
+from polyencoder.settings.fields import OneIndex, Without
+
+
+@settings()
+class ChatSettings(Settings):
+    """A ranker, the candidates for its replies, and when it has none."""
+
+    model: RankerSettings
+    index: OneIndex | None = None
+    """The index of the candidates: its folder, or its address (milvus:... or postgres://...)."""
+    candidates: Annotated[
+        tuple[str, ...], Parameter(alias="-c", consume_multiple=1, allow_leading_hyphen=False), Without("index")
+    ] = ()
+    """In place of an index the candidates: texts, or FILE or GLOB, in the form that polyencoder index reads."""
+    columns: CandidateSettings = field(default_factory=CandidateSettings)
+    answers: AnswerOptions = field(default_factory=AnswerOptions)
+    no_answer: str = NO_ANSWER
+    """The reply if no candidate is likely enough."""
+
+
+def chat(*, settings: ChatSettings) -> None:
+    """Reply to each line that is typed, in view of the dialogue before it, as `serve` does. Ctrl-D ends it.
+
+    Without --min-probability and --max-risk the first promise of the calibration for the index, if any, decides whether
+    there is an answer.
+    """
+    from polyencoder.index.open import make_index, open_index
+    from polyencoder.index.searcher import Searcher
+
+    if settings.index is None and not settings.candidates:
+        raise UsageError("chat requires --index, or --candidates")
+    if "-" in settings.candidates:
+        raise UsageError("--candidates -: standard input has the dialogue; give a file")
+    candidates = list(candidates_of(settings.candidates, settings.columns))
+    check_index(settings.index)
+    ranker = load(settings.model)
+    opened = make_index(candidates, None, ranker) if settings.index is None else open_index(settings.index, ranker)
+    with opened as index:
+        answers = settings.answers
+        if settings.index is not None:  # a promise is for one index
+            answers = answers.or_promised(ranker.calibration, index=index.address)
+        searcher = Searcher(ranker, index, **vars(answers))
+        turns: list[str] = []
+        for line in _typed():
+            turns.append(line)
+            hits = searcher([turns])[0]
+            say(one_line(hits[0].text) if hits else settings.no_answer)
+            turns += [hit.text for hit in hits[:1]]
+
+
+def _typed() -> Iterator[str]:
+    """The lines of standard input that are not empty, each asked for in a terminal."""
+    while True:
+        if sys.stdin.isatty():
+            sys.stdout.write("> ")
+            sys.stdout.flush()
+        if not (line := sys.stdin.readline()):
+            return
+        if line.strip():
+            yield line.strip()

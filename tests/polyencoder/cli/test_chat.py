@@ -1,0 +1,78 @@
+"""`polyencoder chat`: each line is answered in view of the dialogue before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyencoder import ConfigError, InputError
+from polyencoder.calibration import Calibration
+from polyencoder.calibration.probability import FittedOn
+from polyencoder.calibration.risk import Promise
+from polyencoder.encoding.fingerprint import model_fingerprint
+from polyencoder.errors import CheckpointError, UsageError
+from polyencoder.serving.config import NO_ANSWER
+from tests.commands import command_fails, run_command
+
+TEXTS = ["i like to ski .", "two dogs and a cat .", "i teach math .", "hello there !"]
+
+
+@pytest.fixture
+def ranker(make_ranker, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = make_ranker("bi")
+    made.save_pretrained("model")
+    (tmp_path / "replies.txt").write_text("\n".join(TEXTS))
+    return made
+
+
+def replies(*arguments: object, said: str) -> list[str]:
+    return run_command("chat", "-m", "model", *arguments, input=said).stdout.splitlines()
+
+
+def test_each_reply_follows_the_whole_dialogue(ranker, tmp_path):
+    """And repeats no turn of it."""
+    index, turns, expected = ranker.index(TEXTS, tmp_path / "index"), [], []
+    for said in ("hi !", "do you have pets ?", "two dogs and a cat ."):
+        turns.append(said)
+        turns.append(ranker.search(turns, index, top_k=1)[0].text)
+        expected.append(turns[-1])
+    index.close()
+    said = "hi !\n\n  do you have pets ?\ntwo dogs and a cat ."
+    assert replies("--index", "index", said=said) == expected
+    assert replies("-c", "replies.txt", said=said) == expected
+    assert replies("-c", *TEXTS, said=said) == expected
+    assert len({*expected}) == 3
+
+
+def test_who_asks_for_more_than_it_has_gets_no_answer(ranker):
+    assert replies("-c", *TEXTS, said="a\n" * 5)[4] == NO_ANSWER
+    assert replies("-c", "a", "--no-answer", "ask a person", said="a\n") == ["ask a person"]
+
+
+@pytest.mark.parametrize(("threshold", "answers"), [(0.99, False), (0.0, True), (None, True)])
+def test_the_promise_for_the_index_decides_whether_it_answers(ranker, tmp_path, threshold, answers):
+    ranker.index(TEXTS, tmp_path / "index").close()
+    promise = {"risk": 0.05, "confidence": 0.9, "examples": 100, "answered": 0.5, "threshold": threshold}
+    promises = () if threshold is None else (Promise(**promise),)
+    fitted_on = FittedOn(data="", examples=9, candidates=8, date="", index="index")
+    fingerprint = model_fingerprint(ranker.model, ranker.text)
+    made = Calibration(temperature=1.0, none=50.0, fingerprint=fingerprint, promises=promises, fitted_on=fitted_on)
+    made.save("model")
+    assert (replies("--index", "index", said="hi !\n") != [NO_ANSWER]) is answers
+    assert replies("--index", "index", "--min-probability", "0", said="hi !\n") != [NO_ANSWER]
+    assert replies("-c", *TEXTS, said="hi !\n") != [NO_ANSWER]  # no promise for these
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ([], UsageError, "--index, or --candidates"),
+        (["--candidates=-"], UsageError, "--candidates -: .*give a file"),
+        (["-c", "a", "--index", "index"], ConfigError, "candidates"),
+        (["-c", "no.jsonl"], InputError, "no.jsonl.*: no such file"),
+        (["--index", "nowhere"], CheckpointError, "nowhere"),
+        (["-c", "a", "--min-probability", "0.5"], ConfigError, "calibrate"),
+    ],
+)
+def test_what_is_refused(ranker, arguments, error, message):
+    command_fails(error, message, "chat", "-m", "model", *arguments, input="hi\n")
