@@ -29,7 +29,7 @@ from tests.commands import command_fails, run_command
 from tests.docs.snippets import commands, read_snippets
 from tests.polyencoder.importing.fairseq_texts import ids_of, words_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "pretraining.md"
 # Behind the document's own flags, of which the last counts
