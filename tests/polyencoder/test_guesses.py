@@ -59,6 +59,7 @@ def test_each_guess_means_a_parameter_here():
         (lambda ranker: ranker.search(query="a", index="index"), r"Ranker\.search\(\) .*'query'; it is context here"),
         (lambda ranker: ranker.index(["a"], path="index"), "'path'; it is where here"),
         (lambda ranker: ranker.index(["a"], fais="hnsw"), r"'fais'; did you mean faiss\?"),
+        (lambda ranker: type(ranker).load("m", trust_remote_code=True), "'trust_remote_code'; code .* is never run"),
         (lambda ranker: type(ranker).load("m", torch_dtype="float16"), "'torch_dtype'; it is dtype here"),
         (lambda ranker: type(ranker).load("m", max_length=9), r"'max_length'; Ranker\.from_backbone\(name, .*truncate"),
     ],
