@@ -63,7 +63,7 @@ def export(
     from polyencoder.export.training_run import read_run, trained_dims
     from polyencoder.modeling.layout import layout_files
     from polyencoder.ranker import Ranker
-    from polyencoder.training.folder import RECORD
+    from polyencoder.storage.names import RECORD
 
     if (folder / RECORD).exists():
         raise ConfigError(f"{folder}: holds a training run, whose model an export would replace; give another folder")

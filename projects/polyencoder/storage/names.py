@@ -8,6 +8,8 @@ MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetens
 """The files of an encoder of transformers, and of modules of sentence-transformers."""
 MODEL_FILES = ["*.json", "*.safetensors"]
 """Patterns of all files of a model, for downloads."""
+RECORD = "training/run.json"
+"""Optional: the options and starts of the run that trained the model."""
 CALIBRATION = "calibration.json"
 """Optional: see `polyencoder.calibration`."""
 CONTEXT, CANDIDATES, SCORER = "context.onnx", "candidates.onnx", "scorer.onnx"

@@ -10,13 +10,13 @@ from polyencoder.errors import CheckpointError
 from polyencoder.export.folder import README
 from polyencoder.pictures import CURVE, RELIABILITY
 from polyencoder.storage.files import discard_leftovers
-from polyencoder.storage.names import CONFIG, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, WEIGHTS
+from polyencoder.storage.names import CONFIG, MODULE_CONFIG, MODULE_WEIGHTS, RECORD, TOKENIZER, WEIGHTS
 from polyencoder.storage.publish import discard_unfinished
 from polyencoder.training.distributed import Processes
 from polyencoder.training.lock import TrainingLock
 
 FOLDER = "training"
-CHECKPOINT, RECORD = f"{FOLDER}/checkpoint.pt", f"{FOLDER}/run.json"
+CHECKPOINT = f"{FOLDER}/checkpoint.pt"
 TEACHER_SCORES = f"{FOLDER}/teacher.sqlite"
 
 _REPLACED = (CONFIG, MODULE_CONFIG, README, TOKENIZER, WEIGHTS, MODULE_WEIGHTS)

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from polyencoder import Ranker
 from polyencoder.errors import ConfigError, InputError
 
 
@@ -81,3 +82,22 @@ def test_what_cannot_be_calibrated(ranker, examples, texts):
         with pytest.raises(InputError, match=f"risk is {risk}; it must be between 0 and 1"):
             ranker.calibrate(examples, risk=risk)
     assert ranker.calibration is before
+
+
+@pytest.mark.parametrize("columns", [{}, {"context": "q", "response": "a"}])
+def test_examples_of_the_training(ranker, examples, tmp_path, columns):
+    """The run's record names the files, whose columns may have other names."""
+    path, model = tmp_path / "train.jsonl", tmp_path / "model"
+    names = {"context": "context", "response": "response"} | columns
+    path.write_text("".join(json.dumps({of: row[name] for name, of in names.items()}) + "\n" for row in examples))
+    ranker.save_pretrained(model)
+    (model / "training").mkdir()
+    (model / "training" / "run.json").write_text(json.dumps({"options": {"train": str(path), **columns}}))
+    ranker = Ranker.from_pretrained(model, device="cpu")
+    with pytest.raises(InputError, match=r"trained on 100 of the 100 examples, of .*train\.jsonl"):
+        ranker.calibrate(examples)
+    rows = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(rows[:10]))
+    assert ranker.calibrate(examples).calibration is not None
+    path.unlink()
+    assert ranker.calibrate(examples).calibration is not None

@@ -16,11 +16,12 @@ from polyencoder.errors import PolyencoderError, TrainingError, first_line
 from polyencoder.evaluation.names import main_measures
 from polyencoder.packages import require
 from polyencoder.settings.training import TrackerName, TrackerSettings
+from polyencoder.storage.names import RECORD
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.log import AMONG
 from polyencoder.training.callbacks.record import Record
-from polyencoder.training.folder import FOLDER, RECORD
+from polyencoder.training.folder import FOLDER
 from polyencoder.training.objective import Outcome
 
 _log = logging.getLogger(__name__)
