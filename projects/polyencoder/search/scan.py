@@ -24,6 +24,7 @@ from polyencoder.search.scores import attended, attention_weights, scale_of, sco
 Array = np.ndarray[Any, Any]
 
 _LOGITS = 1 << 21  # of a block; 8 MB, which a cache holds
+_UNSHARED = 1 << 19  # multiplications that OpenBLAS leaves to one thread
 _MOST_ROWS = 1 << 16  # of a block
 _MOST_QUERIES = 1 << 12  # vectors of contexts that a block is multiplied with at once
 _FIRST_ROWS = 256  # of a block before there are k scores
@@ -168,7 +169,10 @@ class _Best:
     def _score(self, context: int, vectors: Array) -> Array:
         assert self._queries is not None
         codes, mask = self._queries.exact[context], self._contexts.mask
-        scores = attended(vectors @ codes.T, None if mask is None else mask[context], scale=self._scale)
+        # each product small enough for one thread: on a busy machine a second one costs ten times the product
+        step = max(1, _UNSHARED // codes.size)
+        logits = np.concatenate([vectors[i : i + step] @ codes.T for i in range(0, len(vectors), step)])
+        scores = attended(logits, None if mask is None else mask[context], scale=self._scale)
         return scores if self._contexts.vectors.dtype == np.float64 else rounded(scores)
 
     def _add_scored(self, block: Block, permitted: Array | None) -> None:
