@@ -145,7 +145,7 @@ def parse(arguments: Sequence[str]) -> tuple[Any, BoundArguments]:
     if name not in (*COMMANDS, *app.help_flags, "--version"):  # cyclopts would import all commands to name one
         raise _no_command(name, [*COMMANDS])
     try:
-        command, bound, unread, _ = app.parse_known_args(_with_files_behind_the_options(arguments))
+        command, bound, unread, _ = app.parse_known_args(_without_hyphens(arguments))
     except CycloptsError as error:
         raise _translated(error, arguments) from None
     if unknown := [word for word in unread if _is_flag(word)]:
@@ -191,10 +191,19 @@ def main() -> None:
         raise SystemExit(130) from None
 
 
-def _with_files_behind_the_options(arguments: Sequence[str]) -> list[str]:
-    """The arguments; a file behind `--` whose name begins like an option gets its folder's name, too."""
+def _without_hyphens(arguments: Sequence[str]) -> list[str]:
+    """The arguments without values that cyclopts takes for options.
+
+    `-c -` becomes `-c=-`, and a file behind `--` whose name begins like an option gets its folder's name, too.
+    """
     options, end, files = _at_their_end(arguments)
-    return [*options, *end, *(f"./{word}" if word.startswith("-") and word != "-" else word for word in files)]
+    joined: list[str] = []
+    for word in options:
+        if word == "-" and joined and joined[-1] in ("-c", "--candidates"):
+            joined[-1] += "=-"
+        else:
+            joined.append(word)
+    return [*joined, *end, *(f"./{word}" if word.startswith("-") and word != "-" else word for word in files)]
 
 
 def _at_their_end(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:

@@ -124,7 +124,7 @@ def make_index(
         if share.processes > 1:
             raise ConfigError("a temporary index belongs to its process: give a folder for one that processes share")
         temporary = TemporaryFolder()
-        where = Path(temporary.name) / "index"
+        where = Path(temporary.name) / Path(temporary.name).name  # a calibration tells indexes apart by name
     build_index(where, records, ranker, options, share=share, model_name=model_name, progress=progress)
     index = FolderIndex.open(where, ranker)
     if faiss is not None and share.rank == 0:

@@ -45,6 +45,12 @@ def test_files_and_texts(ranker, tmp_path):
     assert (hit["text"], hit["id"]) == (TEXTS[2], "7")
 
 
+@pytest.mark.parametrize("flag", ["-c", "--candidates"])
+def test_standard_input(ranker, flag):
+    result = run_command("rank", "-m", "model", *TURNS, "--json", flag, "-", "-k", 1, input="\n".join(TEXTS))
+    assert [hit["text"] for hit in json.loads(result.stdout)["hits"]] == [ranker.rank(CONTEXT, TEXTS)[0].text]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
