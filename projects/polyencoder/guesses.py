@@ -26,7 +26,7 @@ NAMES = {
     "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
     "open_index": "polyencoder.index.open_index(where, ranker) opens an index",
 }
-"""Of the package."""
+"""Names that the package is asked for, and what to use."""
 
 ATTRIBUTES = {
     "predict": "score(contexts, candidates) gives the matrix of scores, rank(context, candidates) their order",
@@ -41,7 +41,7 @@ ATTRIBUTES = {
     "fit": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
     "train": "polyencoder.training.train_ranker(TrainSettings(...)) trains",
 }
-"""Of a ranker."""
+"""Methods and attributes that a ranker is asked for, and what to use."""
 
 _LENGTHS = (
     "Ranker.from_backbone(name, share_encoders=True, text={'text_truncate': 128, 'label_truncate': 128}) sets how many "
@@ -79,7 +79,7 @@ PARAMETERS: dict[str, tuple[str, ...] | str] = {
     "cache_folder": "the environment's HF_HOME is the folder of downloads",
     "local_files_only": "the environment's HF_HUB_OFFLINE=1 forbids downloads",
 }
-"""Of functions: the same parameter's names here, of which a function has one, or a sentence without its full stop."""
+"""Parameters, and their names here, of which a function has the first it knows, or a sentence without its full stop."""
 
 
 def guess(name: str, known: Collection[str]) -> str:
