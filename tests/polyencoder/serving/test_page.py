@@ -292,10 +292,11 @@ def test_a_person_talks_to_it_with_the_keyboard_and_says_what_was_good(
         reply = all_of(".reply")[-1]
         assert reply.find_element("css selector", "p.text").text == expected["reply"]
         summary = reply.find_element("css selector", "summary")
-        for step in expected["milliseconds"]:
-            assert step in summary.text
+        assert f"{100 * expected['results'][0]['probability']:.1f} %" in summary.text
         summary.send_keys(Keys.ENTER)
         *shown, none = wait(lambda reply=reply: reply.find_elements("css selector", "li"))
+        for step in expected["milliseconds"]:
+            assert step in reply.find_element("css selector", ".note").text
         assert len(shown) == len(expected["results"])
         left = 1 - sum(one["probability"] for one in expected["results"])
         assert none.find_element("css selector", ".text").text == "None of these"

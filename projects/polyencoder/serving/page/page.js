@@ -1,7 +1,7 @@
 // The page: a chat, a search and a reranking, each with a form, words for who comes first, and results.
 
 import { candidatesOf, takeFiles } from "./candidates.js";
-import { fill, summary } from "./results.js";
+import { certainty, fill, summary } from "./results.js";
 import { ask, best, introduced, onKey } from "./server.js";
 
 const at = (id) => document.getElementById(id);
@@ -112,8 +112,9 @@ function showReply(answer, asked) {
   const shown = copyOf("reply");
   shown.querySelector(".text").textContent = answer.reply;
   const what = answer.answered ? "Why this reply?" : "No candidate was good enough.";
-  shown.querySelector("summary").textContent = `${what} ${summary(answer)}`;
+  shown.querySelector("summary").textContent = [what, ...certainty(answer)].join(" ");
   fill(shown, answer, asked, (why) => turn("problem", why));
+  shown.querySelector(".note").textContent += ` ${summary(answer)}.`;
   at("dialogue").append(shown);
   shown.scrollIntoView({ block: "nearest" });
 }

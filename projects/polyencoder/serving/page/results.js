@@ -38,6 +38,13 @@ export function summary(answer) {
   return `${count} candidate${count === 1 ? "" : "s"} in ${total} ms (${each})`;
 }
 
+// How sure the first result is, as sentences: none without a calibration.
+export function certainty({ answered, results: [first] }) {
+  if (!answered || first?.probability === undefined) return [];
+  const promise = first.risk === undefined ? [] : [`Of such replies at most ${percent(first.risk)} are wrong.`];
+  return [`Right with ${percent(first.probability)}.`, ...promise];
+}
+
 const percent = (probability) => `${(100 * probability).toFixed(1)} %`;
 
 function figures(shown, values) {
