@@ -89,7 +89,7 @@ def test_searches_that_are_made_together_find_what_each_finds_alone(make_service
     for options in every:
         for turns in contexts:
             expected = ranker.search(turns, index, options)
-            hits, _, milliseconds = next(answers)
+            hits, _, milliseconds, _ = next(answers)
             assert [hit.id for hit in hits] == [hit.id for hit in expected]
             assert [hit.score for hit in hits] == pytest.approx([hit.score for hit in expected], abs=1e-4)
             assert set(milliseconds) == {"tokenize", "queue", "encode", "search"}
