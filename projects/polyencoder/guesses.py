@@ -74,7 +74,7 @@ PARAMETERS: dict[str, tuple[str, ...] | str] = {
     "max_length": _LENGTHS,
     "max_seq_length": _LENGTHS,
     "trust_remote_code": "code that comes with a model is never run",
-    "revision": "`hf download NAME --revision COMMIT --local-dir FOLDER` gets one, and the folder loads",
+    "revision": "huggingface_hub.snapshot_download(name, revision=COMMIT) returns a folder that loads",
     "cache_dir": "the environment's HF_HOME is the folder of downloads",
     "cache_folder": "the environment's HF_HOME is the folder of downloads",
     "local_files_only": "the environment's HF_HUB_OFFLINE=1 forbids downloads",
