@@ -25,7 +25,7 @@ class AnswerOptions:
     """Leave out results that are less likely than this to be right, from 0 to 1. See polyencoder calibrate."""
     max_risk: Annotated[float | None, Parlai()] = None
     """Leave out results that are less likely than the calibration promises for this risk, such as 0.05: of the best
-    results that remain at most this share is wrong. The risk is one of polyencoder calibrate --risk."""
+    results that remain at most this share is wrong. The risk is one of `polyencoder calibrate --risk`."""
 
     def __post_init__(self) -> None:
         if len(self.asked) == 2:

@@ -89,12 +89,12 @@ class Calibration:
         for one in promises:
             if one.risk == risk:
                 return one
-        use, flags = ("ranking", "") if index is None else (f"searching {name_of(index)}", " --index INDEX")
+        use = "ranking" if index is None else f"searching {name_of(index)}"
         risks = ", ".join(f"{one.risk:g}" for one in promises)
         other = f"{risks} for {use}: give one of these, or" if risks else f"none for {use}:"
         raise ConfigError(
-            f"max_risk is {risk:g}, and the calibration promises {other} calibrate the model with `polyencoder "
-            f"calibrate --risk {risk:g}{flags}`",
+            f"max_risk is {risk:g}, and the calibration promises {other} calibrate the model for this risk, with "
+            "`polyencoder calibrate`",
             argument="max_risk",
         )
 

@@ -115,5 +115,5 @@ def _check_not_trained_on(model: Path, examples: Sequence[Example]) -> None:
     if trained > _MOST_KNOWN * len(examples):
         raise InputError(
             f"the model was trained on {trained:,} of the {len(examples):,} examples, of {files}: its probabilities "
-            "would promise too much; calibrate it on others, such as those of --valid"
+            "would promise too much; calibrate it on others, such as those of `valid`"
         )
