@@ -6,16 +6,19 @@ import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from polyencoder.errors import did_you_mean
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-    Options = TypeVar("Options", bound=DataclassInstance)
+class Dataclass(Protocol):
+    """An instance of a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
 
 T = TypeVar("T")
+Options = TypeVar("Options", bound=Dataclass)
 
 NAMES = {
     **dict.fromkeys(("BiEncoder", "PolyEncoder", "SentenceTransformer"), "Ranker.load(name) loads any model"),
