@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import re
 import shutil
@@ -51,7 +52,9 @@ def running(service: Service) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join(SECONDS)
-        assert not thread.is_alive()
+        if thread.is_alive():
+            faulthandler.dump_traceback(sys.__stderr__)
+            pytest.fail("the server does not end: the stacks of all threads are on standard error")
 
 
 @pytest.fixture
