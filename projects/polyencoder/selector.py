@@ -81,8 +81,8 @@ class Selector:
             conversation: a text, a list of turns, or the messages of a chat.
             options: texts, or tools in OpenAI's or MCP's format, as `polyencoder.text.options.read_options` takes.
             top_k: the most options to choose; None for all.
-            min_probability, max_risk: leave out less probable options, perhaps all; see
-                `polyencoder.calibration.AnswerOptions`.
+            min_probability: leave out less probable options, perhaps all.
+            max_risk: leave them out by a promised risk, see `polyencoder.calibration.AnswerOptions`.
 
         Raises:
             InputError: the conversation is empty, or an option is invalid, which the message names.

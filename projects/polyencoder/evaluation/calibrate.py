@@ -58,7 +58,8 @@ def calibrate(
         seed: of drawn candidates, and of the half that is tested.
         data: the name of the data in the calibration's record.
         rerank: a cross-encoder that reranks what is found, and is calibrated instead.
-        rerank_k, keep_turns: of the searches, as in `Searcher`.
+        rerank_k: the number of results that are reranked, see `Searcher`.
+        keep_turns: whether a candidate that is a turn of the context is found, see `Searcher`.
         progress: see `progress_bar`.
 
     Raises:
