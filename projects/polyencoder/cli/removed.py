@@ -35,6 +35,7 @@ GUESSED_COMMANDS: dict[str, str] = {
     "rerank": "rank ranks a list of candidates, and search --rerank MODEL reranks what an index finds",
     "predict": "rank ranks a list of candidates, and search finds the best of an index",
     "embed": "encode writes vectors",
+    **dict.fromkeys(("add", "remove", "delete"), "update changes an index, by --add or --remove"),
     "version": "--version prints the versions",
     "help": "--help lists the commands",
 }
@@ -50,6 +51,7 @@ GUESSED_FLAGS: dict[str, tuple[str, ...]] = {
     "fp16": ("precision float16", "model-dtype float16"),
     "precision": ("risk",),
     "arch": ("architecture",),
+    "format": ("onnx",),
     "max-length": ("text-truncate",),
     "max-seq-length": ("text-truncate",),
     "num-train-epochs": ("epochs",),
