@@ -27,8 +27,8 @@ _LOGITS = 1 << 21  # of a block; 8 MB, which a cache holds
 _UNSHARED = 1 << 19  # multiplications that OpenBLAS leaves to one thread
 _MOST_ROWS = 1 << 16  # of a block
 _MOST_QUERIES = 1 << 12  # vectors of contexts that a block is multiplied with at once
-_FIRST_ROWS = 256  # of a block before there are k scores
-_GROWTH = 8  # of blocks, whose rows are compared with the k-th best of those before
+_FIRST_ROWS = 512  # of a block before there are k scores
+_GROWTH = 32  # of blocks, whose rows are compared with the k-th best of those before
 # If a smaller share of a block's rows is allowed, these are copied out; otherwise all are multiplied.
 _SPARSE = 0.5
 
