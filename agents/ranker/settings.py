@@ -14,7 +14,8 @@ from pydantic import BeforeValidator
 
 from polyencoder.errors import ConfigError
 from polyencoder.index.options import SearchOptions
-from polyencoder.settings.fields import Leaf, Needs, leaves
+from polyencoder.settings.fields import Leaf, leaves
+from polyencoder.settings.metadata import Needs
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from cyclopts import Parameter
-
 from polyencoder.calibration.probability import CalibratedRanker, Calibration
 from polyencoder.errors import ConfigError
-from polyencoder.settings.fields import Parlai
+from polyencoder.settings.metadata import Parlai
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
     """Options that leave out answers, perhaps all; they need a calibrated model.

@@ -18,7 +18,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.hub.resolve import exists
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
-from polyencoder.settings.fields import Files, Needs, OneIndex, Shares, Without
+from polyencoder.settings.fields import Files, OneIndex, Shares
+from polyencoder.settings.metadata import Needs, Without
 from polyencoder.storage.files import check_writable, write_text
 from polyencoder.validation import Count
 

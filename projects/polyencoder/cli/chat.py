@@ -17,7 +17,8 @@ from polyencoder.errors import UsageError
 from polyencoder.serving.config import NO_ANSWER
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import CandidateSettings, RankerSettings
-from polyencoder.settings.fields import OneIndex, Without
+from polyencoder.settings.fields import OneIndex
+from polyencoder.settings.metadata import Without
 
 
 @settings()

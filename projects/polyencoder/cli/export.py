@@ -15,7 +15,8 @@ from polyencoder.data.pairs import read_examples
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings
-from polyencoder.settings.fields import Files, Needs
+from polyencoder.settings.fields import Files
+from polyencoder.settings.metadata import Needs
 from polyencoder.validation import Count
 
 

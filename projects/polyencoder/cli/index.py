@@ -20,7 +20,8 @@ from polyencoder.index.candidates import check_beginnings
 from polyencoder.index.faiss.kinds import check_parameters, parse_faiss
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import CandidateSettings, MakerSettings, RankerSettings
-from polyencoder.settings.fields import Files, Needs, OneIndex, Without
+from polyencoder.settings.fields import Files, OneIndex
+from polyencoder.settings.metadata import Needs, Without
 
 if TYPE_CHECKING:
     from polyencoder.index import Index

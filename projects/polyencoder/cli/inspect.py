@@ -17,7 +17,8 @@ from polyencoder.errors import InputError
 from polyencoder.index import candidates_from
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Files, Without
+from polyencoder.settings.fields import Files
+from polyencoder.settings.metadata import Without
 from polyencoder.storage.files import check_writable, reporting_write_errors, write_text
 from polyencoder.validation import Count
 

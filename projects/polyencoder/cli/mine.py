@@ -25,7 +25,8 @@ from polyencoder.index.folder.files import DATABASE
 from polyencoder.progress import progress_bar
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import PairColumns, RankerSettings
-from polyencoder.settings.fields import Files, OneIndex, Without
+from polyencoder.settings.fields import Files, OneIndex
+from polyencoder.settings.metadata import Without
 from polyencoder.settings.training import HardNegatives, Similarity, parse_ranks
 from polyencoder.storage.digests import fingerprint
 from polyencoder.storage.files import atomic_write, check_writable, reporting_write_errors

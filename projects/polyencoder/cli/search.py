@@ -23,7 +23,8 @@ from polyencoder.index.hits import Hit
 from polyencoder.index.options import SearchOptions
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Files, OneIndex, Without
+from polyencoder.settings.fields import Files, OneIndex
+from polyencoder.settings.metadata import Without
 from polyencoder.text.dialogue import SystemMessages
 from polyencoder.validation import Count
 

@@ -17,7 +17,7 @@ from polyencoder.errors import ConfigError, InputError
 from polyencoder.pretraining.documents import read_documents
 from polyencoder.progress import progress_bar
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Needs
+from polyencoder.settings.metadata import Needs
 from polyencoder.storage.files import check_writable, check_writable_folder, reporting_write_errors, write_text
 from polyencoder.storage.names import TOKENIZER, TOKENIZER_CONFIG
 from polyencoder.text.subwords import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size

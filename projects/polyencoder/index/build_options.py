@@ -5,19 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from polyencoder.checks import without_password
 from polyencoder.errors import ConfigError
 from polyencoder.index.stored_tokens import TokenDtype
 from polyencoder.index.vector_files import VectorDtype
+from polyencoder.settings.metadata import Flag
 
 SHARD_SIZE = 1 << 16
 
 _OF_FOLDERS = ("dtype", "store_tokens", "faiss", "workers", "shard_size")
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class IndexOptions:
     """Options of a new index.
@@ -33,11 +31,11 @@ class IndexOptions:
     words: bool = False
     """Also index the words of the texts, in a folder or PostgreSQL, for searches by both:
     `polyencoder search --hybrid`."""
-    faiss: Annotated[str | None, Parameter(parse=False)] = None
+    faiss: Annotated[str | None, Flag(parse=False)] = None
     """Also build a FAISS index in the folder, for searches that do not score every candidate: "hnsw", "ivf-flat",
     "ivf-pq", or "auto" to choose by the number of candidates. With parameters, as in
     "hnsw,m=16,ef_search=256": see `polyencoder.index.faiss.file.build_faiss`."""
-    recall: Annotated[float | None, Parameter(parse=False)] = None
+    recall: Annotated[float | None, Flag(parse=False)] = None
     """With `faiss`, the recall@10 that its searches shall reach, such as 0.99, measured against the scan; the cheapest
     settings that reach it become the index's defaults. See `FolderIndex.tune`."""
     milvus: str | None = None

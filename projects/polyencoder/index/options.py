@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from cyclopts import Parameter
-
 from polyencoder.calibration.answering import AnswerOptions
 from polyencoder.checks import checked_count, checked_text
 from polyencoder.errors import ConfigError
 from polyencoder.index.certificate import MAX_COUNT, ShortlistOptions
 from polyencoder.index.diversity import checked_diversity
 from polyencoder.index.filters import Exactness, Filter
-from polyencoder.settings.fields import Parlai
+from polyencoder.settings.metadata import Flag, Parlai
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(ShortlistOptions, AnswerOptions):
     """Options of a search of an index.
@@ -26,9 +23,9 @@ class SearchOptions(ShortlistOptions, AnswerOptions):
         InputError: a number is too small, or the filter is invalid.
     """
 
-    top_k: Annotated[int | None, Parameter(alias="-k"), Parlai("index_top_k")] = None
+    top_k: Annotated[int | None, Flag(alias="-k"), Parlai("index_top_k")] = None
     """Number of results per context (default: 10); all candidates if there are fewer."""
-    filter: Annotated[Filter | None, Parameter(parse=False)] = None
+    filter: Annotated[Filter | None, Flag(parse=False)] = None
     """Metadata fields and the value that each must have; a list of values means any of them."""
     exactness: Exactness | None = None
     """At least exact, certified or approximate (default: the fastest that the index has). Certified scores everything
@@ -38,7 +35,7 @@ class SearchOptions(ShortlistOptions, AnswerOptions):
     candidates pass the filter). A search for certificates reads all lists."""
     list_length: Annotated[int | None, Parlai("index_list_length")] = None
     """Candidates proposed by each code, or group of codes (default: 4 k, at least 256, in a database 64)."""
-    tolerance: Annotated[float | None, Parameter(parse=False)] = None
+    tolerance: Annotated[float | None, Flag(parse=False)] = None
     """Maximum distance of codes in a group, as a share of their length, in searches without certificates; see
     `index.faiss.search`. 0 makes no groups, None is 0.4."""
     diversity: float | None = None

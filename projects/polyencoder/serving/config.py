@@ -14,7 +14,8 @@ from polyencoder.checks import check_place
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import RankerSettings
-from polyencoder.settings.fields import Needs, OneIndex, Parlai
+from polyencoder.settings.fields import OneIndex
+from polyencoder.settings.metadata import Needs, Parlai
 from polyencoder.text.dialogue import SystemMessages
 from polyencoder.validation import Count, Positive
 

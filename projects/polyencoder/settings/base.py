@@ -23,7 +23,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, model_validator
 from typing_extensions import dataclass_transform  # typing's, from Python 3.11 on
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.fields import Leaf, Needs, Without, leaves, set_help
+from polyencoder.settings.fields import Leaf, leaves, set_flags
+from polyencoder.settings.metadata import Needs, Without
 from polyencoder.settings.yaml_file import read_yaml
 from polyencoder.validation import config_error, with_config_errors
 
@@ -57,7 +58,7 @@ def settings(*, panel: str | None = None, in_parlai: bool = False) -> Callable[[
             if words := made.__pydantic_fields__[one.name].description:  # a field of a base class has its help
                 one.metadata = MappingProxyType({**one.metadata, "help": " ".join(words.split())})
             if dataclasses.is_dataclass(plain := one.default_factory) and not issubclass(plain, Settings):
-                set_help(plain)
+                set_flags(plain)
         with_config_errors(made)
         made.__panel__, made.__in_parlai__ = panel, in_parlai
         group = None if panel is None else Group(panel, sort_key=[*PANELS, panel].index(panel))

@@ -12,7 +12,7 @@ from polyencoder.data.layouts import Columns
 from polyencoder.data.readers import parse_delimiter
 from polyencoder.index.candidates import CandidateColumns
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Without
+from polyencoder.settings.metadata import Without
 from polyencoder.text.dialogue import SystemMessages
 
 

@@ -11,7 +11,8 @@ from polyencoder.config import ContextVector
 from polyencoder.index.filters import Exactness
 from polyencoder.settings.base import Settings, settings
 from polyencoder.settings.common import ColumnSettings, RankerSettings
-from polyencoder.settings.fields import Files, Needs, OneIndex, Parlai, Without
+from polyencoder.settings.fields import Files, OneIndex
+from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.validation import Count
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@100")

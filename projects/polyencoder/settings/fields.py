@@ -6,12 +6,13 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import docstring_parser
 from cyclopts import Parameter
 from pydantic import BeforeValidator
 
+from polyencoder.settings.metadata import Flag, Needs, Parlai, Without
 from polyencoder.validation import Share
 
 T = TypeVar("T")
@@ -41,35 +42,6 @@ Pair = Annotated[tuple[Share, Share], BeforeValidator(numbers), Parameter(n_toke
 """Two shares, in a text with a comma."""
 Hidden = Parameter(parse=False)
 """Metadata of a setting that has no flag."""
-
-
-class Needs(NamedTuple):
-    """Metadata: the setting is read only with another one, or only if that has one of these values.
-
-    or_with: a third one, with which it is read, too.
-    """
-
-    other: str
-    values: Any = ()
-    or_with: str | None = None
-
-
-class Without(NamedTuple):
-    """Metadata: the setting is not read if another one is given."""
-
-    other: str
-
-
-class Parlai(NamedTuple):
-    """Metadata: the setting is also an option of ParlAI's agents. Classes that are `in_parlai` need none.
-
-    name: the option's, if it differs; None for no option. theirs: whether ParlAI itself has it, so that no agent adds
-    it. short: its short flag.
-    """
-
-    name: str | None = ""
-    theirs: bool = False
-    short: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -156,10 +128,17 @@ def _leaves(cls: type, path: tuple[str, ...], needs: tuple[Any, ...] = ()) -> It
             yield from _leaves(inner, (*path, one.name), tuple(own))
 
 
-def set_help(cls: type) -> None:
-    """Makes the docstrings under a plain dataclass's fields their help, in one line: cyclopts keeps line breaks."""
-    for one in dataclasses.fields(cls):
-        one.metadata = MappingProxyType({**one.metadata, "help": docstrings(cls).get(one.name, "")})
+def set_flags(cls: type) -> None:
+    """Gives a plain dataclass of the library, which does not import cyclopts, its flags and their help.
+
+    The help is the docstring under a field, in one line, as cyclopts keeps line breaks.
+    """
+    for field in dataclasses.fields(cls):
+        field.metadata = MappingProxyType({**field.metadata, "help": docstrings(cls).get(field.name, "")})
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        for flag in (each for each in parts(hint) if isinstance(each, Flag)):
+            cls.__annotations__[name] = Annotated[hint, Parameter(alias=flag.alias, parse=flag.parse)]
+    Parameter(name="*")(cls)
 
 
 @functools.cache

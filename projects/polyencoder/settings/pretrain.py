@@ -11,7 +11,8 @@ from pydantic import Field
 from polyencoder.config import NextName, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Files, Needs, Parlai, Without
+from polyencoder.settings.fields import Files
+from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.settings.training import (
     OptimizerConfig,
     OptimizerName,

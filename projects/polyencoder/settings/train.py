@@ -16,7 +16,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import family
 from polyencoder.settings.base import Settings, flat_values, settings
 from polyencoder.settings.common import PairColumns
-from polyencoder.settings.fields import Files, Needs, Numbers, Parlai, Without, leaves
+from polyencoder.settings.fields import Files, Numbers, leaves
+from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.settings.training import AROUND_BACKBONE, TWO_TOWERS, Families, TrackerSettings, TrainingConfig
 from polyencoder.validation import Count, Positive, Share
 

@@ -14,7 +14,8 @@ from polyencoder.config import FineTuned
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.families import FAMILIES, Family
 from polyencoder.settings.base import Settings, settings
-from polyencoder.settings.fields import Hidden, Needs, Numbers, Pair, Parlai, Without, commas
+from polyencoder.settings.fields import Hidden, Numbers, Pair, commas
+from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.validation import AtLeastZero, Count, NotNegative, Positive, Share
 
 OptimizerName = Literal["adamw", "adam", "adamax", "sgd", "adadelta"]

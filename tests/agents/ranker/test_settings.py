@@ -15,7 +15,7 @@ from parlai.scripts.train_model import TrainModel
 
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import settings
-from polyencoder.settings.fields import Parlai
+from polyencoder.settings.metadata import Parlai
 from polyencoder.settings.train import TrainSettings
 from polyencoder.settings.training import AROUND_BACKBONE, TrainingConfig
 from polyencoder.validation import Share

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 import pytest
 from cyclopts import Parameter
 
-from polyencoder.settings.fields import Hidden, Needs, Parlai, Without, commas, group_of, leaves, numbers, parts
+from polyencoder.settings.fields import Hidden, commas, group_of, leaves, numbers, parts
+from polyencoder.settings.metadata import Needs, Parlai, Without
 from polyencoder.validation import Count
 
 
