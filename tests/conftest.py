@@ -11,6 +11,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test may fetch anything; read when hugg
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # in models so small threads only wait for each other
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"  # else its threads may stop a test that forks
 
+import atexit
 import ctypes
 import gc
 import importlib.util
@@ -18,8 +19,10 @@ import json
 import logging
 import pickle
 import random
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +56,11 @@ from tests.faster import (  # noqa: F401 - fixtures
 )
 from tests.postgres import binaries, postgres_server
 from tests.processes import forked_commands, in_processes, killed_after, locked_elsewhere  # noqa: F401 - fixtures
+
+if "POLYENCODER_KEY" not in os.environ:  # the user's own signs nothing here
+    _folder = tempfile.mkdtemp()
+    os.environ["POLYENCODER_KEY"] = os.path.join(_folder, "key")
+    atexit.register(shutil.rmtree, _folder, ignore_errors=True)
 
 N_POSITIONS = 64
 

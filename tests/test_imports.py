@@ -14,7 +14,7 @@ LIBRARY = ROOT / "projects" / "polyencoder"
 # covers the modules below it, unless these have a floor of their own.
 FLOORS = (
     ("config", "errors", "guesses", "checks", "validation", "packages", "processor", "lazy", "progress"),
-    ("storage", "settings.base", "settings.fields", "settings.yaml_file"),
+    ("storage", "settings.base", "settings.fields", "settings.metadata", "settings.yaml_file"),
     ("hub",),
     ("text", "data"),
     ("search", "scoring"),

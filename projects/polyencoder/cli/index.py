@@ -36,8 +36,8 @@ class FaissSettings(Settings):
     """The FAISS index beside the vectors of a folder."""
 
     faiss: str | None = None
-    """Also build a FAISS index, for searches that do not score every candidate: auto, hnsw, ivf-flat, ivf-pq or flat,
-    with parameters, as in hnsw,m=16,ef_construction=200,ef_search=256 or ivf-pq,nlist=4096,nprobe=64,pq_m=96."""
+    """Also build a FAISS index, for searches that do not score every candidate: auto, hnsw, ivf-flat or ivf-pq, with
+    parameters, as in hnsw,m=16,ef_construction=200,ef_search=256 or ivf-pq,nlist=4096,nprobe=64,pq_m=96."""
     recall: float | None = None
     """The recall@10 that searches with FAISS should reach, such as 0.99. It is measured against an exact scan on
     --contexts, and the cheapest effort and list length that reach it become the index's defaults."""
@@ -173,6 +173,8 @@ class UpdateSettings(Settings):
     words: bool = False
     """Add the words of all texts, for polyencoder search --hybrid, unless the folder has them. Nothing is encoded."""
     faiss: FaissSettings = field(default_factory=FaissSettings)
+    trust_faiss: Annotated[bool, Without("faiss")] = False
+    """Trust the FAISS index that another installation built: FAISS is not safe against files made to harm."""
     skip_bad_candidates: bool = False
     """Skip and count candidates that cannot be used."""
 
@@ -186,9 +188,11 @@ def update(*, settings: UpdateSettings) -> None:
     from polyencoder.index.open import check_tuning, open_index
 
     where, faiss = settings.index, settings.faiss
-    if not settings.given & {"remove", "remove_id", "update", "add", "compact", "words", "faiss", "recall"}:
+    of_folders = settings.given & {"compact", "words", "faiss", "recall", "trust_faiss"}
+    if not of_folders | settings.given & {"remove", "remove_id", "update", "add"}:
         raise UsageError(
-            "nothing to do: give --add, --update, --remove, --remove-id, --compact, --words, --faiss or --recall"
+            "nothing to do: give --add, --update, --remove, --remove-id, --compact, --words, --faiss, --recall or "
+            "--trust-faiss"
         )
     kind, parameters = (None, {}) if faiss.faiss is None else parse_faiss(faiss.faiss)
     check_tuning(faiss.recall, faiss.contexts, faiss=faiss.faiss or "the one that is there")
@@ -200,10 +204,9 @@ def update(*, settings: UpdateSettings) -> None:
     done, had_words = dict[str, int](), True
     had_faiss = False
     with open_index(where, load(settings.model)) as opened:
-        of_folders = settings.compact or settings.words or kind or faiss.recall is not None
         if of_folders and not isinstance(opened, FolderIndex):
             raise ConfigError(
-                f"{without_password(where)}: --compact, --words, --faiss and --recall are for index folders"
+                f"{without_password(where)}: --compact, --words, --faiss, --recall and --trust-faiss are for folders"
             )
         if isinstance(opened, FolderIndex) and kind:  # before anything is encoded
             check_parameters(kind, parameters, dim=opened.meta.dim)
@@ -224,6 +227,8 @@ def update(*, settings: UpdateSettings) -> None:
                     had_words = not opened.add_words()
                 if kind:
                     opened.build_faiss(kind, **parameters)
+                if settings.trust_faiss:
+                    opened.trust_faiss()
                 if faiss.recall is not None:
                     opened.tune(recall=faiss.recall, contexts=contexts, source=faiss.contexts or "")
         changes = [f"{count:,} {what}" for what, count in done.items()]
@@ -231,6 +236,8 @@ def update(*, settings: UpdateSettings) -> None:
             changes.append("words there already" if had_words else f"words of {opened.count_texts():,} texts added")
         if had_faiss and isinstance(opened, FolderIndex) and opened.meta.faiss is None:
             changes.append("FAISS index dropped")
+        if settings.trust_faiss:
+            changes.append("FAISS index trusted")
         if changes:
             say(f"{without_password(where)}: {', '.join(changes)}")
         _report(where, opened, bad=bad, built=kind is not None)

@@ -153,7 +153,7 @@ class Maker:
 class IndexMeta(Maker):
     """The description of an index folder."""
 
-    FORMAT_VERSION = 5
+    FORMAT_VERSION = 6
 
     dtype: VectorDtype
     shard_size: Count

@@ -182,6 +182,24 @@ def test_parameters_of_faiss(call, texts, tmp_path, command, faiss, expected):
     assert built[kind]().items() <= expected.items()
 
 
+def test_an_index_of_another_installation_is_searched_once_it_is_trusted(call, texts, ranker, tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    folder = tmp_path / "index"
+    call("index", "--candidates", texts, "--out", folder, "--faiss", "ivf-flat,nlist=1")
+    monkeypatch.setenv("POLYENCODER_KEY", str(tmp_path / "key"))
+    search = ("search", "--index", folder, "--context", "hello")
+    with pytest.raises(CheckpointError, match="update --trust-faiss"):
+        call(*search)
+    assert call(*search, "--exactness", "exact")
+    assert "trusted" in call("update", "--index", folder, "--trust-faiss")
+    assert call(*search, "--exactness", "certified") == call(*search, "--exactness", "exact").replace(
+        "exact", "certified"
+    )
+    call("index", "--candidates", texts, "--out", tmp_path / "plain")
+    with pytest.raises(ConfigError, match="FAISS"):
+        call("update", "--index", tmp_path / "plain", "--trust-faiss")
+
+
 def test_standard_input(call, ranker, tmp_path):
     call("index", "--candidates", "-", "--out", tmp_path / "index", input="one\ntwo\n")
     assert found(tmp_path / "index", ranker) == {"one", "two"}

@@ -17,7 +17,7 @@ from polyencoder.text import TextEncoder
 
 OURS = Fingerprints("m1", "t1")
 HNSW = {"m": 32, "ef_construction": 40, "ef_search": 16, "storage": "float32"}
-FAISS = FaissFile(file="a.faiss", kind="hnsw", rows=5, max_norm=1.5, parameters=HNSW, ends="e1")
+FAISS = FaissFile(file="a.faiss", kind="hnsw", rows=5, max_norm=1.5, parameters=HNSW, signature="e1")
 
 
 def described(**fields) -> IndexMeta:
@@ -53,7 +53,7 @@ def test_vectors_that_exist_need_their_size():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 4}, "format version 4, but this version of polyencoder reads 5"),
+        ({"format_version": 5}, "format version 5, but this version of polyencoder reads 6"),
         ({"format_version": None}, "format version None"),
         ({"dim": 0}, r"damaged \(ConfigError: dim is 0"),
         ({"dim": "8"}, "damaged .*dim"),

@@ -54,7 +54,7 @@ class FaissFile:
         rows: the index covers the rows 0 to `rows` - 1.
         max_norm: the length of the longest vector, for the rounding error of inner products.
         parameters: of the build; `ef_search` (hnsw) and `nprobe` (ivf) are a search's defaults.
-        ends: a digest of the file's beginning and end, compared when it is opened.
+        signature: of the file, checked before FAISS reads it (`polyencoder.storage.signatures`).
         tuned: the measured defaults of a search (see `tuning`); None if not tuned.
     """
 
@@ -63,7 +63,7 @@ class FaissFile:
     rows: int
     max_norm: float
     parameters: Parameters
-    ends: str
+    signature: str
     tuned: Tuned | None = None
 
     def __str__(self) -> str:

@@ -16,8 +16,8 @@ from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.faiss.kinds import choose, recipe
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.vectors import Vectors
-from polyencoder.storage.digests import ends_fingerprint
 from polyencoder.storage.files import atomic_write
+from polyencoder.storage.signatures import sign_file
 
 _CHUNK = 1 << 15  # rows added at once
 
@@ -63,9 +63,9 @@ def build_faiss(vectors: Vectors, *, kind: str = "auto", **overrides: int | str)
         name = f"faiss-{secrets.token_hex(8)}-{kind}.index"
         with atomic_write(folder / name) as temporary:
             faiss.write_index(index, str(temporary))
-            ends = ends_fingerprint(temporary)
+            signature = sign_file(temporary)
     except PolyencoderError:
         raise
     except (RuntimeError, MemoryError) as error:
         raise PolyencoderError(f"{folder}: FAISS could not build a {kind} index: {first_line(error)}") from error
-    return FaissFile(file=name, kind=kind, rows=rows, max_norm=max_norm, parameters=parameters, ends=ends)
+    return FaissFile(file=name, kind=kind, rows=rows, max_norm=max_norm, parameters=parameters, signature=signature)

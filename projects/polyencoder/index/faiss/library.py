@@ -15,8 +15,8 @@ from polyencoder.errors import ConfigError
 from polyencoder.packages import require
 from polyencoder.processor import is_intel, vector_instructions
 
-LEAST = (1, 13)
-"""The oldest version. With an older one, the fast scan of codes finds half of what it should."""
+LEAST = (1, 15)
+"""The oldest version. Older ones check less of what they read; before 1.13 the fast scan of codes finds half."""
 _CORE = "OPENBLAS_CORETYPE"
 _CORES = {"AVX512": "SkylakeX", "AVX2": "Haswell"}  # OpenBLAS's names for the oldest processors that have these
 

@@ -16,7 +16,7 @@ from polyencoder.index.certificate import ShortlistOptions, ShortlistResult, Sho
 from polyencoder.index.faiss.description import FaissFile
 from polyencoder.index.faiss.library import faiss_library
 from polyencoder.index.shortlists import TOLERANCE, Lists, shortlists
-from polyencoder.storage.digests import ends_fingerprint
+from polyencoder.storage.signatures import is_signed
 
 Array = np.ndarray[Any, Any]
 
@@ -40,7 +40,7 @@ class FaissLists:
 
     Raises:
         ConfigError: faiss is not installed.
-        CheckpointError: its file is missing, damaged, or made from other vectors.
+        CheckpointError: its file is missing or made from other vectors, or this installation did not write it.
     """
 
     def __init__(self, meta: FaissFile, folder: Path, *, dim: int, rows: int, index: Any = None) -> None:
@@ -50,16 +50,21 @@ class FaissLists:
         self.index = self._opened(dim) if index is None else index
 
     def _opened(self, dim: int) -> Any:
-        """FAISS's index, mapped into memory."""
+        """FAISS's index, mapped into memory. Its file's signature is checked first, as FAISS trusts what it reads."""
         faiss, meta = faiss_library(), self.meta
         try:
-            is_other = ends_fingerprint(self._file) != meta.ends
+            if not is_signed(self._file, meta.signature):
+                raise CheckpointError(
+                    f"{self._file}: another installation wrote it, or it has changed, and FAISS is not safe against "
+                    "such files: build it again with `polyencoder update --faiss auto`, or if you trust its origin "
+                    "sign it with `polyencoder update --trust-faiss`"
+                )
             index = faiss.read_index(str(self._file), getattr(faiss, "IO_FLAG_MMAP_IFC", 0))
         except (RuntimeError, OSError) as error:
             raise CheckpointError(
                 f"{self._file} cannot be read ({first_line(error)}): build it again with build_faiss"
             ) from None
-        if is_other or (index.ntotal, index.d) != (meta.rows, dim) or meta.rows > self.rows:
+        if (index.ntotal, index.d) != (meta.rows, dim) or meta.rows > self.rows:
             raise CheckpointError(f"{self._file} was made from other vectors than those in its folder: build it again")
         return index
 

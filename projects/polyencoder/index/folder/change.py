@@ -36,6 +36,7 @@ from polyencoder.index.vectors import MappedFile, Vectors, is_whole, map_file, w
 from polyencoder.search.contexts import Array, Contexts
 from polyencoder.search.rows import Small
 from polyencoder.storage.digests import file_digest, fingerprint
+from polyencoder.storage.signatures import sign_file
 
 T = TypeVar("T")
 
@@ -139,6 +140,12 @@ class Change:
         self._forget_faiss()
         self._add_files(self.folder / faiss.file)
         self._describe_faiss(faiss)
+
+    def trust_faiss(self) -> None:
+        """Signs the FAISS index's file. Raises ConfigError if there is no FAISS index."""
+        if (faiss := self.meta.faiss) is None:
+            raise ConfigError(f"{self.folder}: has no FAISS index to trust", argument="trust_faiss")
+        self._describe_faiss(replace(faiss, signature=sign_file(self.folder / faiss.file)))
 
     def tune_faiss(self, contexts: Sequence[Contexts], **settings: Any) -> Tuned:
         """Tunes the FAISS index (`polyencoder.index.faiss.tuning.tune`) for the living rows.

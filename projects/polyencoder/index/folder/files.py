@@ -28,7 +28,7 @@ _LOG_INDEX = 1 << 15  # bytes
 
 _FINAL = (
     r"(index|unfinished)\.sqlite|meta\.json|vectors-\d{12}-[0-9a-f]{16}(\.(int8|bounds|scales|tokens|offsets))?\.npy"
-    r"|faiss-[0-9a-f]{16}-(flat|hnsw|ivf-flat|ivf-pq)\.index"
+    r"|faiss-[0-9a-f]{16}-(hnsw|ivf-flat|ivf-pq)\.index"
 )
 _TEMPORARY = rf"\.({_FINAL}|model)\.[a-z0-9_]{{8}}\.part"
 _OURS = re.compile(rf"({_FINAL}|{_TEMPORARY})|((index|unfinished)\.sqlite|{_TEMPORARY})-(wal|shm)|\.lock")

@@ -262,6 +262,17 @@ class FolderIndex(Index):
         with self._step() as change, explained(self.folder):
             change.build_faiss(kind, **overrides)
 
+    def trust_faiss(self) -> None:
+        """Lets searches read a FAISS index that another installation built.
+
+        FAISS is not safe against files that were made to harm: trust only those whose origin you trust.
+
+        Raises:
+            ConfigError: there is no FAISS index, or the key that signs its file cannot be made.
+        """
+        with self._step() as change, explained(self.folder):
+            change.trust_faiss()
+
     def tune(
         self, *, recall: float, contexts: Sequence[Context] | None = None, top_k: int = TOP_K, source: str = ""
     ) -> Tuned:

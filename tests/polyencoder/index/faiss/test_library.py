@@ -59,7 +59,7 @@ def test_only_where_it_is_needed(monkeypatch):
 
     def require(*_, **__):
         told.append(os.environ.get("OPENBLAS_CORETYPE"))
-        return SimpleNamespace(__version__="1.13.0")
+        return SimpleNamespace(__version__="1.15.0")
 
     monkeypatch.setattr(faiss_library, "require", require)
     monkeypatch.setattr(faiss_library, "vector_instructions", lambda: "AVX512")
@@ -80,11 +80,11 @@ def test_the_processor_is_read_only_before_the_import(monkeypatch):
 def test_an_old_one_is_refused(monkeypatch):
     """The fast scan of FAISS 1.12 finds half of what it should, without an error; packages say the same."""
     faiss = faiss_library.faiss_library()
-    monkeypatch.setattr(faiss, "__version__", "1.12.0")
-    message = "faiss 1.12.0 is installed; 1.13 or later is needed: pip install 'faiss-cpu>=1.13'"
+    monkeypatch.setattr(faiss, "__version__", "1.14.3")
+    message = "faiss 1.14.3 is installed; 1.15 or later is needed: pip install 'faiss-cpu>=1.15'"
     with pytest.raises(ConfigError, match=re.escape(message)):
         faiss_library.faiss_library()
     for file in ("pyproject.toml", "runtime/pyproject.toml"):
-        assert 'faiss = ["faiss-cpu>=1.13", "numpy>=1.26.4"]' in (Path(__file__).parents[4] / file).read_text(
+        assert 'faiss = ["faiss-cpu>=1.15", "numpy>=1.26.4"]' in (Path(__file__).parents[4] / file).read_text(
             encoding="utf-8"
         )

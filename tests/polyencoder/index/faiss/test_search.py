@@ -24,10 +24,11 @@ from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Contexts
 from polyencoder.search.scan import search
 from polyencoder.search.scores import score
+from polyencoder.storage.signatures import sign_file
 from polyencoder.validation import from_json_values
 from tests.small_faiss import SMALL, filters_reach_faiss  # noqa: F401 the fixture works where it is imported
 
-pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
+faiss = pytest.importorskip("faiss", reason="faiss is not installed: pip install 'parlai-polyencoder[faiss]'")
 
 
 def contexts_of(vectors: torch.Tensor, mask: torch.Tensor | None = None) -> Contexts:
@@ -346,13 +347,28 @@ def test_a_build_is_a_file_of_its_own(make_search):
     assert {path.name for path in searcher.vectors.folder.glob("faiss*")} == {searcher.meta.file, faiss.file}
 
 
-@pytest.mark.parametrize("n", [49, 50, 60])
+@pytest.mark.parametrize("n", [49, 60])
 def test_an_index_of_other_vectors_is_refused(make_search, n):
-    """A file of more or fewer than the description says, or of as many others."""
+    """A file of more or fewer than the description says."""
     searcher, other = make_search(torch.randn(50, 8)), make_search(torch.randn(n, 8))
     (searcher.vectors.folder / other.meta.file).write_bytes((other.vectors.folder / other.meta.file).read_bytes())
     with pytest.raises(CheckpointError, match="was made from other vectors"):
-        FaissSearch(replace(searcher.meta, file=other.meta.file), searcher.vectors)
+        FaissSearch(replace(other.meta, rows=50), searcher.vectors)
+
+
+def test_only_files_of_this_installation_are_read(make_search, monkeypatch, tmp_path):
+    """FAISS's reader trusts its input: it never sees a changed file, or another installation's."""
+    searcher = make_search(torch.randn(50, 8))
+    file = searcher.vectors.folder / searcher.meta.file
+    monkeypatch.setattr(faiss, "read_index", lambda *_: pytest.fail("read"))
+    content = file.read_bytes()
+    file.write_bytes(content[:100] + b"!" + content[101:])
+    with pytest.raises(CheckpointError, match=f"{file.name}.*trust"):
+        FaissSearch(searcher.meta, searcher.vectors)
+    file.write_bytes(content)
+    monkeypatch.setenv("POLYENCODER_KEY", str(tmp_path / "key"))
+    with pytest.raises(CheckpointError, match=f"{file.name}.*trust"):
+        FaissSearch(searcher.meta, searcher.vectors)
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "ivf-flat"])
@@ -372,7 +388,7 @@ def test_damaged_files_are_refused(make_search):
     file = searcher.vectors.folder / searcher.meta.file
     file.write_bytes(file.read_bytes()[:60])
     with pytest.raises(CheckpointError, match=r"-flat.index cannot be read"):
-        FaissSearch(searcher.meta, searcher.vectors)
+        FaissSearch(replace(searcher.meta, signature=sign_file(file)), searcher.vectors)
     file.unlink()
     with pytest.raises(CheckpointError, match=r"-flat.index cannot be read"):
         FaissSearch(searcher.meta, searcher.vectors)

@@ -1,0 +1,74 @@
+"""Signatures of files that only this installation may have written, as the library that reads them trusts them blindly.
+
+A signature is the HMAC-SHA256 of a file's contents with a secret key of the user: `polyencoder/key` in the folder
+`XDG_CONFIG_HOME` (`~/.config`), or the file that the environment variable POLYENCODER_KEY names. Machines that read
+each other's files share the key.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+from functools import partial
+from pathlib import Path
+
+from polyencoder.errors import ConfigError
+from polyencoder.storage.digests import file_digest
+
+_BYTES = 32
+
+
+def sign_file(path: str | os.PathLike[str]) -> str:
+    """The signature of a file, which is read whole. Makes the key if there is none.
+
+    Raises:
+        ConfigError: the key cannot be read or made.
+        OSError: the file cannot be read.
+    """
+    return _signature(path, _make_key())
+
+
+def is_signed(path: str | os.PathLike[str], signature: str) -> bool:
+    """Whether the file has this signature. Raises ConfigError if the key cannot be read, OSError if the file cannot."""
+    key = _read_key()
+    return key is not None and hmac.compare_digest(_signature(path, key), signature)
+
+
+def _signature(path: str | os.PathLike[str], key: bytes) -> str:
+    return file_digest(path, new=partial(hmac.new, key, digestmod="sha256"))
+
+
+def _key_file() -> Path:
+    if path := os.environ.get("POLYENCODER_KEY"):
+        return Path(path)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "polyencoder" / "key"
+
+
+def _read_key() -> bytes | None:
+    path = _key_file()
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: the key that signs files cannot be read ({error.strerror})") from None
+    if len(key) != _BYTES:
+        raise ConfigError(f"{path}: has {len(key)} bytes, and is no key that signs files: remove it")
+    return key
+
+
+def _make_key() -> bytes:
+    path = _key_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(key := secrets.token_bytes(_BYTES))
+    except FileExistsError:
+        key = _read_key() or b""
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: the key that signs files cannot be made ({error.strerror}); name another file in the environment "
+            "variable POLYENCODER_KEY"
+        ) from None
+    return key
