@@ -8,7 +8,6 @@ import pytest
 import torch
 from parlai.scripts.train_model import TrainModel
 
-from polyencoder.importing import import_parlai
 from polyencoder.ranker import Ranker
 from tests.commands import run_command
 
@@ -52,17 +51,3 @@ def theirs(tmp_path_factory, task):
     torch.manual_seed(0)
     TrainModel.main(model="transformer/polyencoder", model_file=str(path), loglevel="error", **options, **task)
     return path
-
-
-def test_parlais_own_models(theirs, labels, tmp_path):
-    expected = torch.as_tensor(Ranker(*import_parlai(theirs), device="cpu").score([TURNS], labels))
-    assert torch.equal(torch.as_tensor(Ranker.from_pretrained(theirs, device="cpu").score([TURNS], labels)), expected)
-    shown = command("import", theirs, tmp_path / "out")
-    assert shown.startswith(f"{tmp_path / 'out'}: ParlAI's poly-encoder, bert, 1 layers, 16 dimensions")
-    assert torch.equal(
-        torch.as_tensor(Ranker.from_pretrained(tmp_path / "out", device="cpu").score([TURNS], labels)), expected
-    )
-    command("export", theirs, tmp_path / "exported")
-    assert torch.equal(
-        torch.as_tensor(Ranker.from_pretrained(tmp_path / "exported", device="cpu").score([TURNS], labels)), expected
-    )

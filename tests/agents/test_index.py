@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from parlai.agents.ranker.dialogue.indexed import distinct, place_of
 from parlai.agents.ranker.dialogue.ranking import parlai_metrics
-from parlai.scripts.display_model import DisplayModel
 from parlai.scripts.eval_model import EvalModel
 from parlai.scripts.interactive import Interactive
 
 from polyencoder import CheckpointError, ConfigError, InputError, Ranker
 from polyencoder.evaluation import of_search
 from polyencoder.index import Candidate, Hit
-from polyencoder.index.faiss.lists import FaissLists
 from polyencoder.index.faiss.search import FaissSearch
 from polyencoder.index.open import open_index
 
@@ -141,29 +139,6 @@ def test_how_faiss_searches(trained, index_of, evaluate, copy_of, candidates_fil
     assert {report[name] - scored[name] for name in ("R8@1", "R8@2")} == {0}
 
 
-def test_a_tuned_index_is_searched_by_its_own_settings(trained, index_of, evaluate, monkeypatch):
-    """It was built to read three lists, and has measured that another number, a power of two, is as good."""
-    pytest.importorskip("faiss")
-    path, _ = trained("polyencoder")
-    settings = {"faiss": "ivf-flat,nlist=4,nprobe=3", "recall": 0.99, "contexts": ["where is the cat ?"]}
-    folder = index_of("polyencoder", **settings)
-    tuned = open_index(folder, Ranker.from_pretrained(path, device="cpu")).meta.faiss.tuned
-    assert tuned.reached
-    assert tuned.effort in (1, 2, 4)
-    nearest, probed = FaissLists.nearest, set()
-
-    def noted(self, queries, length, parameters):
-        probed.add(parameters.nprobe)
-        return nearest(self, queries, length, parameters)
-
-    monkeypatch.setattr(FaissLists, "nearest", noted)
-    evaluate(path, index=folder)
-    assert probed == {tuned.effort}
-    probed.clear()
-    evaluate(path, index=folder, index_effort=3)
-    assert probed == {3}
-
-
 def test_a_model_that_was_trained_with_hard_negatives(trained, index_of, evaluate, copy_of):
     path, options = copy_of("biencoder"), {"index": index_of("biencoder")}
     expected = evaluate(trained("biencoder")[0], **options)
@@ -202,15 +177,6 @@ def test_a_text_of_several_entries_is_one_reply():
     hits = [Hit(str(i), text, 3.0 - i, None, "exact") for i, text in enumerate(["a", "a ", "b", "a"])]
     assert distinct(hits) == [("a", 3.0), ("b", 1.0)]
     assert distinct([hits[2]._replace(rerank_score=9.0), hits[1]]) == [("b", 9.0), ("a", 2.0)]
-
-
-def test_display_model(trained, index_of, task, capsys):
-    path, _ = trained("polyencoder")
-    DisplayModel.main(model_file=str(path), index=index_of("polyencoder"), num_examples=24, loglevel="error", **task)
-    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
-    pairs = re.findall(r"labels: (.*)\n\s*model: (.*)", shown)
-    assert len(pairs) == 24
-    assert sum(label == said for label, said in pairs) > 12
 
 
 def test_re_ranking(trained, index_of, evaluate, chat, labels):

@@ -93,14 +93,6 @@ def test_init_model_brings_its_tokenizer_to_another_task(trained, train, make_ag
     assert agent.dict.tok2ind == make_agent("biencoder", model_file=path).dict.tok2ind
 
 
-def test_a_polyencoder_from_a_biencoder_learns_faster(trained, train, task, tmp_path):
-    path, _ = trained("biencoder")
-    short = {"num_epochs": 1.1, "validation_every_n_epochs": 1.0, "reduction_type": "mean"}
-    from_bi = train("polyencoder", tmp_path / "one", init_model=str(path), **short)
-    from_scratch = train("polyencoder", tmp_path / "two", **short)
-    assert from_bi["loss"] < 0.5 * from_scratch["loss"]
-
-
 def test_a_vacuumed_model_file_is_smaller_and_answers_the_same(copy_of, trained, evaluate, make_agent, task):
     path, (_, report) = copy_of("polyencoder"), trained("polyencoder")
     before = path.stat().st_size

@@ -8,11 +8,8 @@ import re
 import shutil
 
 import pytest
-import torch
 from parlai.core.agents import create_agent_from_model_file
-from parlai.scripts.display_model import DisplayModel
 from parlai.scripts.eval_model import EvalModel
-from parlai.scripts.generate_model_card import GenerateModelCard
 from parlai.scripts.interactive import Interactive
 from parlai.scripts.self_chat import SelfChat
 from parlai.scripts.vacuum import Vacuum
@@ -55,14 +52,6 @@ def test_eval_model_repeats_the_last_validation(fitted, evaluate):
     assert again["loss"] == pytest.approx(report["loss"], rel=1e-4)
 
 
-def test_display_model_shows_the_answers(fitted, task, capsys):
-    path, report = fitted
-    DisplayModel.main(model_file=str(path), num_examples=24, loglevel="error", **task)
-    pairs = re.findall(r"labels: (.*)\n\s*model: (.*)", plain(capsys.readouterr().out))
-    assert len(pairs) == 24
-    assert sum(label == said for label, said in pairs) / 24 == pytest.approx(report["accuracy"])
-
-
 @pytest.mark.parametrize("source", ["file", "index"])
 def test_interactive_answers_with_a_candidate(source, copied, candidates_file, labels, tmp_path, monkeypatch, capsys):
     options = {"fixed_candidates_path": str(candidates_file)}
@@ -92,22 +81,6 @@ def test_vacuum_leaves_what_answers(copied, evaluate, fitted):
     Vacuum.main(model_file=str(copied), no_backup=True)
     assert copied.stat().st_size < 0.6 * before
     assert evaluate(copied)["accuracy"] == fitted[1]["accuracy"]
-
-
-def test_parlais_model_card(fitted, task, tmp_path):
-    card = {"model_file": str(fitted[0]), "folder_to_save": str(tmp_path), "mode": "gen:sample", "evaltask": "fromfile"}
-    GenerateModelCard.main(**card, **{name: value for name, value in task.items() if name != "task"})
-    assert json.loads((tmp_path / "sample.json").read_text())["text"]
-
-
-def test_candidates_that_an_index_finds_are_reranked(fitted, evaluate, trained, labels, tmp_path):
-    path, report = fitted
-    Ranker.from_pretrained(path, device="cpu").index(labels, tmp_path / "index")
-    found = evaluate(path, index=str(tmp_path / "index"), index_top_k=8)
-    assert (found["R8@1"], found["mrr@8"]) == (report["R8@1"], report["mrr"])
-    cross, _ = trained("crossencoder")
-    again = evaluate(path, index=str(tmp_path / "index"), index_top_k=8, rerank=str(cross))
-    assert again["rerank_ms"] > 0
 
 
 # ---- what is read of a dialogue
@@ -193,18 +166,6 @@ def test_a_quantized_model_learns_and_is_kept_so(learn, small, evaluate, tmp_pat
     assert further["loss"] < 3
     with pytest.raises(ConfigError, match="is quantized, which cannot be undone"):
         learn(tmp_path / "other", init_model=str(path), quantization_aware=False)
-
-
-def test_the_embeddings_of_a_quantized_model_learn_in_float32(small, make, respond, labels):
-    agent = make(init_model=str(small()), quantization_aware=True, optimizer="sgd", learningrate=0.1, batchsize=3)
-    before = agent.ranker.encoder.embeddings.words.weight.detach().clone()
-    respond(
-        agent,
-        *[{"text": f"where is the {word} ?", "labels": [label]} for word, label in zip("ab", labels, strict=False)],
-    )
-    changed = (agent.ranker.encoder.embeddings.words.weight != before).any(1)
-    assert 0 < int(changed.sum()) < len(changed)
-    assert before.dtype is torch.float32
 
 
 # ---- what other agents learn with

@@ -9,8 +9,6 @@ from pathlib import Path
 import parlai.utils.logging as logging
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from parlai.agents.ranker.dictionary import RankerDictionary
 from parlai.scripts.build_dict import BuildDict
 from transformers import AutoTokenizer
@@ -79,12 +77,6 @@ def test_tokens_are_counted_in_what_the_vocabulary_was_trained_on(words, diction
     assert {token: words.tok2ind[token] for token, _ in pairs} == words.text.tokenizer.get_vocab()
 
 
-def test_two_builds_give_the_same_vocabulary(task, tmp_path):
-    one, other = build(tmp_path / "one.dict", task), build(tmp_path / "other.dict", task)
-    assert one.read_bytes() == other.read_bytes()
-    assert (tmp_path / "one.tokenizer.json").read_bytes() == (tmp_path / "other.tokenizer.json").read_bytes()
-
-
 def test_a_dictionary_that_is_there_is_not_built_again(task, make_task, tmp_path):
     path = build(tmp_path / "x.dict", task)
     before = path.read_bytes()
@@ -143,22 +135,7 @@ def test_line_breaks_and_tabs_stay_in_one_line_of_the_dictionary(make_task, tmp_
     assert all(line.count("\t") == 1 for line in path.read_text(encoding="utf-8").splitlines())
 
 
-def test_a_task_without_text_is_an_error(make_task, tmp_path):
-    task = make_task(tmp_path, train=[[{"text": "", "labels": ""}]])
-    with pytest.raises(ConfigError, match="no text to train a vocabulary on"):
-        build(tmp_path / "x.dict", task)
-
-
 # ---- using it
-
-
-@pytest.mark.slow
-@given(st.text(max_size=40))
-def test_no_text_is_unknown(words, text):
-    ids = words.txt2vec(text)
-    assert all(0 <= i < len(words) for i in ids)
-    assert words[words.unk_token] not in ids
-    assert len(words.tokenize(text)) == len(ids)
 
 
 @pytest.mark.parametrize("text", ["where is the owl ?", "i look for a cat .", "naïve café", "日本語 ok"])
@@ -282,14 +259,3 @@ def test_special_tokens_are_those_of_training(backbone_folder, make_agent, tmp_p
         assert found.context_ids(turns) == agent.dict.text.context_ids(turns)
     assert (again.dict.start_token, again.dict.null_token) == ("<s>", "<pad>")
     assert again.opt["dict_starttoken"] == "<s>"
-
-
-@pytest.mark.parametrize("family", ["bert", "roberta"])
-def test_agent_and_library_make_the_same_tokens(family, backbone_folder, make_agent, tmp_path):
-    lengths = {"text_truncate": 30, "label_truncate": 10}
-    agent = make_agent(
-        "biencoder", backbone=str(backbone_folder(family)), dict_file=str(tmp_path / "d.dict"), **lengths
-    )
-    ranker = Ranker.from_backbone(backbone_folder(family), text=lengths)
-    turns = ["one two", "three", "four"]
-    assert agent.dict.text.context_ids(turns) == ranker.text.context_ids(turns)

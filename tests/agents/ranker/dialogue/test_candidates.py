@@ -161,15 +161,6 @@ def test_batch_sizes_of_training_alone_have_a_default(model, size):
         assert script.setup_args().parse_kwargs(model=model)["batchsize"] == 1
 
 
-def test_a_run_of_batches_without_negatives_is_an_error(make_task, train, tmp_path):
-    """All labels are one: there is no flag to blame, and nothing is learned all the same."""
-    same = [[{"text": f"hello {i}", "labels": "hi .", "label_candidates": ["hi .", "no ."]}] for i in range(4)]
-    task = make_task(tmp_path, train=same)
-    options = {"candidates": "batch", "batchsize": 2, "max_train_steps": 3}
-    with pytest.raises(InputError, match="nothing was trained: in all of 3 batches the label was the only candidate"):
-        train("biencoder", tmp_path / "model", **{**task, **options})
-
-
 @pytest.mark.slow
 def test_a_later_evaluation_asks_for_inline_candidates(train, evaluate, tmp_path):
     """Those of the batch were for the validations of the training, unless one asks for them again."""
@@ -179,16 +170,6 @@ def test_a_later_evaluation_asks_for_inline_candidates(train, evaluate, tmp_path
     report = evaluate(tmp_path / "model", eval_candidates="batch")
     assert "R8@1" not in report
     assert "rank" in report
-
-
-def test_hard_negatives_come_to_batches_of_one_as_well(make_agent, respond, labels):
-    """Until there is an index such a batch has nothing to learn, and counts all the same."""
-    agent = make_agent("biencoder", candidates="batch", hard_negatives=2, hard_negatives_every=4, warmup_updates=-1)
-    for i in range(6):
-        respond(agent, {"text": f"hello {i}", "labels": [labels[i]]})
-    report = agent.global_metrics.report()
-    assert report["without_negatives"].value() == 4
-    assert report["mean_loss"].value() > 0
 
 
 @pytest.mark.parametrize("name", ["eval_candidates", "interactive_candidates"])

@@ -80,18 +80,6 @@ def test_two_models_in_one_folder_do_not_share_vectors(copy_of, trained, train, 
     assert written == ["model.v1.answers.txt.index", "model.v2.answers.txt.index"]
 
 
-def test_each_model_has_an_index_of_its_own(copy_of, train, evaluate, labels, tmp_path):
-    """Also where the candidates' file begins with the name of one model, or of both."""
-    copy_of("biencoder", "m")
-    train("biencoder", tmp_path / "my", num_epochs=1.1, validation_every_n_epochs=1.0)
-    replies = tmp_path / "my_replies.txt"
-    replies.write_text("\n".join(labels) + "\n")
-    for name in ("m", "my"):
-        evaluate(tmp_path / name, eval_candidates="fixed", fixed_candidates_path=str(replies))
-    written = sorted(path.name for path in tmp_path.glob("*.index"))
-    assert written == ["m.my_replies.txt.index", "my.my_replies.txt.index"]
-
-
 # ---- the index of vectors
 
 

@@ -2,51 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from parlai.agents.ranker.dialogue.ranking import best_of_pool, parlai_metrics
 from parlai.utils.misc import nice_report
 
 from polyencoder.data.pool import inline_pool
-from polyencoder.errors import ConfigError
-from polyencoder.evaluation import of_example, ranks
-from polyencoder.evaluation.names import parse_hits_at
+from polyencoder.evaluation import of_example
 
 MODELS = ["biencoder", "polyencoder", "crossencoder"]
 # few different values, so that ties are the rule
-SCORES = st.sampled_from([-math.inf, -1.0, 0.0, 0.5, 1.0, math.nan])
-
-
-@st.composite
-def labelled_scores(draw: st.DrawFn) -> tuple[list[list[float]], list[int]]:
-    width = draw(st.integers(1, 8))
-    rows = draw(st.lists(st.lists(SCORES, min_size=width, max_size=width), min_size=1, max_size=5))
-    return rows, draw(st.lists(st.integers(0, width - 1), min_size=len(rows), max_size=len(rows)))
-
-
-def naive_rank(scores: list[float], label: int) -> int:
-    """The label's place in a sort, behind equal scores; nan beats every number, and a label with nan loses to all."""
-    if math.isnan(scores[label]):
-        return len(scores)
-    order = sorted(range(len(scores)), key=lambda i: (-math.inf if math.isnan(scores[i]) else -scores[i], i == label))
-    return order.index(label) + 1
 
 
 def test_the_right_candidate_is_listed_behind_those_with_its_score():
     pool = inline_pool([["a", "b", "c"], ["a", "b", "c"]], ["a", "b"])
     found = best_of_pool(torch.tensor([[1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]), pool, most=3)
     assert [[text for text, _ in one] for one in found] == [["c", "b", "a"], ["a", "c", "b"]]
-
-
-@given(labelled_scores())
-def test_ranks_are_the_worst_of_a_sort(case):
-    rows, labels = case
-    expected = [naive_rank(row, label) for row, label in zip(rows, labels, strict=True)]
-    assert ranks(torch.tensor(rows), torch.tensor(labels)).tolist() == expected
 
 
 def test_metrics_of_an_example():
@@ -68,17 +39,6 @@ def test_metrics_of_an_example():
 def test_recall_among_as_many_candidates_as_k_is_left_out():
     metrics = parlai_metrics(of_example(1, 0.0, 2, hits_at=[1, 2, 5]))
     assert [name for name in metrics if name.startswith("R")] == ["R2@1"]
-
-
-@pytest.mark.parametrize(("value", "numbers"), [("1,5,10", [1, 5, 10]), ("7", [7]), ("3, 2,3", [2, 3])])
-def test_hits_at(value, numbers):
-    assert parse_hits_at(value) == numbers
-
-
-@pytest.mark.parametrize("value", ["0", "1,-2", "a", "1,,2", "1.5", ""])
-def test_bad_hits_at_is_named(value):
-    with pytest.raises(ConfigError, match="^hits_at is .*give whole numbers from 1 up, separated by commas"):
-        parse_hits_at(value)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -82,49 +81,6 @@ def test_labels_and_teacher_are_mixed(student, source, loss, teacher_file, make_
     assert report["mean_loss"].value() == pytest.approx(losses.mean().item(), rel=1e-4)
 
 
-def test_the_labels_best_rivals_are_asked_for(teacher_file, make_agent, respond, steps):
-    agent = make_agent(
-        "biencoder",
-        candidates="batch",
-        teacher_model=teacher_file,
-        distillation_candidates=2,
-        distillation_weight=1.0,
-        distillation_loss="margin-mse",
-    )
-    respond(agent, *TURNS)
-    ((scores, pool, losses),) = steps
-    teacher = Ranker.from_pretrained(teacher_file, device="cpu")
-    context, label = TURNS[1]["text"], int(pool.labels[1])
-    rival = max((j for j in range(3) if j != label), key=lambda j: scores[1, j])
-    theirs = torch.as_tensor(teacher.score([context], pool.texts))[0]
-    expected = ((scores[1, label] - scores[1, rival]) - (theirs[label] - theirs[rival])) ** 2
-    assert losses[1].item() == pytest.approx(expected.item(), rel=1e-3, abs=1e-4)
-    assert agent.global_metrics.report()["teacher_pairs"].value() == 6
-
-
-def test_the_teachers_order_is_trained_where_the_labels_say_nothing(trained, make_agent, respond, labels):
-    """One agent's labels are all wrong; with the weight 1 it learns the teacher's answers all the same."""
-    agent = make_agent(
-        "biencoder",
-        candidates="inline",
-        reduction_type="mean",
-        teacher_model=str(trained("polyencoder")[0]),
-        distillation_weight=1.0,
-        learningrate=1e-2,
-        warmup_updates=1,
-    )
-    turns = [{"text": f"i look for a {label.split()[1]} .", "label_candidates": labels} for label in labels]
-    wrong = [{**turn, "labels": [labels[i - 1]]} for i, turn in enumerate(turns)]
-    for _ in range(40):
-        respond(agent, *wrong)
-    agent.opt["datatype"] = "valid"
-    replies = respond(agent, *[{**turn, "eval_labels": labels[:1]} for turn in turns])
-    teacher = Ranker.from_pretrained(trained("polyencoder")[0], device="cpu")
-    said = [teacher.rank(turn["text"], labels, top_k=1)[0].text for turn in turns]
-    assert [reply["text"] for reply in replies] == said
-    assert len(set(said)) > 4
-
-
 def test_no_pair_is_asked_for_twice(teacher_file, labels, tmp_path, asked):
     """Three epochs of a task that gives each example once in each, then another seed and another kind of student."""
     pairs = [{"context": label.replace("my", "where is the"), "response": label} for label in labels]
@@ -182,22 +138,3 @@ def test_what_cannot_be(options, error, message, teacher_file, make_agent, tmp_p
         make_agent("biencoder", candidates="batch", **options)
     if message.endswith(("at most 1", "at least 0", "above 0", "at least 2")):
         assert caught.value.argument in options  # the command adds its flag
-
-
-def test_a_teacher_that_is_no_ranker(make_agent, tmp_path):
-    with pytest.raises(CheckpointError, match=r"no polyencoder.json in it"):
-        make_agent("biencoder", candidates="batch", teacher_model=str(tmp_path))
-
-
-def test_an_encoder_teaches_as_a_bi_encoder_without_training(make_agent, backbone_folder, caplog):
-    make_agent("biencoder", candidates="batch", teacher_model=str(backbone_folder("bert")))
-    assert "is an encoder: it ranks as a bi-encoder without training" in caplog.text
-
-
-def test_an_exported_folder_teaches_as_its_file_does(teacher_file, make_agent, respond, steps, tmp_path):
-    Ranker.from_pretrained(teacher_file, device="cpu").save_pretrained(tmp_path / "folder")
-    for teacher in (teacher_file, str(tmp_path / "folder")):
-        torch.manual_seed(0)
-        respond(make_agent("biencoder", candidates="batch", teacher_model=teacher), *TURNS)
-    torch.testing.assert_close(steps[0][2], steps[1][2])
-    shutil.rmtree(tmp_path / "folder")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from polyencoder.checkpoint import read_model_file
-from polyencoder.errors import CheckpointError, ConfigError, TrainingError
+from polyencoder.errors import CheckpointError, TrainingError
 from polyencoder.ranker import Ranker
 from polyencoder.storage.names import TOKENIZER
 from polyencoder.training.skipped import FiniteUpdates
@@ -72,29 +72,6 @@ def test_nothing_is_trained_on_it(make_learner, value):
     assert all(p.isfinite().all() for p in agent.model.parameters())
 
 
-def test_gradients_that_overflow(make_learner):
-    agent, learn = make_learner()
-    parameter = next(p for p in agent.model.parameters() if p.dim() > 1)
-    hook = parameter.register_hook(lambda gradient: gradient * INF)
-    before = state_of(agent)
-    learn()
-    assert same(state_of(agent), before)
-    hook.remove()
-    learn()
-    assert not same(state_of(agent), before)
-
-
-def test_one_of_the_batches_of_an_update(make_learner):
-    agent, learn = make_learner(update_freq=2)
-    before = state_of(agent)
-    learn(NAN)
-    learn()
-    assert same(state_of(agent), before)
-    learn()
-    learn()
-    assert not same(state_of(agent), before), "nothing of the bad batch is left in the gradients"
-
-
 def test_too_many_in_a_row_are_an_error_that_names_the_step(make_learner):
     _, learn = make_learner(max_nonfinite=2)
     for _ in range(3):  # never two in a row
@@ -119,21 +96,6 @@ def test_what_loss_scaling_leaves_out_is_no_error():
     updates.check_losses(torch.tensor([1.0, NAN]))
     with pytest.raises(TrainingError, match="loss is nan"):
         updates.leaves_out(model, number=2, scaled=True)
-
-
-def test_a_limit_below_one(make_agent):
-    with pytest.raises(ConfigError, match="max_nonfinite is 0"):
-        make_agent("biencoder", max_nonfinite=0)
-
-
-def test_processes_leave_it_out_together(make_learner, in_processes):
-    def run(rank: int):
-        agent, learn = make_learner()
-        before = state_of(agent)
-        learn(NAN if rank == 1 else 1.0)
-        return same(state_of(agent), before), agent.trainer.updates._finite.in_a_row
-
-    assert in_processes(run) == [(True, 1), (True, 1)]
 
 
 # ---- whole runs

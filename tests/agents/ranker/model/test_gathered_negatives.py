@@ -9,8 +9,6 @@ import torch
 
 pytestmark = pytest.mark.slow
 
-ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox"]
-
 
 def turn(animal: str, *, length: int = 1, others: tuple[str, ...] = ("cat", "fox")) -> dict[str, Any]:
     answers = list(dict.fromkeys(f"my {name} is here ." for name in (animal, *others)))
@@ -93,12 +91,6 @@ def test_steps_before_an_update_and_batches_of_which_nothing_can_be_used(model, 
     results = in_processes(lambda rank: fitted(model, batches[rank], **options))
     joint = [FIRST + SECOND, FIRST, SECOND + FIRST[:1]]
     assert_like_one(results, fitted(model, joint, **options))
-
-
-def test_three_processes_of_which_one_owns_no_text(fitted, in_processes):
-    parts = [FIRST, [turn("dog", length=2), turn("cow")], SECOND]
-    results = in_processes(lambda rank: fitted("biencoder", [parts[rank]], candidates="batch"), count=3)
-    assert_like_one(results, fitted("biencoder", [[t for part in parts for t in part]], candidates="batch"))
 
 
 def test_without_gathering_each_process_has_negatives_of_its_own(fitted, in_processes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import parlai.utils.logging as logging
 import pytest
-import torch
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.training.objective import RankingObjective
@@ -67,36 +66,6 @@ def test_mined_ones_join_the_batch(model, bf16, trained, make_agent, respond, po
         assert pool.mask is None  # a text is in the pool once: an example's own label is no negative of it
 
 
-def test_the_index_is_made_anew(make_agent, respond, pools):
-    agent = make_agent("biencoder", candidates="batch", hard_negatives=9, hard_negatives_every=2)
-    respond(agent, *turns_of(["cat"]))
-    respond(agent, *turns_of(["dog"]))
-    for animal in ("cow", "hen", "pig", "owl"):
-        respond(agent, *turns_of([animal]))
-    assert [len(pool.texts) for pool in pools] == [1, 1, 3, 4, 5, 6]
-    assert "my hen is here ." in pools[-2].texts
-    assert "my hen is here ." not in pools[2].texts
-
-
-def test_gradients_are_those_of_the_pool(make_agent, respond, pools):
-    """Mining leaves no trace but the negatives: the step is that of the same candidates given inline."""
-    first, second = turns_of(["cat", "dog"]), turns_of(["cow", "hen"])
-    torch.manual_seed(0)
-    mining = make_agent("polyencoder", candidates="batch", hard_negatives=3, hard_negatives_every=1)
-    respond(mining, *first)
-    respond(mining, *second)
-    texts = list(pools[-1].texts)
-    assert len(texts) == 4
-    torch.manual_seed(0)
-    inline = make_agent("polyencoder", candidates="batch")
-    respond(inline, *first)
-    inline.candidates = "inline"
-    respond(inline, *(turn | {"label_candidates": texts} for turn in second))
-    pairs = zip(mining.model.named_parameters(), inline.model.parameters(), strict=True)
-    for (name, ours), theirs in pairs:
-        torch.testing.assert_close(ours.grad, theirs.grad, msg=name)
-
-
 def test_a_cross_encoders_are_those_of_its_start(trained, make_agent, respond, pools):
     """From the second batch on each example has the wrong labels seen so far that the bi-encoder ranks highest."""
     start = str(trained("biencoder")[0])
@@ -116,12 +85,6 @@ def test_a_cross_encoders_are_those_of_its_start(trained, make_agent, respond, p
             assert pool.own[row][int(pool.labels[row])] == label
     with pytest.raises(ConfigError, match="mined by vectors, and a cross-encoder has none"):
         make_agent("crossencoder", hard_negatives=2)
-
-
-@pytest.mark.slow
-def test_training_with_them(train, tmp_path):
-    report = train("biencoder", tmp_path / "model", hard_negatives=3, hard_negatives_every=4)
-    assert report["accuracy"] > 0.9
 
 
 @pytest.mark.slow

@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from polyencoder.errors import ConfigError
-
 pytestmark = pytest.mark.slow
 
 ANIMALS = ["cat", "dog", "cow", "hen", "pig", "bee", "owl", "fox", "dog"]
@@ -62,26 +60,3 @@ def test_memory_is_all_that_changes(model, options, candidates, make_agent, resp
     plain = step(make_agent, respond, model, candidates=candidates, **options)
     ours = step(make_agent, respond, model, candidates=candidates, **limit, **options)
     assert_same(ours, plain, tolerance=1e-5)
-
-
-@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
-def test_in_bfloat16_as_near_as_its_rounding(model, make_agent, respond):
-    limit = {"pair_tokens": 70} if model == "crossencoder" else {"grad_cache": 1}
-    plain = step(make_agent, respond, model, candidates="batch", bf16=True)
-    assert_same(step(make_agent, respond, model, candidates="batch", bf16=True, **limit), plain, tolerance=1e-2)
-
-
-@pytest.mark.parametrize("model", ["polyencoder", "crossencoder"])
-def test_a_limit_that_suffices_changes_nothing_at_all(model, make_agent, respond):
-    """Not even what dropout draws."""
-    limit = {"pair_tokens": 10_000} if model == "crossencoder" else {"grad_cache": 100}
-    options = {"candidates": "batch", "dropout": 0.3, "attention_dropout": 0.3}
-    plain = step(make_agent, respond, model, **options)
-    assert_same(step(make_agent, respond, model, **options, **limit), plain, tolerance=1e-6)
-
-
-@pytest.mark.parametrize(("model", "flag"), [("biencoder", "grad_cache"), ("crossencoder", "pair_tokens")])
-def test_a_negative_limit_is_an_error(model, flag, make_agent):
-    with pytest.raises(ConfigError, match=f"{flag} is -1; it must be at least 0") as error:
-        make_agent(model, **{flag: -1})
-    assert error.value.argument == flag

@@ -68,12 +68,6 @@ def test_freeze_candidates(model, make_agent, learn):
         make_agent(model, freeze_candidates=True, output_scaling="auto")
 
 
-def test_embeddings_that_are_not_to_learn(make_agent, learn):
-    changed = learn(make_agent("biencoder", learn_embeddings=False, learningrate=1e-2, warmup_updates=-1))
-    assert changed
-    assert not any(".embeddings." in name for name in changed)
-
-
 @pytest.mark.parametrize("model", ["biencoder", "polyencoder"])
 def test_shared_encoders(model, make_agent, learn):
     agent = make_agent(model, share_encoders=True)
@@ -83,30 +77,9 @@ def test_shared_encoders(model, make_agent, learn):
     assert sum(p.numel() for p in apart.model.parameters()) > 1.5 * sum(p.numel() for p in agent.model.parameters())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["codes", "n_first", "n_last", "first_n_last", "turns"])
-@pytest.mark.parametrize("attention", ["basic", "sqrt", "multihead"])
-def test_polyencoder_types(kind, attention, make_agent, learn):
-    options = {"polyencoder_type": kind, "poly_attention_type": attention, "codes_attention_type": attention}
-    assert learn(make_agent("polyencoder", **options))
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("reduction", ["first", "mean", "max", "mean_first", "mean_except_first"])
-def test_reduction_types(model, reduction, make_agent, learn):
-    assert learn(make_agent(model, reduction_type=reduction, reduction_outputs=2))
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_half_precision_is_single_on_a_cpu(model, make_agent, learn):
     agent = make_agent(model, fp16=True)
-    assert learn(agent)
-    assert {parameter.dtype for parameter in agent.model.parameters()} == {torch.float32}
-
-
-@pytest.mark.parametrize("model", MODELS)
-def test_bfloat16(model, make_agent, learn):
-    agent = make_agent(model, bf16=True)
     assert learn(agent)
     assert {parameter.dtype for parameter in agent.model.parameters()} == {torch.float32}
 
@@ -233,15 +206,6 @@ def test_a_model_file_that_is_none(write, problem, trained, make_agent, path):
         make_agent("biencoder", model_file=path, text_truncate=48, label_truncate=16)
     assert str(error.value).startswith(f"{path}: {problem}")
     assert len(str(error.value).splitlines()) == 1
-
-
-def test_weights_of_another_size_cannot_start_a_model(trained, make_agent, path):
-    states = torch.load(trained("biencoder")[0], weights_only=True)
-    name = "context_tower.model.embeddings.word_embeddings.weight"
-    states["model"][name] = states["model"][name][:, :16].clone()
-    torch.save(states, path)
-    with pytest.raises(CheckpointError, match=r"model: cannot start from these weights: .*has shape \[\d+, 16\], not"):
-        make_agent("polyencoder", init_model=str(path))
 
 
 @pytest.mark.parametrize("flag", ["model_file", "init_model"])

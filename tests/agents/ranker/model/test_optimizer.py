@@ -7,8 +7,6 @@ from copy import deepcopy
 import pytest
 import torch
 
-from polyencoder.errors import ConfigError
-
 TURNS = [{"text": text, "labels": [f"{text} too"]} for text in ("hello", "bye")]
 
 
@@ -43,24 +41,10 @@ def test_weight_decay_spares_biases_layer_norms_and_new_parts(model, optimizer, 
     assert any(not torch.equal(tensor, before[name]) for name, tensor in agent.model.named_parameters())
 
 
-def test_frozen_parameters_are_not_in_the_optimizer(make_agent):
-    agent = make_agent("biencoder", type_optimization="top_layer", n_layers=2)
-    held = {id(parameter) for group in agent.optimizer.param_groups for parameter in group["params"]}
-    assert held == {id(parameter) for parameter in agent.model.parameters() if parameter.requires_grad}
-    assert 0 < len(held) < len(list(agent.model.parameters()))
-
-
 def test_adamw_takes_parlais_settings_of_adam(make_agent):
     group = make_agent("biencoder", betas="0.8,0.95", adam_eps=1e-6).optimizer.param_groups[0]
     assert group["betas"] == (0.8, 0.95)
     assert group["eps"] == 1e-6
-
-
-@pytest.mark.parametrize("rate", [0.0, -0.1, float("inf")])
-def test_a_learning_rate_that_learns_nothing(rate, make_agent):
-    with pytest.raises(ConfigError, match=f"learning_rate is {rate}; it must be") as error:
-        make_agent("biencoder", learningrate=rate)
-    assert error.value.argument == "learning_rate"
 
 
 def test_a_changed_optimizer_starts_afresh(trained, make_agent, task):

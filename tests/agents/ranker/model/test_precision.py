@@ -99,7 +99,7 @@ def test_bf16_says_where_it_gains_nothing(make_agent, warnings, monkeypatch, rea
 def test_what_was_trained_compiled_is_there_without(train, evaluate, losses, tmp_path, monkeypatch):
     """The same losses as without, and a model that evaluates, where nothing is compiled, to what its training says.
 
-    Its graphs are captured and differentiated; tests/polyencoder/modeling/test_compiling.py makes machine code of them.
+    Its graphs are captured and differentiated; tests/polyencoder/modeling/test_trainable.py makes machine code of them.
     """
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))

@@ -46,14 +46,6 @@ def test_goals_and_what_is_left():
     assert steps.share(Progress(examples=2000, updates=50)) == 1
 
 
-def test_nothing_is_promised_of_what_is_not_known():
-    endless = goal_of(Opt(num_epochs=-1), epoch=None)
-    assert endless.share(Progress(5, 5, 5, 5)) is None
-    assert endless.seconds_left(Progress(5, 5, 5, 5), rate=5) is None
-    assert goal_of(Opt(num_epochs=3), epoch=None) == endless  # of a task that does not say how long an epoch is
-    assert Goal(examples=10).seconds_left(Progress(), rate=0) is None
-
-
 # ---- a run
 
 
