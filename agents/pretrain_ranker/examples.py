@@ -32,10 +32,7 @@ class EpisodeExample(Example):
 
 
 class ResponseBuffer(Callback):
-    """A buffer of recent responses to draw negatives from: responses of other conversations.
-
-    Tasks may be unshuffled, so each response replaces a random one of `WINDOW`.
-    """
+    """Recent responses to draw negatives from; each replaces a random one of `WINDOW`, as tasks may be unshuffled."""
 
     name = "said"
 

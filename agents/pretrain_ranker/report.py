@@ -46,12 +46,9 @@ class BothLosses(Metric):
 def example_metrics(
     batch: PairBatch, masked: tuple[Tensor, Tensor], following: tuple[Tensor, Tensor] | None
 ) -> list[dict[str, Metric]]:
-    """Computes ParlAI metrics of each example of a batch.
+    """ParlAI metrics of each example, from losses and correctness of masked words [words] and next utterances [batch].
 
-    Args:
-        batch: the masked batch with its targets.
-        masked: losses and correctness of the targets, [words], in their order.
-        following: the same of next utterances, [batch]; None if there was nothing to choose from.
+    `following` is None if there was nothing to choose from.
     """
     assert batch.targets is not None
     words = (batch.targets != IGNORED).sum(1).tolist()
@@ -75,11 +72,7 @@ def example_metrics(
 
 
 class TrainedWordsReport(Report):
-    """Adds a training batch's results to ParlAI's metrics: `masked_loss`, `next_accuracy`, ..., and tokens.
-
-    Attributes:
-        tokens: the tokens trained on by this process, without padding, including those before a resumption.
-    """
+    """Adds a training batch's results to ParlAI's metrics, and counts this process's `tokens`, without padding."""
 
     name, tokens = "tokens", 0
     kept = ("tokens",)

@@ -178,8 +178,7 @@ class RankerAgent(RankerModelAgent):
         index = None
         if cand_vecs.dim() == 3:
             index = torch.arange(len(ids), device=ids.device).view(cand_vecs.shape[:2])
-        scores: Tensor = self.model(contexts_of(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
-        return scores
+        return self.model(contexts_of(batch), TokenBatch(ids, ids != self.NULL_IDX), index)
 
     def _answer(self, ranked: Ranked, batch: Batch) -> Output:
         """Replies to each example with its best candidate that does not repeat an earlier line.
@@ -217,5 +216,4 @@ class RankerAgent(RankerModelAgent):
             )
 
     def _wanted(self) -> int:
-        """The number of candidates that an answer lists."""
         return int(self.rank_top_k if self.rank_top_k > 0 else self.opt["cap_num_predictions"])

@@ -24,10 +24,8 @@ NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct
 def explain_errors(parser: ParlaiParser | None = None) -> None:
     """Shows errors in one line, unless `--debug` is given. Agents and teachers call it when they add their flags.
 
-    Programs that use the agents keep their own `sys.excepthook`.
-
-    Raises:
-        ConfigError: ParlAI has no such command, or it needs GPUs, and there is none.
+    ConfigError if ParlAI has no such command, or it needs GPUs, and there is none. Other programs keep their
+    `sys.excepthook`.
     """
     program = _program()
     if program.partition(".")[0] != "parlai":

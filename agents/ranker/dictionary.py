@@ -115,15 +115,11 @@ class RankerDictionary(DictionaryAgent):
         return os.path.exists(filename) and os.path.exists(_tokenizer_path(filename))
 
     def _in_order(self) -> list[str]:
-        """The tokens in the order of their ids; ids of ConveRT's unknown characters have none."""
         return [self.ind2tok[i] for i in sorted(self.ind2tok)]
 
     @cached_property
     def freq(self) -> Counter[str]:
-        """Each token's frequency in the vocabulary's training texts, for ParlAI's word statistics.
-
-        Zero for a pre-trained tokenizer.
-        """
+        """Each token's frequency in the vocabulary's training texts, for ParlAI; 0 of a pre-trained tokenizer."""
         try:
             lines = Path(self.opt.get("dict_file") or "").read_text(encoding="utf-8").splitlines()
             counts = [int(line.rpartition("\t")[2]) for line in lines]
@@ -212,10 +208,7 @@ class RankerDictionary(DictionaryAgent):
 
 
 def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fields] | None:
-    """The tokenizer, and the fields of `TextConfig` that belong to it, of the model or the dictionary of the options.
-
-    None if there is neither: it is to be trained. CheckpointError for another agent's files.
-    """
+    """The tokenizer, with its fields of `TextConfig`, of the options' model or dictionary; None if there is none."""
     weights = _weights_file(opt)
     if not weights:  # in training, which builds the dictionary first
         check_init_model(opt)
@@ -254,10 +247,7 @@ def _existing_tokenizer(opt: Opt, family: ModelFamily) -> tuple[AnyTokenizer, Fi
 
 
 def _keeps_lengths(weights: str, opt: Opt) -> bool:
-    """Whether lengths that no flag gives are those of the loaded model, not the defaults.
-
-    Those of a model folder, which has no option file, and of a ranker to start from, but not those of pre-training.
-    """
+    """Whether other lengths than given ones are those of the loaded model (not of pre-training), not the defaults."""
     if weights == opt.get("model_file"):
         return os.path.isdir(weights)
     return (stored_options(CheckpointSource(weights, is_finetune=True)) or {}).get("model") != "pretrain_ranker"
@@ -272,15 +262,11 @@ def _has_merges(dict_file: str, opt: Opt) -> bool:
 
 
 def is_for_show(opt: Opt) -> bool:
-    """Whether ParlAI's generate_model_card inspects a task through an agent with a model's options but not its files.
-
-    Other agents without files have at least one given option.
-    """
+    """Whether generate_model_card inspects a task through an agent: others without files have a given option."""
     return opt.get("override") == {} and not opt.get("dict_file")
 
 
 def _tokenizer_path(dict_file: str) -> str:
-    """`X.dict` -> `X.tokenizer.json`."""
     return f"{dict_file.removesuffix('.dict')}.tokenizer.json"
 
 

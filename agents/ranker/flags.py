@@ -179,12 +179,9 @@ def check_origin(
     source: str = "backbone",
     learning: Collection[str] = OF_THE_VOCABULARY,
 ) -> None:
-    """Raises CheckpointError for flags that contradict the source of the model and its vocabulary.
+    """Raises CheckpointError for flags that contradict the source of the model and its vocabulary, `origin`.
 
-    Args:
-        origin: the source of the loaded weights; None if none are loaded.
-        source: the flag with the source of a new model's vocabulary.
-        learning: the flags for training a vocabulary.
+    source: the flag of a new model's vocabulary. learning: the flags for training one.
     """
     given, named = given_flags(opt), opt.get(source)
     if origin is None:
@@ -236,10 +233,7 @@ def check_ranker(opt: Opt, stored: RankerConfig, *, origin: str) -> None:
 
 
 def check_special_tokens(opt: Opt, tokens: Mapping[str, str]) -> None:
-    """Raises ConfigError for special tokens that differ from the tokenizer's, `tokens` by flag.
-
-    `--dict-endtoken` may equal `--dict-starttoken`: then a text starts and ends with the same token.
-    """
+    """Raises ConfigError for special tokens other than the tokenizer's; the end token may be the start token."""
     given = given_flags(opt)
     for name, token in tokens.items():
         names = {token, token.removesuffix(END_OF_WORD)}

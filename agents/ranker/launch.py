@@ -40,10 +40,7 @@ OF_THE_HOST = {"datapath", "dict_file", "gpu", "loglevel", "model_file", "parlai
 
 
 def _exchanging(function: Any, **others: Any) -> Any:
-    """A copy of one of ParlAI's functions that exchanges objects through any process group, not in CUDA memory.
-
-    `others`: more functions that the copy calls in place of ParlAI's, which stay unchanged.
-    """
+    """A copy of a function of ParlAI's that exchanges objects in any process group, and calls `others` for theirs."""
     ours = {"all_gather_list": gather_objects, "sync_object": lambda value: gather_objects(value)[0], **others}
     return FunctionType(function.__code__, {**function.__globals__, **ours}, function.__name__, function.__defaults__)
 
@@ -89,11 +86,7 @@ SCRIPTS: dict[str, type[ParlaiScript]] = {
 
 
 def launch(arguments: Sequence[str]) -> Any:
-    """Runs a ParlAI command as one of torchrun's processes; returns its result.
-
-    Raises:
-        ConfigError: the process was not started by torchrun, the command is unknown, or settings differ.
-    """
+    """Runs a ParlAI command as one of torchrun's processes. ConfigError: none of these, or settings differ."""
     command = arguments[0] if arguments else "no command"
     if command not in SCRIPTS:
         raise ConfigError(f"{command}: the launcher runs train_model and eval_model")

@@ -24,11 +24,8 @@ _PRESETS = Path("~/.parlai/opt_presets")  # where ParlAI looks for the names of 
 def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
     """Checks that the option files named in `opt` are JSON, and name no code that `opt` does not.
 
-    `opt` has the values of the command line, as `add_cmdline_args` gets them.
-
-    Raises:
-        CheckpointError: a file is not JSON, or names code outside ParlAI and this project.
-        ConfigError: that of `--final-extra-opt` has no datatype, which ParlAI would look for after training.
+    CheckpointError if not; ConfigError if that of `--final-extra-opt` has no datatype, which ParlAI looks for after
+    training.
     """
     opt = opt or {}
     given = {name: opt[name] for name in ("model", "task", "evaltask") if opt.get(name)}
@@ -66,10 +63,7 @@ def chosen(opt: Opt) -> dict[str, Any]:
 
 
 def _on_disk(opt: Opt | dict[str, Any], name: str) -> str:
-    """The path of a model file; one of the zoo's is downloaded, which ParlAI would do next.
-
-    ParlAI's rankers are downloaded by this project, which resumes, and says in one line what failed.
-    """
+    """The path of a model file; ParlAI's rankers of the zoo are downloaded here, where errors are one line."""
     if not opt.get("datapath"):
         return name
     if name.startswith(("zoo:pretrained_transformers/", "models:pretrained_transformers/")):
@@ -80,7 +74,6 @@ def _on_disk(opt: Opt | dict[str, Any], name: str) -> str:
 
 
 def _presets(names: str | None) -> Iterator[Path]:
-    """Yields the files that ParlAI will read, without its own presets."""
     for name in (names or "").split(","):
         own = _PRESETS.expanduser() / f"{name}.opt"
         if path := next((path for path in (Path(name), own) if name and os.path.exists(path)), None):

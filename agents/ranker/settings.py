@@ -40,11 +40,8 @@ def add_settings(
 ) -> None:
     """Adds an argument for each setting of a class, unless ParlAI has its flag (metadata `Parlai`).
 
-    Args:
-        architecture: without settings of other architectures.
-        without: settings, or groups of them, to leave out.
-        panel: the group of arguments; by default that of the setting.
-        notes: additions to the help, by the names of options.
+    architecture: without settings of others. without: settings, or groups of them, to leave out. panel: the group of
+    arguments; by default that of the setting. notes: additions to the help, by options.
     """
     names, groups, others = option_names(cls), {}, {*without}
     flags = {flag(name): flag(option) for name, option in names.items()}
@@ -66,10 +63,7 @@ def add_settings(
 
 
 def given_in(opt: Opt, cls: type) -> dict[str, Any]:
-    """The settings of a class from the agents' options, by name.
-
-    A setting is left out if it needs another one that is not given.
-    """
+    """The settings of a class from the agents' options, by name, without those that need another that is not given."""
     known = leaves(cls)
     ours = {name: found.name for name, leaf in known.items() if (found := leaf.parlai) and not found.theirs}
     values = {name: opt[option] for name, option in ours.items() if option and opt.get(option) is not None}
@@ -132,7 +126,6 @@ def _default(leaf: Leaf) -> Any:
 
 
 def _help(words: str, flags: Mapping[str, str]) -> str:
-    """The help of a setting, with ParlAI's flags, escaped for argparse."""
     return re.sub("--[a-z-]*[a-z]", lambda found: flags.get(found[0], found[0]), words).replace("%", "%%")
 
 

@@ -134,7 +134,6 @@ def holds_encoder(name: str | os.PathLike[str]) -> bool:
 
 
 def _described(name: str | os.PathLike[str]) -> Path | None:
-    """The folder of this name or hub id, with the small files that tell what it holds; None if there is none."""
     try:
         if exists(name):
             finish_publication(name)
@@ -191,7 +190,6 @@ def load_folder(folder: str | os.PathLike[str]) -> tuple[RankerModel, TextEncode
 
 
 def _is_replaced(source: Path, digests: dict[str, str]) -> bool:
-    """Whether another model has been saved in a folder since these digests were read."""
     return is_published(source) or bool(digests and read_digests(source / WEIGHTS) != digests)
 
 
@@ -279,10 +277,7 @@ def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], ob
 
 
 def check_archive(path: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> bool:
-    """Verifies the checksums of a `torch.save` file; False if it has none (before torch 1.6).
-
-    `progress` is called with numbers of bytes that were read. Raises CheckpointError for a damaged file.
-    """
+    """Verifies the checksums of a `torch.save` file; False if it has none. Raises CheckpointError for a damaged one."""
     name = os.fspath(path)
     if not zipfile.is_zipfile(name):
         return False
@@ -317,7 +312,6 @@ def read_states(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_kind(name: str) -> None:
-    """Raises CheckpointError, naming it, for a file of another known kind."""
     if what := what_it_is(name):
         raise CheckpointError(f"{name}: looks like {what}; give a model's folder, or a model file of ParlAI")
 

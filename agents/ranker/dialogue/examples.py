@@ -78,12 +78,8 @@ class Examples:
     """Validates an agent's examples.
 
     An unusable example is an error, or skipped and counted as `bad_examples` (`--ignore-bad-candidates`); in a
-    conversation it is always an error, since an answer is expected.
-
-    Args:
-        opt: of the agent.
-        metrics: counts the skipped examples.
-        surrounding: the number of tokens that a context has without any text.
+    conversation it is always an error, since an answer is expected. surrounding: the tokens of a context without any
+    text.
     """
 
     def __init__(self, opt: Opt, metrics: Metrics, *, surrounding: int = 2) -> None:
@@ -94,11 +90,7 @@ class Examples:
         self._has_skipped = self._has_examined = False
 
     def is_usable(self, obs: Message, source: Source) -> bool:
-        """Whether an example can be used with this source of candidates.
-
-        Raises:
-            InputError: it cannot, and bad examples are not skipped.
-        """
+        """Whether an example can be used with this source. InputError: it cannot, and bad ones are not skipped."""
         problem = self._problem(obs, source)
         if problem is None:
             return True
@@ -112,11 +104,7 @@ class Examples:
         return False
 
     def check_exam(self, labels: Sequence[str] | None, source: str, *, is_ranked: bool) -> None:
-        """Counts the examples of a batch that was not ranked, because each label is the only candidate.
-
-        Raises:
-            InputError: the evaluation begins with one such example.
-        """
+        """Counts examples whose label is the only candidate of a batch. InputError: the evaluation begins with one."""
         if not is_ranked and labels is not None:
             if len(labels) == 1 and not self._has_examined and not self._skips:
                 raise InputError(

@@ -44,10 +44,7 @@ def read_candidates(path: str) -> list[str]:
 
 
 def task_candidates(opt: Opt) -> str:
-    """The path of a file with all candidates of the task, which is written beside the model.
-
-    In a group of processes the launcher has written it: each process reads a part of the task.
-    """
+    """The file with all candidates of the task, beside the model; in a group of processes the launcher writes it."""
     if not opt.get("model_file") or opt.get("task") in (None, "", "interactive", "self_chat"):
         raise InputError("fixed candidates need a file: give --fixed-candidates-path")
     path = f"{opt['model_file']}.cands-{opt['task']}.cands"

@@ -51,7 +51,6 @@ class ListedSource(Source):
         return Ranked(found, metrics)
 
     def _keys(self, pool: CandidatePool) -> Sequence[Hashable]:
-        """The tokens of the pool's texts."""
         return [ids.tobytes() for ids in candidate_ids(self._ranker().text, pool.texts, remember=True)]
 
     def _scores(self, batch: Batch, pool: CandidatePool) -> Tensor:

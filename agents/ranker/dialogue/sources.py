@@ -21,12 +21,7 @@ from polyencoder.text import TokenBatch
 
 
 class Source(ABC):
-    """A source of candidates, made before the model is built; `open` prepares it for answers.
-
-    Args:
-        name: the value of `--candidates` or `--eval-candidates` that chooses it.
-        opt: of the agent.
-    """
+    """A source of candidates, made before the model is built, which `name` chooses; `open` prepares it for answers."""
 
     has_n = False
     """Whether the number of an example's candidates is the task's, and names its metrics: R20@1."""

@@ -45,12 +45,11 @@ from polyencoder.export.metadata import hub_id
 from polyencoder.importing import is_parlai_model, read_ranker_file
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.build import build_model
-from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.cpu.products import limit_shape_cache
 from polyencoder.modeling.finite import check_finite
-from polyencoder.modeling.freezing import freeze
 from polyencoder.modeling.pretrained_heads import start_from_heads
 from polyencoder.modeling.sentence_encoder import start_from_dense
+from polyencoder.modeling.trainable import compile_encoders, freeze
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import TrainingConfig
@@ -89,8 +88,7 @@ class RankerModelAgent(TorchRankerAgent):
     def build_history(self) -> RankerHistory:
         """Builds a history of as many turns as the model reads, which `--init-model` may say."""
         self.histsz = self.dict.text.config.history_size
-        history: RankerHistory = super().build_history()
-        return history
+        return super().build_history()
 
     @classmethod
     def history_class(cls) -> type[RankerHistory]:
@@ -101,8 +99,7 @@ class RankerModelAgent(TorchRankerAgent):
         if not shared:
             fill_in_defaults(cls, opt)
             limit_shape_cache()
-        agent: RankerModelAgent = super().__new__(cls)
-        return agent
+        return super().__new__(cls)
 
     def __init__(self, opt: Opt, shared: dict[str, Any] | None = None) -> None:
         if not shared and opt.get("model_file") and is_parlai_model(opt["model_file"]):
@@ -136,10 +133,7 @@ class RankerModelAgent(TorchRankerAgent):
             self._number_training_updates = self.updates.count
 
     def settle_candidates(self, opt: Opt) -> Source | None:
-        """Chooses the sources of candidates, and sets them in the options before ParlAI reads them.
-
-        Returns that of evaluations; None if the agent ranks no candidates.
-        """
+        """Sets the candidates' sources in the options; returns that of evaluations, None without candidates."""
         return None
 
     def build_trainer(self, restored: dict[str, Any] | None) -> Trainer:
@@ -149,8 +143,7 @@ class RankerModelAgent(TorchRankerAgent):
     @property
     def ranker(self) -> RankerModel:
         """The model without distributed training's wrapper."""
-        model: RankerModel = getattr(self.model, "module", self.model)
-        return model
+        return getattr(self.model, "module", self.model)
 
     def library_ranker(self) -> Ranker:
         """The current model as the library's `Ranker`."""
@@ -259,7 +252,6 @@ class RankerModelAgent(TorchRankerAgent):
         return states
 
     def _make_room_for_tokens(self) -> None:
-        """Adds embeddings for tokens that the checkpoint lacks (`--special-tok-lst`, `--person-tokens`)."""
         if self.ranker.grow_vocabulary(len(self.dict.text)):
             self.resized_embeddings = True  # tells ParlAI that the optimizer's old state does not fit
 
@@ -322,8 +314,7 @@ class RankerModelAgent(TorchRankerAgent):
             self._epochs |= told
             if told and len(self._epochs) == len(self.opt["task"].split(",")):
                 self.trainer.goal = goal_of(self.opt, epoch=sum(self._epochs.values()))
-        replies: list[Message] = super().batch_act(observations)
-        return replies
+        return super().batch_act(observations)
 
     def begin_batch(self, *, is_empty: bool) -> bool:
         """Prepares a training batch; False to skip it: after a resumed run's last update, or if no process has an

@@ -29,11 +29,7 @@ NOT_SHOWN = ("override", "load_from_checkpoint")  # internal options of ParlAI's
 
 
 def training_config(opt: Opt) -> TrainingConfig:
-    """Builds the configuration of updates and objective; the loop is ParlAI's.
-
-    Raises:
-        ConfigError: for invalid training options.
-    """
+    """The configuration of updates and objective; the loop is ParlAI's. ConfigError: invalid training options."""
     if opt.get("index"):  # an index is for searches; the model may have been trained with hard negatives
         opt = Opt({**opt, "hard_negatives": 0})
     values = given_in(opt, TrainingConfig)

@@ -32,11 +32,7 @@ _SCALE = "lora_scale"  # what a product of the matrices is multiplied by
 
 
 def write_checkpoint(path: str, states: Mapping[str, Any], *, in_loop: bool = False) -> None:
-    """Writes a model's states atomically; `in_loop`: ParlAI's loop writes the counters next.
-
-    Raises:
-        OSError: they could not be written; the old file is unchanged.
-    """
+    """Writes states atomically, or raises OSError; `in_loop`: ParlAI's loop writes the counters next."""
     for suffix in ("", ".opt", COUNTERS):
         discard_leftovers(path + suffix)
     if in_loop and not os.path.exists(path + COUNTERS):
@@ -48,13 +44,8 @@ def restore_counters(path: str, counters: Mapping[str, Any], *, batch: int, miss
     """Writes a checkpoint's counters for ParlAI, with the epochs that an uninterrupted run would have.
 
     ParlAI adds up the epochs of each part of a run as fractions. After a few parts rounding would make the sum miss an
-    epoch's end, and the run validate or stop an update later; so the parts are replaced by a single fraction.
-
-    Args:
-        path: of the checkpoint; a copy of a model, without counters beside it, gets none.
-        counters: those in the checkpoint.
-        batch: the examples of a batch, those of all processes together.
-        missing_ok: write them even if there are none beside it, since this is no copy.
+    epoch's end, and the run validate or stop an update later; so the parts are replaced by a single fraction. A copy of
+    a model, without counters beside it, gets none without `missing_ok`. batch: the examples of all processes.
     """
     if not missing_ok and not os.path.exists(path + COUNTERS):
         return
@@ -87,14 +78,7 @@ def restore_adapters(model: RankerModel, lora: LoraConfig, state: Mapping[str, A
 
 
 class Saving:
-    """Writes the files of a model, and remembers a failure.
-
-    Args:
-        model_file: of the agent, if it has one.
-
-    Attributes:
-        unwritten: the error, if the best model could not be written; checkpoints store it.
-    """
+    """Writes the files of a model, and remembers in `unwritten` why the best model could not be written."""
 
     def __init__(self, model_file: str | None) -> None:
         self._model_file = model_file
@@ -110,15 +94,9 @@ class Saving:
         in_loop: bool,
         continues: bool,
     ) -> None:
-        """Writes a model, its options and its dictionary, each atomically.
+        """Writes a model, its options and its dictionary, each atomically. CheckpointError: it could not be written.
 
-        Args:
-            states: returns the states to write.
-            in_loop: whether ParlAI's training loop calls.
-            continues: whether training continues if the disk is full.
-
-        Raises:
-            CheckpointError: it could not be written.
+        in_loop: whether ParlAI's training loop calls. continues: whether training continues if the disk is full.
         """
         message = None
         try:
@@ -136,11 +114,7 @@ class Saving:
             self.unwritten = message
 
     def check_that_the_best_is_written(self) -> None:
-        """Checks at the end of training that the best model was written: ParlAI would load it without checking.
-
-        Raises:
-            CheckpointError: it is missing. Only logged where training ends with another error.
-        """
+        """Raises CheckpointError if the best model of the training is missing; only logs it after another error."""
         message, self.unwritten = self.unwritten, None
         if message is None:
             return

@@ -134,10 +134,7 @@ class ModelFamily:
     def configure(
         self, opt: Opt, architecture: Architecture, text: TextEncoder, start: LoadedModel | None
     ) -> tuple[RankerConfig, Backbone | None]:
-        """Configures the loaded model, one around `--backbone`, or a new one, and updates the options.
-
-        Returns the configuration, and the pre-trained backbone, if any.
-        """
+        """Configures the loaded or new model, and updates the options; with the pre-trained `--backbone`, if any."""
         given = chosen(opt)  # an encoder keeps its own dropout unless the command says otherwise
         dropout = {name: given.get(name) for name in ("dropout", "attention_dropout")}
         fields = {name: opt[dest] for name, dest in RANKER_FIELDS.items() if opt.get(dest) is not None}

@@ -41,11 +41,7 @@ def is_display_script(opt: Opt) -> bool:
 
 
 def settle_datatype(opt: Opt) -> None:
-    """Sets the datatype of `display_model`, which ParlAI replaces by the model file's `train` unless it is given.
-
-    Raises:
-        ConfigError: it is given, and would train.
-    """
+    """Sets the datatype of `display_model`, which ParlAI takes from the model file. ConfigError: it would train."""
     if not is_display_script(opt):
         return
     if "datatype" not in (opt.get("override") or {}):
@@ -71,16 +67,11 @@ def own_checkpoint(opt: Opt) -> str:
 class TrainLoopState:
     """The state of a training loop beyond the weights and ParlAI's own states. In agents that do not train it is empty.
 
-    Args:
-        opt: the agent's options.
-        shared: whether the agent is a clone, which is not trained.
-
     Attributes:
         is_in_loop: whether ParlAI's training loop creates the agent for training.
         evaluates_the_best: whether it creates its last agent, with the best model.
         planned_updates: the number of updates of the run, if known.
         resumed_at: the updates done before a resumption.
-        has_ended: whether the agent was shut down.
     """
 
     def __init__(self, opt: Opt, *, shared: bool = False) -> None:
@@ -97,10 +88,7 @@ class TrainLoopState:
         self._lock: TrainingLock | None = None
 
     def prepare(self, source: Source | None) -> None:
-        """Locks the model file, opens the run's data, and seeds the random generators, before the model is built.
-
-        `source`: of the candidates of evaluations; None for an agent that ranks none.
-        """
+        """Locks the model file, opens the data (with `source`, of candidates), and seeds, before the model is built."""
         opt = self._opt
         if not self.trains:
             if self._loop is not None:
@@ -134,10 +122,7 @@ class TrainLoopState:
         }
 
     def load_state(self, path: str, state: dict[str, Any], *, updates: int) -> None:
-        """Restores a `state`, except the random state, which follows before the first batch: ParlAI seeds in between.
-
-        In the loop, also writes the counters for ParlAI to read.
-        """
+        """Restores a `state`, and in the loop ParlAI's counters; random states follow after ParlAI has seeded."""
         self.resumed_at = updates
         if self.planned_updates is None:
             self.planned_updates = state["planned_updates"]
@@ -166,9 +151,7 @@ class TrainLoopState:
     def check_validation(self, report: dict[str, Any], *, updates: int) -> None:
         """Checks a validation, before ParlAI's loop reads it.
 
-        Raises:
-            ConfigError: it lacks the metric of `--validation-metric`.
-            TrainingError: its loss or metric is not finite, and would count as the best.
+        ConfigError if it lacks the metric, TrainingError if that or the loss is not finite: it would count as the best.
         """
         check_metric(self._opt, report)
         values = dict_report(report)
@@ -190,7 +173,6 @@ class TrainLoopState:
 
 
 def _counters(loop: TrainLoop) -> dict[str, Any]:
-    """The counters of ParlAI's loop, under its names."""
     return {
         "parleys": loop.parleys,
         "train_time": loop.train_time.time(),
@@ -204,10 +186,7 @@ def _counters(loop: TrainLoop) -> dict[str, Any]:
 
 
 def _check_checkpoint(opt: Opt) -> None:
-    """Raises CheckpointError, before anything is built, if a file of a resumed run is damaged.
-
-    These are the checkpoint, and the best model so far, which the loop evaluates at its end.
-    """
+    """Raises CheckpointError if the checkpoint of a resumed run is damaged, or its best model so far."""
     path, model = own_checkpoint(opt), opt.get("model_file") or ""
     if opt.get("init_model") != path or not os.path.exists(path) or is_parlai_model(path):
         return
@@ -221,10 +200,7 @@ def _check_checkpoint(opt: Opt) -> None:
 
 
 def _locked_model(model_file: str) -> TrainingLock | None:
-    """Locks the trained model file, for the training loop's agent and its last one.
-
-    The first of several processes does so. If it fails, all of them raise TrainingError.
-    """
+    """Locks the trained model file, in the first process; TrainingError in all of them if it fails."""
     lock, problem = None, None
     if is_primary_worker():
         try:

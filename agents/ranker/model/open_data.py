@@ -57,11 +57,8 @@ class Rehearsal(Agent):
 def check_evaluation_data(opt: Opt, *, source: Source | None) -> None:
     """Opens the validation and test data like the training loop, and rehearses a ranker's evaluation of them.
 
-    `source`: of the candidates; None for an agent that ranks none.
-
-    Raises:
-        InputError: data is missing or unreadable, or one of the first examples has unusable candidates.
-        ConfigError: validations will lack the metric `--validation-metric`.
+    InputError if data is missing or unreadable, or one of the first examples has unusable candidates; ConfigError if
+    validations will lack the metric.
     """
     for fold in ("valid", "test"):
         with _opened(opt, fold, Agent(opt) if source is None else Rehearsal(opt, source)) as world:
@@ -78,11 +75,7 @@ def check_evaluation_data(opt: Opt, *, source: Source | None) -> None:
 
 
 def check_metric(opt: Opt, report: Mapping[str, Any]) -> None:
-    """Checks that a validation's report has the metric `--validation-metric`.
-
-    Raises:
-        ConfigError: it is missing; or a lower one is better, and ParlAI would keep the highest.
-    """
+    """Raises ConfigError if a validation lacks `--validation-metric`, or ParlAI would keep the highest of a loss."""
     name = opt.get("validation_metric") or "accuracy"
     if name not in report:
         there, meant = ", ".join(sorted(report)), did_you_mean(name, report, listed=False)

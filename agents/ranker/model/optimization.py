@@ -10,8 +10,8 @@ from parlai.agents.ranker.settings import flag
 from parlai.core.opt import Opt
 
 from polyencoder.errors import ConfigError
-from polyencoder.modeling.bf16 import why_bf16_gains_nothing
 from polyencoder.settings.training import ScheduleName
+from polyencoder.training.precision import why_bf16_gains_nothing
 from polyencoder.training.progress import Goal
 
 ADAMW_DECAY = 0.01  # Section 5.1 of the poly-encoder paper: Adam with decay 0.01, Adamax without
@@ -56,9 +56,7 @@ UNTIL_THE_END = ("linear", "cosine")  # schedules that reach their last rate wit
 def update_settings(opt: Opt) -> dict[str, Any]:
     """The library's settings of optimizer, schedule and updates, by flat name, from the agent's flags.
 
-    Raises:
-        ConfigError: an unknown schedule, or a flag that this optimizer does not read. Its default may be given, which
-            an option file has.
+    ConfigError for an unknown schedule, or a flag, other than its default, that this optimizer does not read.
     """
     given, optimizer, schedule = given_flags(opt), opt["optimizer"], opt.get("lr_scheduler") or "none"
     if schedule not in SCHEDULES:

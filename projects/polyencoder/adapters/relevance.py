@@ -35,11 +35,8 @@ class InProcess:
 class OfServer:
     """`polyencoder serve`, or another server with Cohere's or Jina's rerank route.
 
-    Args:
-        url: such as `http://127.0.0.1:8000`, to which `/v1/rerank` is added, or one that ends in `/rerank`.
-        api_key: the server's key, if it has one.
-        served_model: the name of the model in requests, which Cohere and Jina need.
-        seconds: to wait for an answer.
+    url: such as `http://127.0.0.1:8000`, to which `/v1/rerank` is added, or one that ends in `/rerank`. served_model:
+    the name of the model in requests, which Cohere and Jina need. seconds: to wait for an answer.
     """
 
     url: str

@@ -127,8 +127,7 @@ Find = Callable[[list[Sequence[str]], list[str], list[list[str]]], list[list[str
 def _miner(ranker: Ranker, responses: list[str], chosen: HardNegatives, settings: MineSettings) -> Iterator[Find]:
     """Mines by words or in an index, which is open as long."""
     from polyencoder.index.open import open_index
-    from polyencoder.training.hard_negatives import Miner
-    from polyencoder.training.word_negatives import WordMiner
+    from polyencoder.training.hard_negatives import Miner, WordMiner
 
     if settings.words:
         by_words = WordMiner(ranker, responses, chosen)

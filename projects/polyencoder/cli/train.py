@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def train(settings: TrainSettings) -> None:
     """Train a ranker on your own pairs, without ParlAI; torchrun starts several processes."""
-    from polyencoder.training.console import logged
+    from polyencoder.training.callbacks.log import logged
     from polyencoder.training.run import train_ranker
 
     check_writable_folder(settings.data.out, argument="out")
@@ -69,7 +69,7 @@ def _first(metrics: Mapping[str, float], name: str) -> float:
 def pretrain_encoder(settings: PretrainingSettings) -> None:
     """Pre-train an encoder with masked words and next utterances; torchrun starts several processes."""
     from polyencoder.pretraining.run import pretrain
-    from polyencoder.training.console import logged
+    from polyencoder.training.callbacks.log import logged
 
     check_writable_folder(settings.data.out, argument="out")
     with one_of_several(settings) as (settings, first), logged(show=first):

@@ -41,21 +41,15 @@ class Batch:
 class Collator:
     """Tokenizes the examples of a batch and pools their candidates.
 
-    Args:
-        candidates: their source: "batch", the right texts of the batch; "inline", each example's own;
-            "batch-all-cands", those of all examples for each of them.
-        with_turns: keep the contexts as text too.
+    candidates: "batch", the right texts of the batch; "inline", each example's own; "batch-all-cands", those of all
+    examples for each of them. with_turns: keep the contexts as text too.
     """
 
     def __init__(self, text: TextEncoder, candidates: str = "batch", *, with_turns: bool = False) -> None:
         self.text, self.candidates, self._with_turns = text, candidates, with_turns
 
     def __call__(self, examples: Sequence[Example]) -> Batch:
-        """Collates examples, on the CPU.
-
-        Raises:
-            InputError: an example lacks the label or candidates that the source needs.
-        """
+        """Collates examples, on the CPU. InputError: an example lacks the label or candidates that the source needs."""
         takes_own = self.candidates in OWN_CANDIDATES
         pool = batch_pool(
             self.candidates,

@@ -92,10 +92,7 @@ class Streamed(Generic[T]):
 
 
 def endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int = 0) -> Iterator[T]:
-    """A reader's items of consecutive epochs, after the `seen` ones of an interrupted run.
-
-    Ends if the reader has no items in an epoch.
-    """
+    """A reader's items of consecutive epochs, after the `seen` ones; ends if it has none in an epoch."""
     epoch = 0
     while True:
         length = 0
@@ -111,10 +108,8 @@ def endless(source: Source[T], *, seed: int, reader: Reader = ALONE, seen: int =
 def estimated_counts(read: Callable[[DataFile], Iterator[Sized]], files: Sequence[str]) -> Counts:
     """Estimates the number of items in files from the beginnings of some; exact for small files.
 
-    Of each kind of file, by its suffix, since compressed ones hold more in a byte.
-
-    Args:
-        read: the items of a file, each as long as it has examples.
+    Of each kind of file, by its suffix: compressed ones hold more in a byte. `read` gives items as long as their
+    examples.
     """
     kinds: dict[str, list[str]] = {}
     for path in files:

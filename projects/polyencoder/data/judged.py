@@ -28,13 +28,9 @@ def judged_pairs(source: str | Path | DataFile, *, bad: OnBad = raise_it) -> Ite
     Documents with a label above 0 are right, and those with 0 are candidates. Without any of 0 there are no candidates:
     negatives are those of the batch, or sampled. Only documents that are judged are kept in memory.
 
-    Args:
-        source: the qrels, in BEIR's format or TREC's. The folder above theirs has `corpus.jsonl`, and `queries.jsonl`
-            or `queries.tsv`, which may be compressed.
-        bad: gets the error of a query whose labels are all 0, or of an id that the queries or the corpus lack.
-
-    Raises:
-        InputError: a file that cannot be read, or queries that are missing; and what `bad` raises.
+    source: the qrels, in BEIR's format or TREC's. The folder above theirs has `corpus.jsonl`, and `queries.jsonl` or
+    `queries.tsv`, which may be compressed. bad: gets the error of a query whose labels are all 0, or of an id that the
+    queries or the corpus lack. InputError for a file that cannot be read, and missing queries.
     """
     path = Path(str(source))
     queries = next((found for name in QUERIES if (found := _beside(path, name))), None)

@@ -83,13 +83,9 @@ def examples_of(
 ) -> list[tuple[Example, Record]]:
     """Reads the examples of a record, one or those of a chat, each with a record of the columns of a pair.
 
-    Args:
-        where: the record's place, which errors name.
-        add_response: a response that is not among its candidates joins them, instead of being an error.
-        counts: of `chats`, their `replies`, those that are `answers`, and their `system` messages; it is increased.
-
-    Raises:
-        InputError: the record has none of `LAYOUTS`, or one of its columns cannot be used.
+    where: the record's place, in errors. add_response: a response that is not among its candidates joins them. counts:
+    of `chats`, their `replies`, those that are `answers`, and their `system` messages. InputError if the record has
+    none of `LAYOUTS`, or one of its columns cannot be used.
     """
     if is_ubuntu(record):
         _check_right(record.get(UBUNTU_LABEL), where=where)
@@ -231,7 +227,6 @@ def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
 
 
 def _pair(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
-    """The record has the columns of a pair."""
     return [record]
 
 
@@ -260,10 +255,7 @@ def _passages(value: Any) -> list[Any]:
 
 
 def _chat(layout: Layout, record: Record, columns: Columns, where: str, counts: Counter[str]) -> list[Record]:
-    """A pair for each message of the assistant after one of the user, or the pair of a response of its own.
-
-    InputError for messages that cannot be read, or without such a reply.
-    """
+    """A pair for each message of the assistant after one of the user. InputError: the chat has no such reply."""
     name = layout.needs[0]
     if not are_messages(record[name]):
         raise InputError(f"{name!r} is {type(record[name]).__name__}, not a list of messages")
@@ -358,7 +350,6 @@ def _responses(record: Mapping[str, Any]) -> list[str]:
 
 
 def _check_right(label: Any, *, where: str) -> None:
-    """Raises InputError for a text that its own label calls wrong: half of sentence-transformers' labelled pairs."""
     if label in (0, "0", "0.0"):
         raise InputError(
             f"{where}: has the label 0, so its response is wrong, and pairs have right ones: leave it out",
@@ -373,10 +364,7 @@ def earlier_columns(record: Mapping[str, Any], column: str = "context") -> list[
 
 
 def with_earlier(record: Mapping[str, Any], column: str = "context") -> Any:
-    """The context of a record: the turns of all of its columns, oldest first, or what its one column has.
-
-    InputError for an earlier turn that is no text.
-    """
+    """The context of a record: the turns of all of its columns, oldest first. InputError: one is no text."""
     value, earlier = record[column], [record[name] for name in earlier_columns(record, column)]
     if not earlier or not isinstance(value, str | None):
         return value

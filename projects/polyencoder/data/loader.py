@@ -28,13 +28,9 @@ def batches_of(
     reader: Reader = ALONE,
     seen: int = 0,
 ) -> Iterator[list[Example]]:
-    """Yields batches of examples without end, in a seeded order that differs in each epoch.
+    """Yields batches of `batch_size` examples of a process without end, in a seeded order that differs in each epoch.
 
-    Args:
-        batch_size: examples of one process.
-        sampler: draws candidates for examples that have none.
-        reader: which of the processes this is.
-        seen: how many examples this process has had in an earlier part of the run, which are left out.
+    sampler: draws candidates for examples without. seen: examples of an earlier part of the run, which are left out.
     """
     examples = endless(source, seed=seed, reader=reader, seen=seen)
     if sampler is not None:

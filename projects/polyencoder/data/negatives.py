@@ -1,7 +1,4 @@
-"""Negative sampling: seeded candidates from the training labels, for data without candidates.
-
-All tasks sample candidates here.
-"""
+"""Negative sampling for all tasks: seeded candidates from the training labels, for data without candidates."""
 
 from __future__ import annotations
 
@@ -32,16 +29,12 @@ def normalized(text: str) -> str:
 class NegativeSampler:
     """Samples candidates for an example: its right texts and `count` other labels, in random order.
 
-    A drawn text never equals one of the example's labels, nor another drawn text, once case, punctuation and
-    articles are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative. No tokenizer
-    is needed, so that all models have the same ones; training takes those that become a label's tokens for the label.
+    A drawn text never equals one of the example's labels, nor another drawn text, once case, punctuation and articles
+    are set aside as ParlAI's hits@k does: an answer that would score as right is not a negative. No tokenizer is
+    needed, so that all models have the same ones; training takes those that become a label's tokens for the label.
 
-    Args:
-        labels: the training labels, read when the first is needed. Each distinct text is equally likely, however often
-            it occurs.
-        count: negatives for each example, at least 1.
-        seed: another seed, other negatives.
-        source: where the labels come from, for error messages.
+    labels: of training, read when the first is needed; each distinct text is equally likely. source: their origin, in
+    errors.
     """
 
     def __init__(self, labels: Iterable[str], *, count: int = 19, seed: int = 0, source: str = "the data") -> None:
@@ -77,13 +70,9 @@ class NegativeSampler:
     ) -> Sequence[str]:
         """The first `positives` labels and negatives, which are none of `labels`, shuffled.
 
-        Equal keys give equal candidates; without a key each call draws anew.
-
-        An example that has candidates of its `own` keeps them, and counts as a draw: so each draw has the number of its
-        example, whichever of those before it had their own.
-
-        Raises:
-            InputError: there are fewer than `count` usable labels in all of the training data.
+        Equal keys give equal candidates; without a key each call draws anew. An example that has candidates of its
+        `own` keeps them, and counts as a draw, so that draws are numbered like examples. InputError if there are fewer
+        than `count` usable labels in all of the training data.
         """
         draw = next(self._draws) if key is None else None
         if own is not None:

@@ -182,11 +182,8 @@ def read_examples(
 
     Args:
         with_candidates: False for searches of an index: the right responses are the only candidates.
-        num_negatives: how many candidates are drawn for a pair that has none, as `polyencoder evaluate` does; None for
-            19, or as many as there are.
+        num_negatives: how many candidates are drawn for a pair that has none; None for 19, or as many as there are.
         negatives: files with the responses that they are drawn from; None for those of the source.
-        seed: another seed, other negatives.
-        bad: gets the error of a record that cannot be used.
 
     Raises:
         InputError: as in `read_pairs`; for an empty file, and for one whose only response leaves nothing to draw.

@@ -23,7 +23,6 @@ class SeededRandom:
 
     @cached_property
     def _random(self) -> Callable[[], float]:
-        """Created on first use: seeding costs more than most choices, and many generators are never used."""
         return Random(self._key).random  # a text seed is hashed with SHA-512, untouched by PYTHONHASHSEED
 
     def below(self, n: int) -> int:

@@ -121,16 +121,10 @@ class Encoder(ABC):
         *,
         max_tokens: int | None = None,
     ) -> Array:
-        """Scores of a model of any kind, float32 [contexts, n].
+        """Scores of a model of any kind, float32 [contexts, n], for at least one context and different candidates.
 
-        Args:
-            contexts: at least one.
-            candidates: different ones, at least one.
-            index: as in `score_pairs`; None for every candidate of every context.
-            max_tokens: of a batch, padding included; None for as many as suit the device.
-
-        Raises:
-            InputError: a score is nan.
+        index: as in `score_pairs`; None for every candidate of every context. max_tokens: of a batch, padding included;
+        None for as many as suit the device. InputError if a score is nan.
         """
         if not self.model.has_vectors:
             if index is None:

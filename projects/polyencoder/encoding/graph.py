@@ -33,13 +33,8 @@ class Graph:
     ) -> None:
         """Opens a graph.
 
-        Args:
-            path: the file.
-            pad_id: the token id at padding.
-            threads: of onnxruntime; 0 for one per core.
-            providers: onnxruntime's execution providers, best first.
-            separator: the token between the two texts of a context, which the graph then takes separately, or the
-                first alone.
+        threads: of onnxruntime; 0 for one per core. providers: its execution providers, best first. separator: the
+        token between the two texts of a context, which the graph then takes separately, or the first alone.
 
         Raises:
             ConfigError: onnxruntime is not installed.

@@ -276,11 +276,7 @@ class GraphEncoder(Encoder):
 
 
 def graphs_folder(name: str | os.PathLike[str], *, precision: Precision = "float32") -> Path:
-    """The folder of a ranker's graphs, by its path or hub id.
-
-    Raises:
-        CheckpointError: there are none.
-    """
+    """The folder of a ranker's graphs, by its path or hub id. CheckpointError: there are none."""
     if os.path.isdir(name):  # False for what cannot be a path; an empty name is no path
         return Path(name)
     if os.path.isfile(name):

@@ -24,12 +24,9 @@ class Reads(Protocol):
 
 
 class CandidateReader:
-    """Encodes candidates with a model that has vectors, and caches the most recently used ones.
+    """Encodes candidates with a model that has vectors, and caches the last ones by their tokens, in `max_bytes`.
 
-    The key is a candidate's tokens. A change of the encoder's `state` empties the cache. Thread-safe.
-
-    Args:
-        max_bytes: the maximum size of the cached vectors, with their objects.
+    A change of the encoder's `state` empties the cache. Thread-safe.
     """
 
     def __init__(self, *, max_bytes: int = KEPT_BYTES) -> None:

@@ -190,12 +190,10 @@ def context_ids(text: TextEncoder, contexts: Sequence[Context]) -> list[array[in
 def score_texts(
     ranker: TextRanker, contexts: Sequence[Context], candidates: Sequence[str], index: Array | None = None
 ) -> Array:
-    """Scores candidates for each context, with a ranker of any architecture; see `Encoder.score_ids`.
+    """Scores distinct candidates for each context, with a ranker of any architecture; see `Encoder.score_ids`.
 
-    Args:
-        candidates: distinct texts.
-        index: int64 [contexts, n], each context's candidates as positions in `candidates`; negative is padding, which
-            scores -inf. None to score every candidate for every context.
+    index: int64 [contexts, n], each context's candidates as positions in `candidates`; negative is padding, which
+    scores -inf. None to score every candidate for every context.
     """
     ids = candidate_ids(ranker.text, candidates, remember=True)
     return ranker.encoder.score_ids(context_ids(ranker.text, contexts), ids, index)
@@ -218,12 +216,9 @@ def score_by_tokens(
     *,
     stored: Callable[[Iterable[str]], Mapping[str, TokenVectors]] | None = None,
 ) -> list[list[float]]:
-    """The scores of each context's own candidates by token vectors; those of several contexts are read together.
+    """The scores of each context's own candidates, `lists`, by token vectors; those of several are read together.
 
-    Args:
-        contexts: as this ranker encoded them, with their tokens.
-        lists: candidates.
-        stored: texts -> the vectors of those that need not be read.
+    contexts: with their tokens. stored: texts -> the vectors of those that need not be read.
     """
     encoder, scores = ranker.encoder, list[list[float]]()
     at_once = max(1, _TEXTS // max(1, *map(len, lists)))

@@ -12,8 +12,8 @@ from polyencoder.checks import checked_device
 from polyencoder.encoding.encode import encode_ids, encoded_contexts, read_candidates
 from polyencoder.encoding.encoder import BATCH_SIZE, Encoder, Ids, Progress
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.changes import weights_sample, weights_state
 from polyencoder.modeling.mode import in_evaluation
+from polyencoder.modeling.rounding import weights_sample, weights_state
 from polyencoder.scoring import ContextEncoding
 from polyencoder.search.contexts import Array, Contexts, Keys
 from polyencoder.search.late import ContextTokens, TokenVectors
@@ -131,5 +131,4 @@ def arrays_of(encoded: ContextEncoding) -> Contexts:
 
 
 def _array(tensor: Tensor) -> Array:
-    array: Array = tensor.detach().float().cpu().numpy()
-    return array
+    return tensor.detach().float().cpu().numpy()

@@ -41,13 +41,9 @@ def model_card(
 ) -> str:
     """Writes the README.md of a model folder.
 
-    Args:
-        name: of the folder or the repository, for the title and the example.
-        run: its training, if that is known.
-        dtype: of the weights in the folder.
-        graphs: in which precisions it has ONNX graphs, "float32" or "float32 and int8"; empty for none.
-        curve: whether the folder has the picture of the learning curve.
-        worst: its worst errors on validation data.
+    name: of the folder or the repository. run: its training, if that is known. dtype: of the weights. graphs: the
+    precisions of its ONNX graphs, "float32" or "float32 and int8"; empty for none. curve: whether the folder has the
+    picture of the learning curve. worst: its worst errors on validation data.
     """
     run, name = run or TrainingRun(), _name(name)
     config = ranker.model.config
@@ -116,10 +112,7 @@ def copy_pictures(source: Path, folder: Path) -> None:
 
 
 def with_calibration(card: str, facts: str, *, pictured: bool) -> str:
-    """A card with a section about the model's calibration, which replaces an earlier one.
-
-    `pictured`: whether the folder has the picture of its reliability.
-    """
+    """A card with a section about the calibration, with its picture if `pictured`, which replaces an earlier one."""
     picture = f"\n\n![Share of right answers against their probability]({RELIABILITY})" if pictured else ""
     section = f"## Calibration\n\n{text(facts)}{picture}\n\n"
     if (there := re.search(r"^## Calibration\n.*?(?=^## |\Z)", card, re.M | re.S)) is None:
@@ -244,7 +237,6 @@ def code(value: Any) -> str:
 
 
 def _name(name: str) -> str:
-    """A folder's name in one line, for a string of Python."""
     return re.sub(r'["\\]', "'", _LINE_ENDS.sub(" ", name))
 
 

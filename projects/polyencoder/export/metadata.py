@@ -29,12 +29,8 @@ def front_matter(
 ) -> str:
     """The YAML block at the beginning of a card, between two lines of `---`.
 
-    Args:
-        name: of the model, in its model-index.
-        library: that loads it.
-        task: the hub's name of what it does, such as "text-ranking".
-        base_model, datasets: hub ids.
-        results: of evaluations.
+    name: in the model-index. library: that loads it. task: the hub's name of it, such as "text-ranking". base_model,
+    datasets: hub ids.
     """
     found = [*results]
     data = ModelCardData(
@@ -52,13 +48,9 @@ def front_matter(
 def results(
     measures: Mapping[str, float], *, task: str, task_name: str, dataset: str, part: str = "valid"
 ) -> list[EvalResult]:
-    """The results of an evaluation; measures that are no finite number are left out.
+    """The results of an evaluation, `{"R20@1": 0.83}`; measures that are no finite number are left out.
 
-    Args:
-        measures: `{"R20@1": 0.83}`.
-        task: the hub's name of it; `task_name`: for people.
-        dataset: a hub id, or the name of a file.
-        part: of the data set, "valid" or "test".
+    task: the hub's name of it; `task_name`: for people. dataset: a hub id, or a file's name; `part`: "valid" or "test".
     """
     return [
         EvalResult(

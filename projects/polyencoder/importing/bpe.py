@@ -18,10 +18,7 @@ CONTINUED, END_OF_WORD = "@@", "</w>"
 
 
 def read_lines(path: str | os.PathLike[str], *, holds: str = "text") -> list[str]:
-    """The lines of a UTF-8 file, split only at line feeds: tokens may contain other line separators.
-
-    `holds` describes the expected content in errors.
-    """
+    """The lines of a UTF-8 file that `holds` this, split only at line feeds: tokens may contain other separators."""
     try:
         text = Path(path).read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -83,15 +80,8 @@ def merge_tokenizer(
     """The tokenizer of fastBPE's or subword-nmt's merges, without a pre-tokenizer.
 
     Dictionaries mark a piece that another follows, `hel@@ lo`; the `tokenizers` library marks the last, `hel lo</w>`.
-
-    Args:
-        ids: symbol of the dictionary -> id, from 0; one of them is `<unk>`.
-        merges: those of `read_merges`. Pieces that the dictionary lacks get the next ids (`complete`).
-        special: symbols that are not pieces, which keep their names.
-        origin: the dictionary, for errors.
-
-    Raises:
-        CheckpointError: two symbols would have the same name.
+    ids: symbol of the dictionary -> id, with `<unk>`; pieces that it lacks get the next ids (`complete`). special:
+    symbols that are not pieces, which keep their names. CheckpointError if two symbols would have the same name.
     """
     vocabulary = {symbol if symbol in special else _name(symbol): number for symbol, number in ids.items()}
     if len(vocabulary) < len(ids):

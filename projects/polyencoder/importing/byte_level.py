@@ -31,13 +31,10 @@ _ADDED = re.compile(r"__(?:p1|p2|FP16_PAD_\d+)__")
 def byte_level(
     dict_file: Path, kind: str, tokens: list[str], special: list[str], *, prefix_space: bool | None
 ) -> tuple[Tokenizer, str | None]:
-    """Returns the tokenizer, and the token of an empty text, if it has one.
+    """The tokenizer, and the token of an empty text, if it has one.
 
-    Args:
-        kind: one of `BYTE_LEVEL`.
-        tokens: all of the dictionary's tokens, in the order of their ids.
-        special: the padding, start, end and unknown tokens.
-        prefix_space: ParlAI's `bpe_add_prefix_space`.
+    tokens: of the dictionary, in the order of their ids. special: padding, start, end, unknown. prefix_space: ParlAI's
+    `bpe_add_prefix_space`.
     """
     own = set(special)
     if kind == "bytelevelbpe":
@@ -73,7 +70,6 @@ def byte_level(
 
 
 def _from_dict(_: Path, tokens: list[str], special: list[str]) -> list[str]:
-    """`gpt2`: the file's tokens, then those that ParlAI changes when it reads a file, `\\n` in two characters."""
     return [*tokens, *map(_as_written, tokens)]  # mostly the same
 
 
@@ -84,8 +80,7 @@ def _from_vocabulary(path: Path, tokens: list[str], special: list[str]) -> list[
 
 
 def _from_vocabulary_alone(path: Path, tokens: list[str], special: list[str]) -> list[str]:
-    """`slow_bytelevel_bpe`: the vocabulary in ParlAI's notation; the dictionary is ignored."""
-    return [
+    return [  # `slow_bytelevel_bpe` ignores the dictionary
         *special,
         *map(_written, read_numbers(f"{path}-vocab.json", kind="a vocabulary")),
         *filter(_ADDED.fullmatch, tokens),
@@ -101,17 +96,14 @@ BYTE_LEVEL: dict[str, Callable[[Path, list[str], list[str]], Iterable[str]]] = {
 
 
 def _as_written(token: str) -> str:
-    """A token before `\\n`, `\\t` and `\\r` in two characters were read as one."""
-    return token.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+    return token.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")  # which ParlAI reads as one character
 
 
 def _whole(token: str, index: int) -> str:
-    """A token's name; a name that no text contains for a token changed by reading."""
     return token if token == _as_written(token) else f"__read_as_{index}__"
 
 
 def _written(signs: str) -> str:
-    """A byte-level token in ParlAI's notation."""
     return "".join(chr(b) if 32 <= b <= 127 else f"\\{hex(b).lstrip('0')}" for b in signs.encode())
 
 

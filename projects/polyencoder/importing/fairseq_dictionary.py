@@ -29,14 +29,10 @@ class FairseqDictionary:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], *, n_tokens: int, origin: str) -> FairseqDictionary:
-        """Reads a `dict.txt`.
+        """Reads the `symbol count` lines of a `dict.txt`, for a model of `n_tokens` embeddings, the last perhaps the
+        mask's.
 
-        Args:
-            path: the file, `symbol count` lines.
-            n_tokens: the number of the model's word embeddings; with one more than symbols, the last is the mask's.
-
-        Raises:
-            CheckpointError: a line is not a new symbol with its count, or the model has another number of tokens.
+        CheckpointError if a line is not a new symbol with its count, or the model has another number of tokens.
         """
         ids = {symbol: i for i, symbol in enumerate(SPECIAL)}
         for number, line in enumerate(read_lines(path), start=1):
@@ -68,12 +64,10 @@ class FairseqDictionary:
         return [symbol for symbol in self.ids if symbol not in special and not _FILLER.fullmatch(symbol)]
 
     def check(self, is_piece: Callable[[str], bool], *, marked: Callable[[str], bool], source: str) -> None:
-        """Raises CheckpointError unless these are the symbols of an encoding.
+        """Raises CheckpointError unless these are the symbols of the encoding in `source`.
 
-        Args:
-            is_piece: whether the encoding has a symbol.
-            marked: whether a symbol has the encoding's mark. Each of these must be one of its pieces.
-            source: the encoding's file, or another name for it, for the error.
+        is_piece: whether the encoding has a symbol. marked: whether a symbol has its mark, and must be one of its
+        pieces.
         """
         symbols = self.symbols
         strange = [symbol for symbol in symbols if not is_piece(symbol)]

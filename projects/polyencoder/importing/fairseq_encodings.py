@@ -71,7 +71,7 @@ class Codes:
 
 
 def _symbol(piece: str) -> str:
-    """hel -> hel@@, lo</w> -> lo."""
+    # hel -> hel@@, lo</w> -> lo
     return piece.removesuffix(END_OF_WORD) if piece.endswith(END_OF_WORD) else piece + CONTINUED
 
 

@@ -33,16 +33,10 @@ def save_backbone(
     special_tokens: Mapping[str, str],
     origin: str,
 ) -> None:
-    """Writes config.json, model.safetensors, tokenizer.json and tokenizer_config.json; all of them or none.
+    """Writes an encoder's files and its tokenizer's, all of them or none; an encoder in the folder is replaced.
 
-    Args:
-        folder: created if missing; an encoder in it is replaced.
-        config: the configuration of the Hugging Face model.
-        weights: its tensors, by its names, without a pooler.
-        special_tokens: by role, such as `cls_token`.
-
-    Raises:
-        CheckpointError: `folder` is a file, or the weights are not those of such a model.
+    weights: by the Hugging Face model's names, without a pooler. special_tokens: by role, such as `cls_token`.
+    CheckpointError if `folder` is a file, or the weights are not those of such a model.
     """
     config.architectures = [_check_fit(config, weights, origin=origin)]
     config.dtype = torch.float32

@@ -24,11 +24,7 @@ _REPOSITORIES = {"internal:": "parlai_internal", "fb:": "parlai_fb", "light:": "
 
 
 def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The options of a `.opt` file.
-
-    Raises:
-        CheckpointError: the file does not exist, or is not a JSON object in UTF-8.
-    """
+    """The options of a `.opt` file. CheckpointError: the file does not exist, or is not a JSON object in UTF-8."""
     try:
         # decoded like ParlAI: the same bytes could be JSON in another encoding here and a pickle for ParlAI
         options = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -47,11 +43,7 @@ def read_options(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def check_options(path: str | os.PathLike[str], *, named: Iterable[str] = ()) -> dict[str, Any]:
-    """Reads a `.opt` file and checks that ParlAI would import only its own modules, ours, or `named` ones.
-
-    Raises:
-        CheckpointError: it cannot be read, or it names another module.
-    """
+    """Reads a `.opt` file. CheckpointError: unreadable, or it names modules other than ParlAI's, ours, or `named`."""
     options = read_options(path)
     allowed = {_package(module) for module in (*TRUSTED, *named)}
     for key, value, module in named_modules(options):
@@ -83,7 +75,6 @@ def model_option_files(model_file: str | os.PathLike[str]) -> list[Path]:
 
 
 def _modules(key: str, value: str) -> Iterator[str]:
-    """The modules by the rules of ParlAI's loader; for a plain name, the package in which it is looked up."""
     if key in _TASK_KEYS:
         for task in value.split(","):
             repository, name = _repository(task.strip())

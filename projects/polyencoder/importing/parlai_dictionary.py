@@ -152,16 +152,9 @@ def read_merge_vocabulary(
 ) -> tuple[Tokenizer, dict[str, str]]:
     """Reads the dictionary of the paper's encoders, for a new model: its tokenizer and fields of `TextConfig`.
 
-    Tokens keep their numbers. The padding tokens for fp16, at the end, are dropped; `__newln__` becomes `[NEWLINE]`, as
-    in vocabularies trained by `polyencoder vocab`.
-
-    Args:
-        source: a folder with the tokens and their numbers in `vocab.json`, `piece@@` where another follows, and the
-            merges of subword-nmt in `merges.txt`; or ParlAI's file `X.dict` with the merges in `X.dict.codecs`.
-        lower_case: whether texts are lower-cased.
-
-    Raises:
-        CheckpointError: a file is missing or damaged.
+    Tokens keep their numbers. The padding tokens for fp16, at the end, are dropped; `__newln__` becomes `[NEWLINE]`.
+    source: a folder with `vocab.json`, `piece@@` where another follows, and subword-nmt's `merges.txt`; or ParlAI's
+    file `X.dict` with `X.dict.codecs`. CheckpointError for a file that is missing or damaged.
     """
     path = Path(source)
     if path.is_dir():
@@ -231,7 +224,6 @@ def _subwords(
 
 
 def _special_tokens(opt: Mapping[str, Any]) -> list[str]:
-    """The padding, start, end and unknown tokens, with ids 0, 1, 2, 3."""
     return [opt.get(name) or default for name, default in _SPECIAL.items()]
 
 

@@ -40,10 +40,7 @@ _POSITIONS = 1024  # ParlAI's default
 
 
 def is_parlai_model(model_file: str | os.PathLike[str]) -> bool:
-    """Whether this is a ranker, bi-, poly- or cross-encoder of ParlAI's own agents, by the `.opt` file beside it.
-
-    Raises CheckpointError if that is not JSON.
-    """
+    """Whether this is a ranker of ParlAI's own agents, by the `.opt` file beside it. CheckpointError: not JSON."""
     path = _opt_file(model_file)
     return path.is_file() and _architecture(read_options(path)) is not None
 

@@ -76,15 +76,9 @@ def convert_parlai(
     Where ParlAI's scores depend on the rest of a batch (see `batch_dependence`), ours are those without padding.
     `relu_dropout`, which does not affect scores, is dropped: BERT lacks it, and training continues without it.
 
-    Args:
-        state: ParlAI's state dict: what `model` holds in its model file.
-        opt: ParlAI's options: its `.opt` file.
-        architecture: ours: bi for transformer/biencoder and /ranker, poly for /polyencoder, cross for /crossencoder.
-        text: the text layout, part of the configuration.
-        origin: the file, for error messages.
-
-    Returns:
-        The configuration, and float32 tensors by our names; they may share memory with those of `state`.
+    state, opt: what `model` holds in ParlAI's model file, and its `.opt`. architecture: ours: bi for
+    transformer/biencoder and /ranker. text: the layout, part of the configuration. The weights are float32 and may
+    share memory with `state`.
 
     Raises:
         CheckpointError: an option is missing or not supported, or a tensor is missing, unknown, or differs from one

@@ -69,11 +69,7 @@ _ALLOWED: list[Allowed] = [
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Reads a `.pt` or `.pth` file, onto the CPU.
-
-    Raises:
-        CheckpointError: it is missing, damaged, not a dictionary, or holds a class that could run code.
-    """
+    """Reads a `.pt` file onto the CPU. CheckpointError: missing, damaged, no dictionary, or it could run code."""
     name = os.fspath(path)
     try:
         with allowing(_ALLOWED):

@@ -1,9 +1,7 @@
 """Gradient caching: recomputes activations in the backward pass, chunk by chunk, to save memory.
 
-Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021: the encoder runs on one
-chunk of the batch after another and keeps only the vectors; once their gradients are known, each chunk runs again with
-the same random state, and is backpropagated. `torch.utils.checkpoint` of each chunk does the same in one ordinary
-backward pass, since autograd recomputes one chunk at a time, from the last to the first.
+Gao et al., "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", 2021. Of each chunk only the
+vectors are kept; `torch.utils.checkpoint` runs it again, with the same random state, when their gradients are known.
 """
 
 from __future__ import annotations
@@ -25,23 +23,13 @@ T = TypeVar("T")
 
 
 class Pieces:
-    """Checkpoints the chunks of one training step: each is recomputed in the backward pass.
-
-    Under autocast all chunks use weights that are cast once, here.
-
-    Args:
-        model: the model that the functions call.
-    """
+    """Checkpoints the chunks of a training step, recomputed in the backward pass, with weights that are cast once."""
 
     def __init__(self, model: nn.Module) -> None:
         self._weights = CastOncePerStep(model) if torch.is_grad_enabled() else None
 
     def __call__(self, function: Callable[[TokenBatch], T], tokens: TokenBatch) -> T:
-        """Computes `function(tokens)` without keeping activations.
-
-        Recomputation restores the random state (CPU and the tokens' device) and autocast. Costs one more forward pass;
-        without gradients it is a plain call.
-        """
+        """Computes `function(tokens)`, in training at the cost of one more forward pass instead of its activations."""
         weights = self._weights
         if weights is None or not torch.is_grad_enabled():
             return function(tokens)
@@ -53,8 +41,7 @@ class Pieces:
             with _without_cast_cache(ids.device.type):
                 return weights.run(function, TokenBatch(ids, mask, segments))
 
-        result: T = checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
-        return result
+        return checkpoint(run, tokens.ids, tokens.mask, tokens.segments, use_reentrant=False)
 
 
 def in_pieces(
@@ -74,10 +61,7 @@ def in_pieces(
 
 @contextmanager
 def _without_cast_cache(device: str) -> Iterator[None]:
-    """The current autocast without its cache of cast weights.
-
-    Chunks that share a cast weight would accumulate its gradient in bfloat16, and lose small contributions.
-    """
+    """Autocast without its cache: chunks that share a cast weight would add up its gradient in bfloat16."""
     if not torch.is_autocast_enabled(device):
         yield
         return

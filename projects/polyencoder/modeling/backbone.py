@@ -192,8 +192,7 @@ class Backbone(nn.Module):
         training = self.training or torch.is_grad_enabled()
         model = None if self._compiled else self._weights.model_of(self.model, training=training)
         if model is None:
-            output: Tensor = self.model(**inputs).last_hidden_state
-            return output
+            return self.model(**inputs).last_hidden_state
         with torch.autocast(next(model.parameters()).device.type, enabled=False):
             return model(**inputs).last_hidden_state.float()
 

@@ -178,12 +178,9 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         return None
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
-        """Encodes contexts for transfer to other tasks: [batch, size].
+        """Encodes contexts for transfer to other tasks, before heads, scales and codes: [batch, size].
 
-        Taken before a ranker's heads, scales and codes.
-
-        Raises:
-            InputError: this architecture has no pooled vectors.
+        InputError for an architecture without pooled vectors.
         """
         raise InputError(f"a {self.title} has no pooled vectors: ask for another kind", argument="kind")
 
@@ -257,20 +254,12 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         raise ConfigError(f"a {self.title} cannot be quantized: only a ConveRT can", argument="quantize")
 
     def continue_with(self, settings: Mapping[str, Any], *, origin: str) -> None:
-        """Applies this architecture's own settings (`families.Family.settings`) to continued training.
-
-        Raises:
-            ConfigError: the settings contradict the model from `origin`.
-        """
+        """Applies this architecture's own settings in continued training. ConfigError: they contradict `origin`."""
 
     # ---- export and description
 
     def export_steps(self) -> dict[str, Step]:
-        """The steps to export as ONNX graphs, by file name.
-
-        Raises:
-            ConfigError: the model has no encoder of candidates.
-        """
+        """The steps to export as ONNX graphs, by file name. ConfigError: the model has no encoder of candidates."""
         if self.has_foreign_candidates:
             raise ConfigError("the model has no encoder of candidates, and graphs are of both sides")
         return {CONTEXT: ContextStep(self), CANDIDATES: CandidatesStep(self)}

@@ -11,10 +11,7 @@ _OF_CANDIDATES = ("share_encoders", "candidate_mlp")
 
 
 class Capabilities:
-    """Facts of an architecture, which hold for all models of it, and checks of configurations that follow.
-
-    The class of its models inherits them.
-    """
+    """Facts of an architecture, and checks of configurations that follow; the class of its models inherits them."""
 
     title: str
     """The architecture in messages and model cards: "bi-encoder"."""

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from polyencoder.config import Attention, ContextVectors, TurnEnd
 from polyencoder.modeling.multihead import CodesAttention, masked_softmax
 from polyencoder.modeling.tracing import is_traced
-from polyencoder.modeling.turns import turn_means, turn_numbers
 from polyencoder.scoring import ContextEncoding
 from polyencoder.text.tokens import TokenBatch
+
+
+def turn_end(separator: Sequence[int]) -> TurnEnd:
+    """Converts the separator's tokens to the end of a turn that `turn_numbers` takes."""
+    return separator[0] if len(separator) == 1 else tuple(separator) or None
+
+
+def turn_numbers(ids: Tensor, mask: Tensor, *, end: TurnEnd) -> Tensor:
+    """Numbers each token's turn: [batch, length], below 0 at padding. A turn ends with the token or tokens `end`."""
+    if end is None:
+        return mask.long() - 1
+    last, *before = (end,) if isinstance(end, int) else reversed(end)
+    is_end = (ids == last) & mask
+    for back, token in enumerate(before, start=1):
+        is_end = is_end & pad(ids == token, (back, 0))[:, : ids.size(1)]
+    ends = is_end.long()
+    return (ends.cumsum(1) - ends).masked_fill(~mask, -1)
+
+
+def turn_means(outputs: Tensor, turn_of: Tensor, numbers: Tensor) -> Tensor:
+    """Means of outputs [batch, length, dim] over the turns `numbers` [batch, turns]: [batch, turns, dim], 0 without
+    tokens.
+
+    `turn_of` [batch, length] is the turn of each token, below 0 for padding.
+    """
+    belongs = turn_of.unsqueeze(1) == numbers.unsqueeze(-1)  # [batch, turns, length]
+    return (belongs / belongs.sum(-1, keepdim=True).clamp(min=1)).to(outputs.dtype) @ outputs
 
 
 class TrainedCodes(nn.Module):
@@ -66,10 +94,7 @@ class FirstOutputs(FixedVectors):
 
 
 class LastOutputs(FixedVectors):
-    """The last m outputs and, with `with_first`, the first one h_1 (Appendix C).
-
-    h_1 is not repeated if it is among the last m.
-    """
+    """The last m outputs and, with `with_first`, the first one h_1 unless it is among them (Appendix C)."""
 
     def __init__(self, n_codes: int, *, with_first: bool = False) -> None:
         super().__init__()
@@ -91,10 +116,7 @@ class LastOutputs(FixedVectors):
 
 
 class TurnMeans(FixedVectors):
-    """The mean output of each of the latest m turns; fewer for a context of fewer turns.
-
-    `turn_end` is the id of the token that ends a turn, or those of several.
-    """
+    """The mean output of each of the latest m turns; `turn_end`: the id or ids that end one."""
 
     def __init__(self, n_codes: int, *, turn_end: TurnEnd) -> None:
         super().__init__()

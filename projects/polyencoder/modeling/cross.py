@@ -12,9 +12,8 @@ from polyencoder.errors import InputError
 from polyencoder.modeling.activation_checkpointing import Pieces
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import CrossCapabilities
-from polyencoder.modeling.dense import build_dense
 from polyencoder.modeling.export_steps import ScorerStep, Step
-from polyencoder.modeling.pooling import reduce
+from polyencoder.modeling.pooling import build_dense, reduce
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.scoring.tokens import TokenVectors
@@ -104,7 +103,7 @@ class CrossEncoder(CrossCapabilities, RankerModel):
 
     @property
     def _scores_zero(self) -> bool:
-        """Whether its own score is 0 for all pairs, as before the training of a residual one: no pair need be read."""
+        # before the training of a residual one
         return not any(parameter.any() for parameter in self.linear.parameters())
 
     @torch.no_grad()
@@ -173,5 +172,4 @@ class CrossEncoder(CrossCapabilities, RankerModel):
     def scored(self, vectors: Tensor) -> Tensor:
         """The scores [pairs] of the pairs' reduced outputs [pairs, dim]."""
         vectors = vectors if self.dense is None else self.dense(vectors)
-        scores: Tensor = self.linear(vectors * self.config.output_scaling).squeeze(-1)
-        return scores
+        return self.linear(vectors * self.config.output_scaling).squeeze(-1)

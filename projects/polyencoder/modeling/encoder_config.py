@@ -76,8 +76,7 @@ def scratch_config(
 def _plain(config: PretrainedConfig) -> dict[str, Any]:
     values = {key: value for key, value in config.to_dict().items() if key not in _PROVENANCE}
     # A JSON round trip, so that a configuration is equal before and after saving
-    plain: dict[str, Any] = json.loads(json.dumps(values))
-    return plain
+    return json.loads(json.dumps(values))
 
 
 def max_length(config: dict[str, Any]) -> int | None:

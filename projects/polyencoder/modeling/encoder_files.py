@@ -20,14 +20,13 @@ def file_of(name: str | os.PathLike[str], file: str) -> str | None:
     """The path of a file of a folder or hub repository; None if missing or unreachable."""
     from transformers.utils.hub import cached_file
 
-    path: str | None = cached_file(
+    return cached_file(
         name,
         file,
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
     )
-    return path
 
 
 def json_of(name: str | os.PathLike[str], file: str, kind: type) -> Any:

@@ -106,10 +106,7 @@ class LateCandidatesStep(Step):
         return ("batch",) if name == "vectors" else ("batch", "length")
 
     def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
-        compared: tuple[Tensor, ...] = self.model.compared_vectors(
-            self.model.candidate_tower(TokenBatch(ids, mask)), mask
-        )
-        return compared
+        return self.model.compared_vectors(self.model.candidate_tower(TokenBatch(ids, mask)), mask)
 
 
 class ScorerStep(Step):

@@ -10,10 +10,7 @@ from polyencoder.errors import CheckpointError
 
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], *, origin: str) -> None:
-    """Raises CheckpointError for the first tensor with nan or infinity.
-
-    `origin`: where the tensors come from, for the message.
-    """
+    """Raises CheckpointError for the first tensor, of those from `origin`, with nan or infinity."""
     for name, tensor in tensors:
         if tensor.is_floating_point() and not tensor.isfinite().all():
             bad = int((~tensor.isfinite()).sum())

@@ -58,8 +58,7 @@ class LastLayer(nn.Module):
             attended = self._of_first(hidden_states, packing)
         else:
             attended, _ = self.attention(hidden_states, attention_mask, packing=packing, **options)
-        output: Tensor = self.output(self.intermediate(attended), attended)
-        return output
+        return self.output(self.intermediate(attended), attended)
 
     def _of_first(self, row: Tensor, packing: Blocks) -> Tensor:
         own = self.attention.self
@@ -69,5 +68,4 @@ class LastLayer(nn.Module):
             for project, inputs in ((own.query, first), (own.key, row), (own.value, row))
         )
         attended = packing.attend_first(query, key, value, scale=own.scaling)
-        output: Tensor = self.attention.output(attended.flatten(2), first)
-        return output
+        return self.attention.output(attended.flatten(2), first)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from polyencoder.config import RankerConfig
 from polyencoder.modeling.activation_checkpointing import Pieces, in_pieces
 from polyencoder.modeling.capabilities import LateCapabilities
+from polyencoder.modeling.codes import turn_end, turn_means, turn_numbers
 from polyencoder.modeling.export_steps import LateCandidatesStep, LateContextStep, Step
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.modeling.separable import BiEncoder
 from polyencoder.modeling.tracing import is_traced
-from polyencoder.modeling.turns import turn_end, turn_means, turn_numbers
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.scoring.tokens import Texts, TokenVectors, max_similarities, packed, products, stacked

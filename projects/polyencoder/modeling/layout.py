@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyencoder.config import DenseConfig, RankerConfig, Reduction, WeightDtype
-from polyencoder.modeling.dense import ACTIVATIONS
 from polyencoder.modeling.families import family
+from polyencoder.modeling.pooling import ACTIVATIONS
 from polyencoder.storage.names import CONFIG, MODULE_CONFIG, MODULE_WEIGHTS, TOKENIZER, TOKENIZER_CONFIG, WEIGHTS
 
 Kind = Literal["Transformer", "StaticEmbedding", "Pooling", "Dense", "LayerNorm", "Normalize", "Router"]
@@ -281,7 +281,6 @@ class _Towers:
 
 
 def _first(lengths: Mapping[str, int], *, at: int = 0) -> dict[str, int]:
-    """The length of one side alone."""
     return {"max_seq_length": [*lengths.values()][at]}
 
 

@@ -37,17 +37,11 @@ def add_adapters(
 ) -> None:
     """Freezes encoders and adds adapters to their linear layers, in place; the rest of the model is unchanged.
 
-    Args:
-        model: the model of the encoders.
-        encoders: those to adapt.
-        rank: of the matrices.
-        alpha: their scale times the rank; None for twice the rank.
-        dropout: of their inputs.
-        targets: the last parts of names of the layers to adapt, such as "query"; none for all linear layers.
+    alpha: the scale of the matrices times their rank; None for twice the rank. dropout: of their inputs. targets: the
+    last parts of names of the layers to adapt, such as "query"; none for all linear layers.
 
     Raises:
-        ConfigError: peft is not installed, there is no encoder or no linear layer to adapt, or a target is none of its
-            linear layers.
+        ConfigError: peft is not installed, or there is no such layer to adapt.
     """
     peft = require("peft", extra="lora")
     if not encoders:

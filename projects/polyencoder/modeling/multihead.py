@@ -18,10 +18,7 @@ def masked_softmax(logits: Tensor, mask: Tensor) -> Tensor:
 
 
 class _Projections(nn.Module):
-    """The four projections of all heads, initialised to the identity.
-
-    So a model starts near the one without projections. ParlAI's start at random.
-    """
+    """The four projections of all heads, initialised to the identity: near a model without them."""
 
     def __init__(self, dim: int, heads: int, *, argument: str) -> None:
         super().__init__()
@@ -49,8 +46,7 @@ class CodesAttention(_Projections):
     def forward(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
         """Codes [m, dim], outputs [batch, length, dim] and mask [batch, length] -> [batch, m, dim]."""
         values = self.by_head(self.value(outputs)).transpose(1, 2)  # [batch, heads, length, size]
-        attended: Tensor = self.output((self.weights(codes, outputs, mask) @ values).transpose(1, 2).flatten(2))
-        return attended
+        return self.output((self.weights(codes, outputs, mask) @ values).transpose(1, 2).flatten(2))
 
     def weights(self, codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
         """The weight of each output for each code: [batch, heads, m, length]."""

@@ -37,14 +37,9 @@ Forward = Callable[[TokenBatch, Any], Tensor]
 
 @torch.no_grad()
 def why_not_packed(model: nn.Module, run: Forward, *, layers: int, longest: int, window: int) -> str | None:
-    """Compares packed with padded outputs on a few tokens: why they differ, or None.
+    """Compares packed with padded outputs of `run` on a few tokens: why they differ, or None. The model is unchanged.
 
-    Args:
-        model: the model that `run` runs; its mode and weights are restored.
-        run: computes the outputs.
-        layers: the expected number of calls of the packing's attention.
-        longest: the model's maximum sequence length.
-        window: the size of the model's attention window; 0 without one.
+    layers: the expected calls of the packing's attention. longest, window: tokens of a sequence, and of attention or 0.
     """
     tokens = _some(model, max(1, min(longest, window + 7)))
     mask = tokens.mask
@@ -65,10 +60,7 @@ def why_not_packed(model: nn.Module, run: Forward, *, layers: int, longest: int,
 def gives_first(
     model: nn.Module, run: Forward, run_first: Forward, *, change: Callable[[], object], longest: int
 ) -> bool:
-    """Whether outputs are the same after `change`, and `run_first` computes those of first tokens.
-
-    The other arguments are those of `why_not_packed`.
-    """
+    """Whether outputs are the same after `change`, and `run_first` gives those of first tokens (`why_not_packed`)."""
     tokens = _some(model, min(longest, 7))
     mask, packing = tokens.mask, pack(tokens.mask, training=False)
     try:

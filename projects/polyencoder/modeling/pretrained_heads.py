@@ -19,11 +19,7 @@ NEXT_UTTERANCE = "next_utterance"
 
 
 def read_heads(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Reads the heads in a pre-trained encoder's folder; empty without a heads file.
-
-    Raises:
-        CheckpointError: they are damaged, or not finite.
-    """
+    """Reads the heads in a pre-trained encoder's folder, if any. CheckpointError: they are damaged, or not finite."""
     path = Path(folder) / HEADS
     if not path.is_file():
         return {}

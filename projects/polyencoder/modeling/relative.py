@@ -73,8 +73,7 @@ def _layer(layer: Any, hidden: Tensor, bias: Tensor, seen: Tensor | None, packin
         mask = biased_mask(bias.to(q.dtype), seen)
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout).transpose(1, 2)
     attended = block.LayerNorm(block.dropout(own.o(attended.flatten(2))) + hidden)
-    output: Tensor = layer.output(layer.intermediate(attended), attended)
-    return output
+    return layer.output(layer.intermediate(attended), attended)
 
 
 def _for_products(hidden: Tensor) -> Tensor:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from polyencoder.config import DenseConfig, PairStart, Reduction
 from polyencoder.errors import ConfigError, first_line, one_line
-from polyencoder.modeling.dense import ACTIVATIONS
 from polyencoder.modeling.encoder_files import file_of, json_of
 from polyencoder.modeling.finite import check_finite
+from polyencoder.modeling.pooling import ACTIVATIONS
 from polyencoder.text import TextEncoder
 
 WEIGHTS = "model.safetensors"

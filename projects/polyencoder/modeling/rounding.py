@@ -14,18 +14,41 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from polyencoder.modeling.changes import weights_state
 from polyencoder.modeling.tracing import is_traced
+
+_steps = 0  # of all optimizers: fused ones do not count up the versions of the weights
+
+
+def _count(*_: Any) -> None:
+    global _steps
+    _steps += 1
+
+
+register_optimizer_step_post_hook(_count)
+
+
+def weights_state(model: nn.Module) -> Hashable:
+    """Changes with each change of a parameter in place, each new tensor in its place, and each step of an optimizer.
+
+    Writes to `parameter.data` in place are not seen; see `weights_sample`.
+    """
+    return _steps, *((p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters())
+
+
+@torch.no_grad()
+def weights_sample(model: nn.Module) -> bytes:
+    """A few weights, of every twelfth parameter: shows that all were overwritten through `data`, as averaging does."""
+    some = [p.reshape(-1)[p.numel() // 2] for p in [*model.parameters()][::12] if p.numel()]
+    return torch.stack([one.double() for one in some]).cpu().numpy().tobytes() if some else b""  # graphs have none
+
 
 T = TypeVar("T")
 
 
 class LowPrecisionWeights:
-    """Chooses the weights a model runs with in inference: its own, or a bfloat16 copy.
-
-    The copy is left out of copies, pickles and the `state_dict`.
-    """
+    """Chooses a model's weights of inference: its own, or a bfloat16 copy, in no deep copy, pickle or `state_dict`."""
 
     def __init__(self, *, permanent: bool = False) -> None:
         self.permanent = permanent
@@ -105,8 +128,7 @@ class CastOncePerStep:
 def run_with(model: nn.Module, weights: Mapping[str, Tensor], function: Callable[..., T], *inputs: Any) -> T:
     """Calls a function that uses the model, with these tensors as its parameters."""
     tensors = {f"model.{name}": tensor for name, tensor in weights.items()}
-    result: T = functional_call(_Calling(model, function), tensors, inputs)
-    return result
+    return functional_call(_Calling(model, function), tensors, inputs)
 
 
 class _Calling(nn.Module):

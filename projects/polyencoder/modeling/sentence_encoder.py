@@ -15,12 +15,12 @@ from torch import nn
 from polyencoder.config import Architecture, DenseConfig, Reduction
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.dense import ACTIVATIONS
 from polyencoder.modeling.encoder_config import max_length
 from polyencoder.modeling.encoder_files import explaining_load, json_of, longest_input
 from polyencoder.modeling.families import family
 from polyencoder.modeling.finite import check_finite
 from polyencoder.modeling.layout import MODULES, POOLINGS, SENTENCE_CONFIG
+from polyencoder.modeling.pooling import ACTIVATIONS
 from polyencoder.modeling.reranker_head import classifier_of, reranker_head
 
 if TYPE_CHECKING:

@@ -13,12 +13,10 @@ from polyencoder.config import RankerConfig
 from polyencoder.errors import ConfigError, InputError
 from polyencoder.modeling.base import RankerModel
 from polyencoder.modeling.capabilities import BiCapabilities, PolyCapabilities
-from polyencoder.modeling.codes import build_codes
-from polyencoder.modeling.dense import build_dense
+from polyencoder.modeling.codes import build_codes, turn_end
 from polyencoder.modeling.export_steps import ContextStep, Step
 from polyencoder.modeling.multihead import CandidateAttention
-from polyencoder.modeling.pooling import reduce
-from polyencoder.modeling.turns import turn_end
+from polyencoder.modeling.pooling import build_dense, reduce
 from polyencoder.scoring import ContextEncoding
 from polyencoder.scoring.exact import at_least_fp32
 from polyencoder.storage.names import CONTEXT

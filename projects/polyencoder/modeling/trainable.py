@@ -1,13 +1,21 @@
-"""`TrainableModel`: what a `Trainer` needs of a model, which may be a ranker or one in pre-training."""
+"""`TrainableModel`: what a `Trainer` needs of a model, a ranker or one in pre-training; freezes and compiles it."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Self  # typing's, from Python 3.11 on
 
+from polyencoder.checks import check_choice
+from polyencoder.config import FineTuned
+from polyencoder.errors import ConfigError
 from polyencoder.modeling.lora import add_adapters, load_trained, merged, trained_state
 
 if TYPE_CHECKING:
@@ -60,10 +68,7 @@ class TrainableModel(nn.Module):
     """Whether it has adapters beside its encoders' frozen weights."""
 
     def add_adapters(self, **options: Any) -> None:
-        """Trains adapters in the place of its encoders' weights; those of `inference_only` modules have none.
-
-        Options and errors are those of `modeling.lora.add_adapters`.
-        """
+        """Trains adapters (`lora.add_adapters`) in place of encoders' weights, but not of `inference_only` modules."""
         frozen = {id(one) for module in self.inference_only for one in module.modules()}
         add_adapters(self, [one for one in self.backbones if id(one) not in frozen], **options)
         self.is_adapted = True
@@ -106,3 +111,64 @@ class TrainableModel(nn.Module):
     def why_too_short(self, batches: int) -> str | None:
         """Why training needs more than this number of batches; None if it does not."""
         return None
+
+
+FINE_TUNED = get_args(FineTuned)
+
+
+def freeze(model: TrainableModel, *, fine_tuned: str, freeze_candidates: bool = False) -> None:
+    """Freezes each backbone except the part `fine_tuned`; a ranker's other weights are trained.
+
+    freeze_candidates: also all that a candidate's vector and token vectors depend on, computed as in inference, without
+    dropout: an index of the initial model fits the trained one. ConfigError for an unknown part, weights loaded in low
+    precision, or a model without a candidate side to freeze.
+    """
+    check_choice("fine_tuned", fine_tuned, FINE_TUNED)
+    if reason := model.why_not_trainable():
+        raise ConfigError(reason)
+    for backbone in model.backbones:
+        backbone.requires_grad_(fine_tuned == "all")
+        if fine_tuned == "all":
+            continue
+        if fine_tuned == "all_encoder_layers":  # without layers there is a table alone, which is trained
+            backbone.requires_grad_(True)
+            backbone.embeddings().requires_grad_(not backbone.has_layers)
+            continue
+        layers = backbone.layers()
+        for layer in list(layers)[-(1 if fine_tuned == "top_layer" else 4) :]:
+            layer.requires_grad_(True)
+    frozen = [*model.candidate_modules(), *model.token_modules()] if freeze_candidates else []
+    if freeze_candidates and not frozen and not model.has_foreign_candidates:
+        raise ConfigError("there are no vectors of candidates to keep", argument="freeze_candidates")
+    frozen += model.never_trained
+    for module in frozen:
+        module.requires_grad_(False)
+    model.inference_only = tuple(frozen)
+
+
+def compile_encoders(model: TrainableModel, *, device: torch.device | str = "cpu") -> None:
+    """Compiles the transformers in `model` on their first run: in place, with dynamic shapes.
+
+    ConfigError if torch is too old, or triton or a C++ compiler is missing.
+    """
+    if not hasattr(torch.compiler, "is_exporting"):  # transformers calls it where it makes masks
+        raise ConfigError(
+            f"compiling needs torch 2.7 or later, this is {torch.__version__}: upgrade it, or do not compile",
+            argument="compile",
+        )
+    if torch.device(device).type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            raise ConfigError(
+                "compiling on a GPU needs the package `triton`: pip install triton, or do not compile",
+                argument="compile",
+            )
+    else:
+        compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+        if shutil.which(compiler) is None:
+            raise ConfigError(
+                f"compiling needs a C++ compiler, but {compiler} is missing: install one (apt-get install g++), set "
+                "the environment variable CXX, or do not compile",
+                argument="compile",
+            )
+    for backbone in model.backbones:
+        backbone.compile(dynamic=True)

@@ -69,8 +69,7 @@ def _torchs() -> Kernel | None:
             given["scale"] = options.scale
         elif options.scale is not None:  # the first version has a fixed scale
             q = q * (options.scale * q.size(-1) ** 0.5)
-        output: Tensor = varlen(q, k, v, ends, ends, longest, longest, **given)
-        return output
+        return varlen(q, k, v, ends, ends, longest, longest, **given)
 
     return attend
 

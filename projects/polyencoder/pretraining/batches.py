@@ -28,12 +28,7 @@ FEWEST = 4  # minimum sequences per batch, so that it can be halved
 
 
 class PairInputs:
-    """Turns examples into inputs; random choices depend only on the example.
-
-    Args:
-        text: tokenizes. longest: the most tokens of a sequence. masking: chooses words. next: what is asked for of
-            the next utterance.
-    """
+    """Turns examples into inputs of at most `longest` tokens; random choices depend only on the example."""
 
     def __init__(self, text: TextEncoder, *, longest: int, masking: Masking, next: NextName = "yes-no") -> None:
         self.text, self.longest, self.masking, self._next = text, longest, masking, next
@@ -64,16 +59,10 @@ class PairInputs:
 class PairBatches(Callback):
     """Endless batches, alternately for masked words and next utterances; checkpoints store the position.
 
-    A number of examples at a time is read, each drawn for one of the objectives, sorted by length, and cut into
-    batches, which come in random order: an example is in one batch of an epoch, and to resume needs no more than the
-    number of examples that were read.
-
-    Args:
-        source: of examples.
-        inputs: makes sequences of them.
-        tokens: of a batch of one process, padding included, but for what pairs that are apart have more.
-        seed, reader: as of `endless`.
-        pool: examples that are sorted together; None for those of some 32 batches.
+    `pool` examples at a time (None for those of some 32 batches) are read, each drawn for one of the objectives, sorted
+    by length, and cut into batches, which come in random order: an example is in one batch of an epoch, and to resume
+    needs no more than the number of examples that were read. tokens: of a batch of one process, padding included, but
+    for what pairs that are apart have more.
     """
 
     name = "data"

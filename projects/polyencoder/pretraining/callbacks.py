@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,10 @@ from polyencoder.evaluation import Tally
 from polyencoder.modeling.mode import in_evaluation
 from polyencoder.pretraining.batches import PairInputs
 from polyencoder.pretraining.corpus import PairExample
+from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import PairBatch, pair_batch
+from polyencoder.pretraining.masking import IGNORED
 from polyencoder.pretraining.objective import MASKED, NEXT, PretrainingObjective
-from polyencoder.pretraining.rate import step_flops
 from polyencoder.text.batches import token_batches
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.curve import RATE, LearningCurve
@@ -24,16 +26,51 @@ from polyencoder.training.callbacks.evaluation import Evaluation
 from polyencoder.training.callbacks.log import Log
 from polyencoder.training.distributed import Processes, gather_objects
 
+SIDE, ROUNDS = 1_024, 8  # of square matrices; more rounds on a GPU, whose clock rises slowly
+
+
+def step_flops(model: PretrainingModel, batch: PairBatch) -> float:
+    """FLOPs of a training step, for model FLOPs utilization (MFU): six per parameter and token.
+
+    Two for the product, four for its two gradients. All tokens go through the layers, those that are asked for through
+    the head and the table of words; attention is left out.
+    """
+    through_layers = sum(parameter.numel() for parameter in model.encoder.layers().parameters())
+    flops = 6.0 * through_layers * int(batch.contexts.mask.sum())
+    if batch.targets is not None:
+        head = sum(parameter.numel() for parameter in model.masked_words.parameters())
+        words = model.masked_words.bias.numel() * model.encoder.dim
+        flops += 6.0 * (head + words) * int((batch.targets != IGNORED).sum())
+    return flops
+
+
+@torch.no_grad()
+def matmul_throughput(
+    device: torch.device, *, dtype: torch.dtype = torch.float32, clock: Callable[[], float] = time.perf_counter
+) -> float:
+    """Measures peak matmul throughput in FLOP/s: the best of a few runs."""
+    rounds, side = (ROUNDS, SIDE) if device.type == "cpu" else (10 * ROUNDS, 8 * SIDE)
+    left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    best = float("inf")
+    for _ in range(rounds):
+        _wait(device)
+        start = clock()
+        torch.mm(left, right)
+        _wait(device)
+        best = min(best, clock() - start)
+    return 2 * side**3 / best
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
 
 class HeldOut(Evaluation):
-    """Evaluates both objectives on fixed held-out examples every `every` updates.
+    """Evaluates both objectives on fixed held-out examples, in batches of `tokens`, every `every` updates.
 
     Reports `masked_loss`, its exponential `perplexity`, `masked_accuracy`, `next_loss`, `next_accuracy`, and `loss`,
     the sum of both losses.
-
-    Args:
-        objective: computes the losses. examples: each is asked for both. inputs: makes sequences of them.
-        tokens: of a batch. every: updates.
     """
 
     name = "held out"
@@ -96,11 +133,8 @@ class KeepEncoder(Callback):
 class PretrainingLog(Log):
     """Logs losses and accuracies of training, tokens per second, and MFU.
 
-    The tokens are those of all processes, whose batches are of one size; the share is this process's.
-
-    Args:
-        every_seconds: between two lines; None to log evaluations only.
-        peak: the machine's peak matmul throughput in FLOP/s (`matmul_throughput`).
+    The tokens are those of all processes, whose batches are of one size; the share is this process's. peak: the
+    machine's peak matmul throughput in FLOP/s (`matmul_throughput`).
     """
 
     name = "pretraining log"

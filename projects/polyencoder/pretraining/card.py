@@ -32,12 +32,8 @@ def encoder_card(
 ) -> str:
     """The README.md of an encoder's folder; paths are cut to their last part.
 
-    Args:
-        report: held-out `perplexity`, `masked_accuracy` and `next_accuracy`, if known.
-        backbone: the encoder that was continued, if any.
-        corpus: files, or names of tasks.
-        flags: given flags, with their values.
-        seed: of the run. updates, tokens: what it was trained for, of all processes.
+    report: held-out `perplexity`, `masked_accuracy` and `next_accuracy`, if known. backbone: the encoder that was
+    continued, if any. corpus: files, or names of tasks. updates, tokens: what it was trained for, of all processes.
     """
     config, name = pretrained.model.encoder.model.config, text(Path(folder).resolve().name)
     has_head = pretrained.model.next_utterance is not None
@@ -78,11 +74,7 @@ def encoder_card(
 
 
 def write_encoder(pretrained: Pretrained, folder: str, report: Mapping[str, float], **facts: Any) -> None:
-    """Writes an encoder's folder and card; arguments as in `encoder_card`.
-
-    Raises:
-        CheckpointError: it cannot be written.
-    """
+    """Writes an encoder's folder and card; arguments as in `encoder_card`. CheckpointError: it cannot be written."""
     pretrained.save(folder)
     with reporting_write_errors(folder, CheckpointError):
         write_text(Path(folder) / README, encoder_card(pretrained, folder, report, **facts))

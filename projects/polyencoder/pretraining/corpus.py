@@ -36,13 +36,8 @@ class Corpus:
     Files come in random order, examples through a buffer. All that is drawn is drawn before readers take their shares:
     together these have the examples of one alone. In memory are the buffer, and `WINDOW` responses.
 
-    Args:
-        files: to read.
-        part: "train", "held out", or all of it.
-        held_out: the share of documents that is held out.
-        history: the most turns of a context.
-        buffer: examples that are held to mix them.
-        bad: gets the error of a record that cannot be used.
+    held_out: the share of documents that is held out, `part`: which of them are read. history: the most turns of a
+    context. buffer: examples that are held to mix them. bad: gets the error of a record that cannot be used.
     """
 
     def __init__(
@@ -105,7 +100,6 @@ class Corpus:
 
 
 def _taken_from(documents: deque[CorpusDocument]) -> Iterator[CorpusDocument]:
-    """Yields documents and drops references to them."""
     while documents:
         yield documents.popleft()
 

@@ -108,11 +108,7 @@ def _document(record: dict[str, Any], where: str) -> CorpusDocument | None:
 
 
 def _dstc7_turns(record: dict[str, Any], where: str) -> list[str]:
-    """The messages of a dialogue, and the right answer, which the test file does not have.
-
-    Raises:
-        InputError: they are not as in DSTC7's files.
-    """
+    """The messages of a dialogue, and the right answer, if there. InputError: they are not as in DSTC7's files."""
     try:
         turns = [one["utterance"] for one in (*record[MESSAGES], *record.get(ANSWERS, ())[:1])]
         if not all(isinstance(one, str) for one in turns):

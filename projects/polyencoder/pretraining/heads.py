@@ -64,14 +64,12 @@ class PretrainingModel(TrainableModel):
 
     def masked_logits(self, tokens: TokenBatch, chosen: Tensor) -> Tensor:
         """Logits [n, vocabulary] at the n positions that are True in `chosen` [batch, length]."""
-        logits: Tensor = self.masked_words(self.encoder(tokens)[chosen], self._words())
-        return logits
+        return self.masked_words(self.encoder(tokens)[chosen], self._words())
 
     def next_scores(self, tokens: TokenBatch) -> Tensor:
         """Scores [batch] of the responses: above 0 if they follow."""
         assert self.next_utterance is not None
-        scores: Tensor = self.next_utterance(self.encoder(tokens)[:, 0]).squeeze(-1)
-        return scores
+        return self.next_utterance(self.encoder(tokens)[:, 0]).squeeze(-1)
 
     def response_scores(self, tokens: TokenBatch, *, contexts: int) -> Tensor:
         """Scores [contexts, responses], float32, of sequences of which the first are contexts, the others responses.
@@ -90,5 +88,4 @@ class PretrainingModel(TrainableModel):
 
     def _words(self) -> Tensor:
         table: Any = self.encoder.model.get_input_embeddings()
-        words: Tensor = table.weight
-        return words
+        return table.weight

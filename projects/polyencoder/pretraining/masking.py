@@ -19,12 +19,9 @@ MASKED, REPLACED = 0.8, 0.1  # shares of chosen tokens masked and replaced; the 
 class Masking:
     """Dynamic masking by BERT's rule (Devlin et al., 2019, Section 3.1).
 
-    Of the tokens of a sequence that are no special ones the share `probability` is chosen, one at least: a whole number
-    of them, the nearest. 80% of the chosen ones become the mask token, 10% any token, and 10% stay, each by
-    a draw of its own.
-
-    Args:
-        special: tokens that are neither chosen nor drawn as replacements, including the mask token.
+    Of the tokens of a sequence that are not `special` the share `probability` is chosen, one at least: a whole number
+    of them, the nearest. 80% of the chosen ones become the mask token, 10% any token that is not special, and 10% stay,
+    each by a draw of its own.
     """
 
     mask_id: int

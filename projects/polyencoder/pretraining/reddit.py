@@ -65,11 +65,7 @@ class Filters:
             )
 
     def text(self, body: Any, author: Any) -> str:
-        """Cleans a text: joins lines by spaces and decodes HTML entities.
-
-        Raises:
-            LeftOut: it is left out.
-        """
+        """Cleans a text: joins lines by spaces and decodes HTML entities. LeftOut: it is left out."""
         if not isinstance(body, str) or not body.strip():
             raise LeftOut("not text")
         if body.strip() in _DELETED or author in _DELETED:
@@ -111,12 +107,9 @@ class Comment(NamedTuple):
 
 
 class ThreadIndex:
-    """An on-disk index of kept texts, ordered by thread.
+    """An on-disk index of kept texts, ordered by thread; a context manager, at whose end `path` is removed.
 
-    In memory are rows of one thread, and SQLite's cache. A context manager; `path` is removed at its end.
-
-    Attributes:
-        left_out: how many comments and submissions were left out, by reason. kept: how many were not.
+    In memory are rows of one thread, and SQLite's cache. left_out: how many comments and submissions were, by reason.
     """
 
     def __init__(self, path: Path, filters: Filters) -> None:

@@ -21,18 +21,16 @@ from polyencoder.data.seeded_random import SeededRandom
 from polyencoder.errors import InputError
 from polyencoder.pictures import CURVE
 from polyencoder.pretraining.batches import PairBatches, PairInputs
-from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog
+from polyencoder.pretraining.callbacks import HeldOut, KeepEncoder, PretrainingCurve, PretrainingLog, matmul_throughput
 from polyencoder.pretraining.card import ranker_flags, write_encoder
-from polyencoder.pretraining.chance import Chance
 from polyencoder.pretraining.corpus import Corpus, PairExample
-from polyencoder.pretraining.objective import PretrainingObjective
-from polyencoder.pretraining.rate import matmul_throughput
+from polyencoder.pretraining.objective import Chance, PretrainingObjective
 from polyencoder.pretraining.start import Pretrained, starting_model
 from polyencoder.settings.base import flat_defaults, flat_values
 from polyencoder.settings.pretrain import PretrainingSettings
 from polyencoder.training.callbacks.checkpoints import Checkpoints
+from polyencoder.training.callbacks.log import logged_by_default
 from polyencoder.training.callbacks.tracking import check_trackers, recorders
-from polyencoder.training.console import logged_by_default
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, run_folder
 from polyencoder.training.randomness import seed_everything

@@ -50,11 +50,7 @@ class Pretrained:
     masking: Masking
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Saves the encoder, for `AutoModel` and `AutoTokenizer`, and its heads.
-
-        Raises:
-            CheckpointError: it cannot be written.
-        """
+        """Saves encoder and heads, for `AutoModel` and `AutoTokenizer`. CheckpointError: it cannot be written."""
         target, tokenizer, special = Path(folder), self.text.tokenizer, self.text.config
         assert isinstance(tokenizer, Tokenizer)
         roles = {"pad_token": special.pad_token, "cls_token": special.start_token, "sep_token": special.end_token}
@@ -80,11 +76,7 @@ class Pretrained:
 
 
 def starting_model(settings: PretrainingSettings) -> Pretrained:
-    """Builds the encoder with its heads, new or from the backbone's folder.
-
-    Raises:
-        ConfigError: the vocabulary or backbone is missing, or contradicts the settings.
-    """
+    """Builds the encoder with its heads, new or the backbone's. ConfigError: missing, or contradicts the settings."""
     sizes, objective = settings.encoder, settings.objective
     tokenizer, special = starting_tokenizer(vocabulary=sizes.vocabulary, backbone=sizes.backbone)
     if sizes.backbone:
@@ -110,11 +102,7 @@ def starting_model(settings: PretrainingSettings) -> Pretrained:
 
 
 def starting_tokenizer(*, vocabulary: str | None = None, backbone: str | None = None) -> tuple[Tokenizer, Special]:
-    """Loads the tokenizer of a vocabulary or backbone, adds a mask token if needed; and its `TextConfig` fields.
-
-    Raises:
-        ConfigError: neither is given.
-    """
+    """Loads a tokenizer, with a mask token, and its `TextConfig` fields. ConfigError: neither source is given."""
     try:
         if vocabulary and is_merge_vocabulary(vocabulary):
             tokenizer, own = read_merge_vocabulary(vocabulary)
@@ -167,22 +155,14 @@ def new_encoder_config(settings: EncoderSettings, *, vocabulary: int, pad_id: in
 
 
 def longest_sequence(n_positions: int | None, own: int | None, *, origin: str | None) -> int:
-    """The maximum sequence length: `n_positions` if given, else the encoder's `own`, at most 512.
-
-    Raises:
-        ConfigError: more than the encoder from `origin` takes.
-    """
+    """The longest sequence: `n_positions`, else `own`, at most 512. ConfigError: more than that of `origin`."""
     if n_positions is not None and own is not None and n_positions > own:
         raise ConfigError(f"n_positions is {n_positions}, more than the {own} of {origin}", argument="n_positions")
     return n_positions or min(own or POSITIONS, POSITIONS)
 
 
 def take_heads(model: PretrainingModel, folder: str) -> None:
-    """Loads the heads in an encoder's folder, if any.
-
-    Raises:
-        CheckpointError: they belong to another encoder.
-    """
+    """Loads the heads in an encoder's folder, if any. CheckpointError: they belong to another encoder."""
     heads = read_heads(folder)
     own: dict[str, Any] = {k: v for k, v in model.state_dict().items() if not k.startswith("encoder.")}
     common = own.keys() & heads.keys()  # either may have none for next utterances
@@ -192,11 +172,7 @@ def take_heads(model: PretrainingModel, folder: str) -> None:
 
 
 def text_vectors(reduction: Reduction | None, backbone: str | None) -> dict[str, Any]:
-    """Pooling and normalization of text vectors: as given, or a sentence encoder's.
-
-    Raises:
-        ConfigError: the sentence encoder has prompts, or modules behind its pooling.
-    """
+    """Pooling and normalization, given or a sentence encoder's. ConfigError: it has prompts or other modules."""
     given = {} if reduction is None else {"reduction": reduction}
     own = sentence_encoder(backbone) if backbone else None
     if backbone:

@@ -80,20 +80,13 @@ class TextEncoder:
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
 
     def lay_out(self, config: TextConfig) -> None:
-        """Takes over a configuration with other lengths or prompts.
-
-        Raises:
-            ConfigError: a prompt leaves no room for a text.
-        """
+        """Takes over a configuration with other lengths or prompts. ConfigError: a prompt leaves no room for a text."""
         self._context_prompt_ids = self._prompt(config, "context_prompt", longest=config.text_truncate)
         self._prompt(config, "candidate_prompt", longest=config.label_truncate)
         self.config = config
 
     def ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
-        """Token ids of each text, without special tokens. The lists are shared: do not change them.
-
-        What will not come again need not be remembered.
-        """
+        """Token ids of each text, without special tokens, in shared lists: change none. `remember`: cache them."""
         if not remember:
             return self._encode(texts)
         found = [self._memory.get(text) for text in texts]
@@ -171,10 +164,7 @@ class TextEncoder:
         return [self.start_id, *ids, self.end_id]
 
     def candidate_ids(self, texts: Sequence[str], *, remember: bool = True) -> list[list[int]]:
-        """Token ids of each candidate after its prompt, between the start and end tokens.
-
-        With `candidate_rows`, its row; InputError for a text that has none.
-        """
+        """Token ids of each candidate after its prompt, surrounded; with `candidate_rows` its row (or InputError)."""
         if self.config.candidate_rows:
             return [[self._row(text)] for text in checked_texts("candidates", texts)]
         limit = self.config.label_truncate
@@ -319,7 +309,7 @@ class TextEncoder:
         return row
 
     def _seen(self, ids: list[int]) -> list[int]:
-        """Removes padding tokens, which a text may spell out: models trained by ParlAI ignore them."""
+        # a text may spell out padding, which models trained by ParlAI ignore
         return [i for i in ids if i != self.pad_id] if self.pad_id in ids else ids
 
     def _special(self, name: str) -> int:
@@ -331,7 +321,6 @@ class TextEncoder:
 
 
 def _size(ids: list[int]) -> int:
-    """The memory of token ids: a list and its numbers, in bytes."""
     return 40 * len(ids)
 
 
@@ -345,11 +334,7 @@ def _plain(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def read_subwords(vocabulary: str | os.PathLike[str]) -> SubwordTokenizer:
-    """Reads a subword vocabulary from `polyencoder vocab`: its folder or file.
-
-    Raises:
-        ConfigError: it cannot be read, or is of another kind.
-    """
+    """Reads the vocabulary of `polyencoder vocab`, a folder or file. ConfigError: unreadable, or of another kind."""
     path = Path(vocabulary)
     path = path / "tokenizer.json" if path.is_dir() else path
     tokenizer = read_tokenizer(path)
@@ -359,11 +344,7 @@ def read_subwords(vocabulary: str | os.PathLike[str]) -> SubwordTokenizer:
 
 
 def read_tokenizer(path: str | os.PathLike[str]) -> AnyTokenizer:
-    """Reads a `tokenizer.json` of any kind.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """Reads a `tokenizer.json` of any kind. ConfigError: it cannot be read."""
     name = os.fspath(path)
     try:
         text = Path(name).read_text(encoding="utf-8")

@@ -125,17 +125,10 @@ def count_characters(texts: Iterable[str], settings: PieceSettings) -> Character
 
 
 def learn_pieces(texts: Iterable[str], characters: Characters, settings: PieceSettings) -> Tokenizer:
-    """Trains a vocabulary on texts, deterministically.
+    """Trains a vocabulary on texts, deterministically: special tokens, characters, frequent ones first, and merges.
 
-    Its tokens are in this order: special ones, characters, the most frequent first, and merges as they were trained.
-
-    Args:
-        texts: a stream, read once; its distinct words are held in memory.
-        characters: of these texts, or of those they are sampled from.
-        settings: the sizes.
-
-    Raises:
-        ConfigError: no characters.
+    texts: a stream, read once; its distinct words are held in memory. characters: of these texts, or of those they are
+    sampled from. ConfigError: no characters.
     """
     if not characters.counts:
         raise ConfigError("no characters to train a vocabulary on: the texts are empty")

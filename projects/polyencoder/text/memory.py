@@ -14,13 +14,9 @@ ENTRY = 200  # overhead of a dictionary entry and its objects, in bytes
 
 
 class TextMemory(Generic[V]):
-    """A cache of values by text; beyond `limit` bytes the oldest half is evicted.
+    """A cache of values by text; beyond `limit` bytes the oldest half is evicted. `size`: the bytes of a value.
 
     A value of more than a tenth of the limit is not cached. Thread-safe. Copies start empty.
-
-    Args:
-        size: how many bytes a value takes.
-        limit: of the memory, in bytes.
     """
 
     def __init__(self, size: Callable[[V], int], *, limit: int) -> None:

@@ -7,8 +7,7 @@ import logging
 from polyencoder.encoding.protocol import Learner
 from polyencoder.errors import ConfigError
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.freezing import freeze
-from polyencoder.modeling.trainable import TrainableModel
+from polyencoder.modeling.trainable import TrainableModel, freeze
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import POINTWISE, TrainingConfig
 from polyencoder.training.callbacks.base import Callback
@@ -28,11 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_objective(learner: Learner, config: TrainingConfig) -> RankingObjective:
-    """Builds the objective: the loss of the labels and, with a teacher, the distillation loss.
-
-    Raises:
-        CheckpointError, ConfigError: a teacher cannot be loaded, or cannot teach.
-    """
+    """The loss of the labels and, with a teacher, distillation. CheckpointError, ConfigError: it cannot teach."""
     loss: Loss = CrossEntropy(config.label_smoothing)
     if config.objective != "softmax":
         loss = LabelLoss(OF_LABELS[config.objective], pointwise=config.objective in POINTWISE)
@@ -78,11 +73,7 @@ def _matryoshka(model: RankerModel, config: TrainingConfig) -> tuple[int, ...]:
 
 
 def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
-    """The callback that mines hard negatives, if configured: by the model, or by the base of a residual one.
-
-    Raises:
-        ConfigError: neither has vectors to search.
-    """
+    """The callback that mines hard negatives, by the model or a residual one's base. ConfigError: without vectors."""
     if not config.hard_negatives.count:
         return []
     miner = learner.model if learner.model.has_vectors else learner.model.base
@@ -97,11 +88,7 @@ def mined_negatives(learner: Learner, config: TrainingConfig) -> list[Callback]:
 
 
 def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, processes: Processes) -> OptimizerUpdates:
-    """Builds the optimizer with schedule and precision, after layer freezing.
-
-    Raises:
-        ConfigError: no parameter is trainable, or the precision cannot be used.
-    """
+    """Builds the optimizer with schedule and precision, after layer freezing; raises as `updates_of` does."""
     precision = Precision(config.precision, learner.device, loss_scale=config.loss_scale)
     if precision.warning and processes.is_first:
         _log.warning("%s gains nothing here: %s", config.precision, precision.warning)
@@ -115,14 +102,10 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
 def updates_of(
     model: TrainableModel, config: TrainingConfig, *, precision: Precision, total: int | None, by_time: bool
 ) -> OptimizerUpdates:
-    """The updates of a model's trainable parameters: optimizer and schedule.
+    """The optimizer and schedule of a model's trainable parameters.
 
-    Args:
-        total: the number of updates of the run; None if unknown.
-        by_time: whether the run has a time limit.
-
-    Raises:
-        ConfigError: no parameter is trainable, or the schedule needs an unknown number of updates.
+    total: the number of updates of the run; None if unknown. by_time: whether the run has a time limit. ConfigError if
+    no parameter is trainable, or the schedule needs an unknown number of updates.
     """
     optimizer = build_optimizer(model, config.optimizer)
     return OptimizerUpdates(

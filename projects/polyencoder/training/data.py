@@ -130,7 +130,6 @@ def _pairs(names: str, rows: Rows | None, settings: TrainSettings, bad: BadExamp
 
 
 def _numbers(example: Example) -> str:
-    """The labels as numbers, which the text of an example leaves out."""
     return "" if example.labels is None else repr(dict(example.labels))
 
 
@@ -143,18 +142,11 @@ def validation_examples(
     seed: int,
     source: str,
 ) -> list[Example]:
-    """Adds sampled candidates to validation pairs.
+    """Adds sampled candidates to validation pairs without.
 
-    Args:
-        pairs: with or without candidates of their own.
-        responses: to sample from.
-        count: the number that the settings give; None for as many as there are, up to 19.
-        in_training: whether training examples have `count` sampled candidates: validation pairs then have 19 or, of too
-            few responses, as many as these.
-        source: where the responses come from, for error messages.
-
-    Raises:
-        InputError: there are fewer responses than that.
+    count: as the settings give it; None for as many as there are, up to 19. in_training: whether training examples have
+    `count` sampled candidates: validation pairs then have 19 or, of too few responses, as many as these. source: where
+    the responses come from, in errors. InputError if there are fewer responses than that.
     """
 
     def among(count: int) -> list[Example]:
@@ -204,7 +196,6 @@ def _streamed(settings: TrainSettings, bad: BadExamples) -> tuple[Source[Example
 
 
 def _examples(pairs: Iterable[Example], settings: TrainSettings, bad: BadExamples) -> Iterator[Example]:
-    """Drops candidates that training does not use; `bad` gets the error of labels that the objective cannot read."""
     for pair in pairs:
         if settings.training.objective == "bce" and pair.labels is not None and max(pair.labels.values()) > 1:
             found = f"objective bce reads labels as probabilities, but one is {max(pair.labels.values()):g}"

@@ -28,20 +28,15 @@ _UNKNOWN = 0.5  # share of unknown tokens from which a teacher's scores are nois
 
 
 class Teacher:
-    """Scores pairs of texts with a ranker, each pair once, or looks up cached scores.
+    """Scores pairs of texts with a ranker, each pair once, or looks up cached scores; `asked` counts the pairs scored.
 
     Args:
-        ranker: usually a cross-encoder.
-        cache: the cache. Keys include a fingerprint of the ranker, so that runs can share it.
+        cache: its keys include a fingerprint of the ranker, so that runs can share it.
         bf16: compute in bfloat16; cached separately.
-        name: in an error.
         student: reads the student's texts; None if nothing is known of it.
 
     Raises:
         InputError: when first asked, if most tokens of the candidates are unknown to it, and more than to the student.
-
-    Attributes:
-        asked: the number of pairs the ranker has scored.
     """
 
     def __init__(
@@ -134,11 +129,7 @@ class Teacher:
 
 
 class Distillation:
-    """(1 - weight) x loss of the labels + weight x loss against the teacher.
-
-    Args:
-        config: weight, loss, temperature and number of candidates.
-    """
+    """(1 - weight) x loss of the labels + weight x loss against the teacher."""
 
     def __init__(
         self, teacher: Teacher, config: DistillationConfig | None = None, *, labels: Loss | None = None
@@ -176,10 +167,7 @@ def rows_of(columns: Tensor, pool: CandidatePool) -> Tensor:
 
 
 def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
-    """Columns of `scores` [batch, n]: each example's label, then its best other candidates; -1 is padding.
-
-    At most `n`. A score of -inf is padding.
-    """
+    """Columns of `scores` [batch, n], at most `n`: each example's label, then its best others; -1 is padding."""
     places = labels.unsqueeze(-1)
     others = scores.detach().scatter(-1, places, -torch.inf)
     best, columns = others.topk(min(n, scores.size(-1)) - 1)
@@ -187,5 +175,4 @@ def shortlist(scores: Tensor, labels: Tensor, n: int) -> Tensor:
 
 
 def _key(*texts: str) -> bytes:
-    """An 8-byte digest of these texts; the key of a pair has 16."""
     return bytes.fromhex(fingerprint((text.encode(errors="surrogatepass") for text in texts), size=8))

@@ -66,22 +66,14 @@ def broadcast_weights(model: nn.Module) -> None:
 
 
 def gather_vectors(vectors: Tensor, counts: Sequence[int]) -> Tensor:
-    """All-gathers the processes' vectors, in the order of ranks, differentiably.
+    """All-gathers the processes' vectors, [counts[rank], dim], in the order of ranks: [sum(counts), dim], sent in fp32.
 
     Every process gets the sum over all processes of the gradients of its vectors. So a loss that is the sum of the
     processes' losses has the gradients of one process with all vectors.
-
-    Args:
-        vectors: [counts[rank], dim], floating point; may be empty.
-        counts: the number of vectors of each process, the same on all.
-
-    Returns:
-        [sum(counts), dim] in the dtype of `vectors`; sent in fp32.
     """
     if not vectors.requires_grad:  # all processes must take part in the backward pass
         vectors = vectors.detach().requires_grad_()
-    gathered: Tensor = _Gather.apply(vectors, tuple(counts))
-    return gathered
+    return _Gather.apply(vectors, tuple(counts))
 
 
 class _Gather(torch.autograd.Function):

@@ -88,12 +88,7 @@ class ForeignCandidates:
 
     @torch.no_grad()
     def fit_map(self, layer: Tensor, encode: Callable[[list[str]], np.ndarray[Any, Any]]) -> None:
-        """Sets the weight [foreign dim, dim] of a new model's map.
-
-        Args:
-            layer: the weight.
-            encode: texts -> the model's vectors before the map, [texts, dim].
-        """
+        """Sets the weight [foreign dim, dim] of a new model's map; encode: texts -> vectors before it, [texts, dim]."""
         rows = self._sample()
         inputs = torch.from_numpy(encode([self._texts[row] for row in rows])).double()
         wanted = torch.from_numpy(self._vectors.take(rows)).double()
@@ -109,5 +104,4 @@ class ForeignCandidates:
         layer.copy_(weight)
 
     def _sample(self) -> np.ndarray[Any, Any]:
-        """Some rows, always the same."""
         return np.sort(np.random.default_rng(0).permutation(self._living)[:SAMPLE])

@@ -6,6 +6,7 @@ best ranks, as in DPR and RocketQA, and a largest similarity to right answers.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Collection, Hashable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
@@ -14,11 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from polyencoder.encoding.protocol import TextRanker
+from polyencoder.encoding.protocol import Context, TextRanker
 from polyencoder.errors import InputError
 from polyencoder.index.base import Index
+from polyencoder.index.folder.words import Words
 from polyencoder.index.hits import Hit
 from polyencoder.index.meta import separable
+from polyencoder.index.words import query_words
 from polyencoder.scoring import ContextEncoding, best, score
 from polyencoder.settings.training import HardNegatives
 from polyencoder.text import same
@@ -57,13 +60,9 @@ Find = Callable[[int], Sequence[Sequence[SearchHit]]]
 
 
 class Miner:
-    """Mines hard negatives from an index.
+    """Mines hard negatives from an index, which may be older than the weights of `ranker`, which encodes contexts.
 
-    Args:
-        ranker: a ranker with vectors; contexts are encoded with its current weights, while the index may be older.
-
-    Raises:
-        InputError: the ranker is a cross-encoder, or the index is empty.
+    InputError if the ranker is a cross-encoder, or the index is empty.
     """
 
     def __init__(self, ranker: TextRanker, index: Index | EncodedTexts, settings: HardNegatives) -> None:
@@ -104,14 +103,7 @@ class Choice:
         size: int,
         right: Sequence[Collection[str]] | None,
     ) -> list[list[str]]:
-        """The negatives of each label.
-
-        Args:
-            find: the candidates of each context, best first.
-            labels: the right candidate of each context.
-            size: how many candidates can be found.
-            right: further right candidates.
-        """
+        """The negatives of each label, from the candidates that `find` gives, best first, of `size` in all."""
         if not labels:
             return []
         settings, (first, last) = self._settings, self._settings.ranks
@@ -158,5 +150,41 @@ class Choice:
         return [hit for key, hit in wrong.items() if key not in right]
 
     def _keys(self, texts: Sequence[str]) -> list[Hashable]:
-        """Keys for comparing texts up to case, white space and tokenization."""
         return [tuple(ids) for ids in self._ranker.text.candidate_ids([same(text) for text in texts])]
+
+
+class WordMiner:
+    """Mines hard negatives by BM25 among candidates in memory.
+
+    A ranker of any architecture encodes candidates, if there is a largest similarity. InputError if there are no texts,
+    or the ranker has no vectors for that; ConfigError if this Python's SQLite has no FTS5.
+    """
+
+    def __init__(self, ranker: TextRanker, texts: Sequence[str], settings: HardNegatives) -> None:
+        if not texts:
+            raise InputError("there are no candidates to mine")
+        if settings.max_similarity is not None and not ranker.model.has_vectors:
+            raise InputError(
+                f"a {ranker.model.title} has no vectors, which a largest similarity compares",
+                argument="max_positive_similarity",
+            )
+        self._texts = texts
+        self._choice = Choice(ranker, settings)
+        self._words = Words(sqlite3.connect(":memory:", isolation_level=None).execute)
+        self._words.create()
+        self._words.fill(enumerate(texts))
+
+    @torch.no_grad()
+    def __call__(
+        self, contexts: Sequence[Context], labels: Sequence[str], *, right: Sequence[Collection[str]] | None = None
+    ) -> list[list[str]]:
+        """The hard negatives of each context, in BM25's order: at most `count`. As `Miner`, without the vectors."""
+        turns = [[one] if isinstance(one, str) else list(one) for one in contexts]
+        if len(turns) != len(labels):
+            raise InputError(f"{len(turns)} contexts, but {len(labels)} labels")
+
+        def find(k: int) -> list[list[ScoredText]]:
+            found = (self._words.find(query_words(one), k=k, allowed=None) for one in turns)
+            return [[ScoredText(self._texts[row], score) for row, score in hits] for hits in found]
+
+        return self._choice(find, labels, size=len(self._texts), right=right)

@@ -23,11 +23,7 @@ _SHARED: WeakValueDictionary[tuple[int, str], TrainingLock] = WeakValueDictionar
 
 
 class TrainingLock:
-    """A lock held for the lifetime of this object, or until `release`.
-
-    Args:
-        model_file: the lock file is `{model_file}.lock`.
-        argument: the argument's name in errors.
+    """A lock, the file `{model_file}.lock`, held for the lifetime of this object, or until `release`.
 
     Raises:
         TrainingError: another process trains the model; the message names it.
@@ -71,7 +67,6 @@ def _path(model_file: str | os.PathLike[str]) -> str:
 
 
 def _owner(path: str) -> str:
-    """Describes the process that has locked the file."""
     try:
         owner: dict[str, Any] = dict(json.loads(Path(path).read_bytes()))
         place = "" if owner["host"] == socket.gethostname() else f" on {owner['host']}"
@@ -81,7 +76,6 @@ def _owner(path: str) -> str:
 
 
 def _give_back(lock: filelock.BaseFileLock, owner: int) -> None:
-    """Releases the lock and removes its file, unless this is a forked process."""
     if os.getpid() == owner:
         with suppress(OSError):
             os.unlink(lock.lock_file)

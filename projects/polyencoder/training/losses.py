@@ -150,7 +150,6 @@ def _gains(labels: Tensor) -> Tensor:
 
 
 def _discount(ranks: Tensor) -> Tensor:
-    """1 / D_k of ranks k from 1 on."""
     return 1 / torch.log2(1 + ranks.float())
 
 

@@ -42,11 +42,7 @@ class Place:
 
     @classmethod
     def from_environment(cls) -> Place:
-        """Reads torchrun's environment variables.
-
-        Raises:
-            ConfigError: torchrun did not start this process.
-        """
+        """Reads torchrun's environment variables. ConfigError: torchrun did not start this process."""
         missing = [name for name in VARIABLES if not os.environ.get(name)]
         if missing:
             raise ConfigError(f"{missing[0]} is not set: start this process with torchrun")
@@ -60,12 +56,8 @@ def process_group(
 ) -> Iterator[torch.device]:
     """Joins the process group, over NCCL if each process has a GPU, else gloo; yields this process's device.
 
-    If the block raises, the group is not destroyed, since that would wait for the other processes.
-
-    Args:
-        settings: of the run, which must be the same in all processes.
-        timeout: seconds to wait for other processes.
-        on_cpu: do not use GPUs.
+    If the block raises, the group is not destroyed, since that would wait for the other processes. settings: of the
+    run, equal in all processes. timeout: seconds to wait for others.
 
     Raises:
         ConfigError: invalid timeout, more processes than GPUs, an unreachable host, or different settings.
@@ -92,11 +84,7 @@ def process_group(
 
 
 def _meet(place: Place, backend: str) -> Store:
-    """Waits for all processes; returns the store with each one's host.
-
-    Raises:
-        ConfigError: with gloo, a host would announce a loopback address.
-    """
+    """Waits for all processes; returns the store with their hosts. ConfigError: gloo would announce a loopback."""
     store: Store
     store, _, _ = next(rendezvous("env://", timeout=JOINING))
     host = {"name": socket.gethostname(), "address": _own_address()}

@@ -36,22 +36,20 @@ from polyencoder.storage.files import write_text
 from polyencoder.text import turn_separator
 from polyencoder.training.building import build_objective
 from polyencoder.training.callbacks import Callback
-from polyencoder.training.callbacks.baselines import Baselines
+from polyencoder.training.callbacks.baselines import Baselines, why_no_better
 from polyencoder.training.callbacks.checkpoints import Checkpoints
 from polyencoder.training.callbacks.curve import LearningCurve
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
-from polyencoder.training.callbacks.log import Log
+from polyencoder.training.callbacks.log import Log, logged_by_default
 from polyencoder.training.callbacks.output_scaling import MeasuredScaling
 from polyencoder.training.callbacks.progress import ProgressLine
 from polyencoder.training.callbacks.tracking import check_trackers, recorders
-from polyencoder.training.console import logged_by_default
 from polyencoder.training.data import Rows, RunData, Splits, open_data
 from polyencoder.training.distributed import Processes
 from polyencoder.training.folder import CHECKPOINT, RESUME_IGNORES, TEACHER_SCORES, run_folder
 from polyencoder.training.randomness import seed_everything
 from polyencoder.training.start import starting_ranker, untrained_ranker
 from polyencoder.training.trainer import Trainer
-from polyencoder.training.verdict import why_no_better
 
 _log = logging.getLogger(__name__)
 

@@ -24,15 +24,9 @@ MEASURED = 5  # updates after which their speed is known
 class Schedule:
     """Sets the learning rate of an optimizer; the groups' initial rate is the maximum.
 
-    With a time limit that ends the run before its updates, warm-up and decay are fractions of the updates expected at
-    the speed so far.
-
-    Args:
-        total_updates: of the run, without a time limit; None if unknown.
-        by_time: whether there is a time limit; `step` then needs the time.
-
-    Raises:
-        ConfigError: the schedule needs an unknown number of updates, or its warm-up takes all of them.
+    With a time limit (`by_time`), warm-up and decay are fractions of the updates expected at the speed so far.
+    total_updates: without that limit; None if unknown. ConfigError if the schedule needs an unknown number of updates,
+    or its warm-up takes all of them.
     """
 
     def __init__(

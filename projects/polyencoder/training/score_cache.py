@@ -17,15 +17,10 @@ _BUSY_SECONDS = 60
 
 
 class ScoreCache:
-    """Scores by key, a 16-byte digest of model, context and candidate.
+    """Scores by key, a 16-byte digest of model, context and candidate, in a file or, without a path, in memory.
 
-    `put` is a transaction, which survives a kill.
-
-    Args:
-        path: the file, created if missing; None to cache in memory.
-
-    Raises:
-        CheckpointError: the file is damaged, another format or a newer version, or cannot be written.
+    `put` is a transaction, which survives a kill. CheckpointError if the file is damaged, of another format or a newer
+    version, or cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:

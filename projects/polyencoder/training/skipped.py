@@ -24,11 +24,7 @@ DIVERGED = "its training has diverged; a lower learning rate or a longer warm-up
 
 
 class SkippedBatches:
-    """Counts consecutive batches that no process could train on, and ends training after too many.
-
-    Args:
-        hard: the settings of hard negatives, which join the candidates once they have been mined.
-    """
+    """Counts consecutive batches that no process could train on, and ends training after too many."""
 
     def __init__(self, hard: HardNegatives) -> None:
         self._hard, self._in_a_row = hard, 0
@@ -59,11 +55,7 @@ class SkippedBatches:
 
 
 class FiniteUpdates:
-    """Skips updates with a loss or gradients that are not finite, and ends training after too many in a row.
-
-    Args:
-        limit: this many in a row are an error; at least 1.
-    """
+    """Skips updates with a loss or gradients that are not finite; `limit` in a row end training."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
@@ -79,11 +71,7 @@ class FiniteUpdates:
             self._bad_loss = total
 
     def check_scaled(self, norm: float, *, number: int) -> bool:
-        """Whether the scaler of a float16 loss has made an update: it skips gradients whose norm is not finite.
-
-        Raises:
-            TrainingError: it has left out `OVERFLOWS` in a row: no scale helps.
-        """
+        """Whether the scaler of a float16 loss made an update. TrainingError: it left out `OVERFLOWS` in a row."""
         self._overflows = 0 if math.isfinite(norm) else self._overflows + 1
         if self._overflows >= OVERFLOWS:
             raise TrainingError(
@@ -93,14 +81,9 @@ class FiniteUpdates:
         return self._overflows == 0
 
     def leaves_out(self, model: nn.Module, *, number: int, scaled: bool) -> bool:
-        """Whether to skip the next update, the same in all processes. Gradients must be summed already.
+        """Whether to skip update `number`, the same in all processes. Gradients must be summed already.
 
-        Args:
-            number: of the update, from 1.
-            scaled: whether the loss is scaled (float16), so that its scaler skips overflows.
-
-        Raises:
-            TrainingError: `limit` updates in a row were not finite.
+        scaled: whether the loss has a scaler, which skips overflows. TrainingError: `limit` in a row were not finite.
         """
         bad_loss, self._bad_loss = self._bad_loss, None
         gradients = [p.grad for p in model.parameters() if p.grad is not None]

@@ -12,9 +12,9 @@ from polyencoder.errors import ConfigError
 from polyencoder.index.folder import FolderIndex
 from polyencoder.index.open import open_index
 from polyencoder.modeling.base import RankerModel
-from polyencoder.modeling.compiling import compile_encoders
 from polyencoder.modeling.families import CONVERT_SIZES, family
 from polyencoder.modeling.pretrained_heads import begins_with_head
+from polyencoder.modeling.trainable import compile_encoders
 from polyencoder.modeling.transfer import check_layout
 from polyencoder.ranker import Ranker
 from polyencoder.settings.train import NEW_RANKER_FIELDS, TrainSettings
@@ -23,11 +23,7 @@ from polyencoder.training.foreign import ForeignCandidates, foreign_candidates
 
 
 def starting_ranker(settings: TrainSettings) -> Ranker:
-    """The ranker to train: an existing one to continue, or a new one around the backbone.
-
-    Raises:
-        ConfigError: `init` has another architecture, or settings contradict it.
-    """
+    """The ranker to train: `init`, or a new one around the backbone. ConfigError: settings contradict it."""
     if settings.model.init:
         ranker = _initial(settings)
     elif family(settings.model.architecture).has_backbone:

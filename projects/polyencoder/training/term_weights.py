@@ -24,14 +24,11 @@ ScoresByWeights = Callable[[Tensor], Tensor]
 def fitted_weights(scores: ScoresByWeights | None, pool: CandidatePool, *, start: Tensor) -> Tensor:
     """Fits weights with which right candidates score above others: [k], none below 0.
 
-    Minimises the sum of the examples' -log softmax of their right candidates, whatever the run's own objective, plus
-    |w - start|^2, which decides where the examples do not: weights that rank them all right could grow without limit.
+    Minimises the sum of the examples' -log softmax of their right candidates, whatever the run's own objective, plus |w
+    - start|^2, which decides where the examples do not: weights that rank them all right could grow without limit.
 
-    Args:
-        scores: of this process's examples; None without any. Collective: the loss is that of all.
-        pool: their candidates.
-        start: [k], the weights so far, equal in all processes; returned if a term is not finite, and if all weights
-            would be 0, as of an encoder that is not trained: no gradient would reach it.
+    scores: of this process's examples; None without any. The loss is that of all processes. start: [k], equal in all of
+    them; returned if a term is not finite, and if all weights would be 0: no gradient would reach the encoder.
     """
     from scipy.optimize import minimize  # here: the import takes a fifth of a second
 

@@ -20,19 +20,13 @@ from polyencoder.training.skipped import FiniteUpdates
 class OptimizerUpdates:
     """Updates by a torch optimizer.
 
-    Args:
-        optimizer, schedule, precision: its parts.
-        accumulate: the number of batches per update (gradient accumulation, mean).
-        clip: the maximum global gradient norm; None for no limit.
-        max_nonfinite: the maximum number of consecutive updates skipped for non-finite losses or gradients.
+    accumulate: batches per update (gradient accumulation, mean). clip: the maximum global gradient norm; None for no
+    limit. max_nonfinite: the most consecutive updates skipped for non-finite losses or gradients.
 
     Attributes:
         count: the updates so far. norm: the last update's gradient norm before clipping. left_out: the updates skipped,
             those that a float16 loss scale skipped included.
         time: the fraction of the time limit that has passed, set by the trainer; 0 without one.
-
-    Raises:
-        ConfigError: a number is not within the limits of its setting.
     """
 
     def __init__(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from polyencoder.modeling.codes import TrainedCodes, build_codes
+from polyencoder.config import RankerConfig
+from polyencoder.modeling.codes import TrainedCodes, build_codes, turn_end, turn_numbers
 from polyencoder.text.tokens import TokenBatch
 
 KINDS = ["codes", "n_first", "n_last", "first_n_last", "turns"]
@@ -109,3 +111,25 @@ def test_a_turn_without_tokens_and_a_context_without_any_are_left_out():
     torch.testing.assert_close(context.vectors[0], torch.stack([outputs[0, 2], outputs[0, 3:5].mean(0)]))
     assert context.mask.tolist() == [[True, True], [False, False], [False, True]]
     assert torch.isfinite(context.vectors).all()
+
+
+IDS = torch.tensor([[3, 8, 7, 8, 7, 5, 8, 0], [7, 8, 7, 8, 4, 7, 0, 0], [8, 0, 0, 0, 0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("end", "numbers"),
+    [
+        # of several tokens, the last of which is also within turns
+        ((7, 8), [[0, 0, 0, 0, 1, 1, 1, -1], [0, 0, 1, 1, 2, 2, -1, -1], [0, -1, -1, -1, -1, -1, -1, -1]]),
+        (8, [[0, 0, 1, 1, 2, 2, 2, -1], [0, 0, 1, 1, 2, 2, -1, -1], [0, -1, -1, -1, -1, -1, -1, -1]]),
+        (None, [[0, 0, 0, 0, 0, 0, 0, -1], [0, 0, 0, 0, 0, 0, -1, -1], [0, -1, -1, -1, -1, -1, -1, -1]]),
+    ],
+)
+def test_turns_end_at_whole_separators(end, numbers, make_config):
+    assert turn_numbers(IDS, IDS != 0, end=end).tolist() == numbers
+    config = replace(make_config("late"), turn_end=end)
+    assert RankerConfig.from_json(config.to_json(), origin="here") == config
+
+
+def test_what_ends_a_turn_is_the_separator():
+    assert [turn_end(ids) for ids in ([], [5], [5, 6])] == [None, 5, (5, 6)]

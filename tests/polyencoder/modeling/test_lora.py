@@ -9,7 +9,7 @@ from torch import nn
 from polyencoder import Ranker
 from polyencoder.encoding.fingerprint import model_fingerprint
 from polyencoder.errors import CheckpointError, ConfigError
-from polyencoder.modeling.freezing import freeze
+from polyencoder.modeling.trainable import freeze
 
 pytest.importorskip("peft", reason="the extra [lora] is not installed")
 

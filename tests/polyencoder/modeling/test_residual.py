@@ -15,7 +15,7 @@ from polyencoder.data.example import Example
 from polyencoder.errors import CheckpointError, ConfigError, InputError
 from polyencoder.modeling.build import build_model
 from polyencoder.modeling.cross import BASE_CONTEXTS
-from polyencoder.modeling.freezing import freeze
+from polyencoder.modeling.trainable import freeze
 from polyencoder.modeling.transfer import transfer_weights
 from polyencoder.ranker import Ranker
 from polyencoder.settings.train import TrainSettings

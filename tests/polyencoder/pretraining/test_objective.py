@@ -22,7 +22,7 @@ from polyencoder.pretraining.corpus import Corpus, PairExample
 from polyencoder.pretraining.heads import PretrainingModel
 from polyencoder.pretraining.inputs import pair_batch, pair_input
 from polyencoder.pretraining.masking import IGNORED
-from polyencoder.pretraining.objective import PretrainingObjective
+from polyencoder.pretraining.objective import Chance, PretrainingObjective
 from polyencoder.text.batches import token_batches
 from tests.polyencoder.pretraining.conftest import LONGEST, TALKS
 
@@ -268,3 +268,21 @@ class TestBatches:
         (tmp_path / "empty.jsonl").write_text('{"turns": ["alone"]}\n')
         with pytest.raises(InputError, match="no example"):
             next(self.make(inputs, str(tmp_path / "empty.jsonl"))())
+
+
+def report(perplexity: float, accuracy: float) -> dict[str, float]:
+    return {"perplexity": perplexity, "next_accuracy": accuracy}
+
+
+def test_both_are_beaten_or_named():
+    chance = Chance(perplexity=100.0, next_accuracy=0.5, examples=100)  # two deviations are a tenth
+    assert chance.not_beaten_by(report(99.0, 0.61)) == []
+    (words,) = chance.not_beaten_by(report(100.0, 0.61))
+    assert words == "masked words have a perplexity of 100, and 100 by the frequencies of words alone"
+    (following,) = chance.not_beaten_by(report(99.0, 0.59))
+    assert following == "next utterances are right in 0.590 of the cases, and in 0.500 by chance"
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.5, 1.0])
+def test_without_next_utterances_words_alone_count(accuracy):
+    assert Chance(perplexity=100.0, next_accuracy=0.0, examples=0).not_beaten_by(report(50.0, accuracy)) == []

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from polyencoder.modeling.freezing import freeze
+from polyencoder.modeling.trainable import freeze
 from polyencoder.text import token_batches
 from polyencoder.training.gradient_caching import encode
 

@@ -13,8 +13,7 @@ from torch.nn.functional import cosine_similarity
 from polyencoder import ConfigError, InputError
 from polyencoder.index import Candidate
 from polyencoder.settings.training import HardNegatives, parse_ranks
-from polyencoder.training.hard_negatives import Miner
-from polyencoder.training.word_negatives import WordMiner
+from polyencoder.training.hard_negatives import Miner, WordMiner
 
 WORDS = ["dogs", "cats", "ski", "teach", "math", "mountains", "pets", "school"]
 TEXTS = [f"i like {one} and {other} ." for one in WORDS for other in WORDS if one != other][:40]

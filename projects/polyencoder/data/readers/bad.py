@@ -21,14 +21,10 @@ def raise_it(error: InputError) -> None:
 
 
 class BadExamples:
-    """Counts invalid records and keeps the first error: `records(path, bad=BadExamples(skip=True))`.
+    """Counts invalid records and keeps the `first` error: `records(path, bad=BadExamples(skip=True))`.
 
-    A record counts once, however often its file is read: in every epoch, and for its labels.
-
-    Attributes:
-        skip: continue with the next record; otherwise the first bad one raises its error, whose argument is the flag.
-        count: how many there were.
-        first: the first error; None without any.
+    A record counts once, however often its file is read. skip: continue with the next record; otherwise the first bad
+    one raises its error.
     """
 
     def __init__(self, *, skip: bool = False, argument: str = "skip_bad_examples") -> None:

@@ -28,11 +28,10 @@ def rows(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     """Yields the rows of a file, each with its place: (`file.csv, line 12`, {column: cell}). Skips empty lines.
 
-    Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins. After a quote
-    that is never closed, or only far away, reading continues with the next line.
+    Quoted cells may hold delimiters and newlines; the place of a row is the line where it begins. After a quote that is
+    never closed, or only far away, reading continues with the next line.
 
     Args:
-        source: a path or an open `DataFile`.
         usual: what separates columns, unless another one of `DELIMITERS` fits the first kilobytes better.
         delimiter: what separates columns, whatever they show.
         bad: gets the error of a row whose quotes are wrong, or with more or fewer cells than the header; of a file

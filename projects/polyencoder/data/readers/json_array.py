@@ -21,12 +21,9 @@ NEXT_OBJECT = re.compile(rb"\}[ \t\r]*\n\s*\{")  # nowhere in one JSON value, bu
 def json_array(source: Source, *, bad: OnBad = raise_it) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields the objects of a top-level array with their places: (`file.json, example 12`, {...}), from 1.
 
-    Numbers are int (64 bits) and float. Memory holds a few objects at a time, whatever the length of the array.
-
-    Args:
-        source: a path (`.gz`, `.bz2`, `.xz`, `.zst` are decompressed, `-` is standard input) or an open `DataFile`.
-        bad: gets the error of an element that is not an object; of a file that holds something other than an array,
-            and of one that is damaged, cut off or not JSON from some example on.
+    Numbers are int (64 bits) and float. Memory holds a few objects at a time, whatever the length of the array. bad:
+    gets the error of an element that is not an object; of a file that holds something other than an array, and of one
+    that is damaged, cut off or not JSON from some example on.
 
     Raises:
         ConfigError: ijson is not installed.

@@ -75,7 +75,6 @@ def _blocks(file: DataFile) -> Iterator[bytes]:
 
 
 def _one_by_one(block: bytes, *, path: str, number: int, bad: OnBad) -> Iterator[tuple[int, str]]:
-    """Decodes a block with invalid lines, line by line."""
     for place, line in enumerate(block.split(b"\n"), start=number):
         try:
             text = line.decode()

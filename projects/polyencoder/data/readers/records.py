@@ -68,7 +68,6 @@ def _json(source: Source, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
 
 
 def _objects(file: DataFile, *, bad: OnBad) -> Iterator[tuple[str, Record]]:
-    """Yields the JSON object of each line that is not empty."""
     for number, line in lines(file, bad=bad):
         if not line or line.isspace():
             continue

@@ -34,15 +34,10 @@ class DamagedFile(InputError):
 
 
 class DataFile(io.BufferedReader):
-    """An open file of decompressed bytes, made by `open_bytes`.
+    """An open file of decompressed bytes, made by `open_bytes`; `path` names it in errors, `size` is on disk or None.
 
-    Every reader of this package takes one in the place of a path, and leaves it open. So the caller can see how far
-    a reader has come, and estimate how many records there are from the first few:
-    `len(records_so_far) / file.fraction`.
-
-    Attributes:
-        path: what error messages call it.
-        size: its bytes on disk; None for a pipe.
+    Every reader of this package takes one in the place of a path, and leaves it open. So the caller can see how far a
+    reader has come, and estimate how many records there are: `len(records_so_far) / file.fraction`.
     """
 
     def __init__(self, source: _Source, *, path: str, size: int | None) -> None:
@@ -168,12 +163,8 @@ class _InPieces(io.FileIO):
 class _Source(io.RawIOBase):
     """Counted bytes from a file, a decompressor or standard input; read errors become `DamagedFile`.
 
-    Args:
-        read: gives at most that number of bytes, and none at the end. `read1` of a decompressor: its `read` would
-            throw away the good bytes before the damage.
-        name: what error messages call it.
-        disk: the file itself.
-        stream: what decompresses it.
+    read: gives at most that number of bytes, and none at the end. `read1` of a decompressor: its `read` would throw
+    away the good bytes before the damage. disk: the file itself. stream: what decompresses it.
     """
 
     def __init__(
@@ -222,11 +213,7 @@ class _Source(io.RawIOBase):
 
 
 def _unzstd(disk: Any) -> io.BufferedIOBase:
-    """Decompresses a file of one or more Zstandard frames.
-
-    Reading raises OSError for damaged data, EOFError for a truncated file. Raises ConfigError if the package is not
-    installed.
-    """
+    """Decompresses Zstandard frames. OSError for damage, EOFError at a truncated end, ConfigError without zstandard."""
     zstandard = require("zstandard", extra="data")
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     return _Frames(disk, decompressor.decompressobj, error=zstandard.ZstdError)

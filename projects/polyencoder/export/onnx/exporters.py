@@ -39,14 +39,9 @@ _log = logging.getLogger(__name__)
 
 
 def write_graph(step: Step, inputs: tuple[Tensor, ...], path: Path) -> None:
-    """Writes the graph of a step, whose `axes` may have any size.
+    """Writes the graph of a step in evaluation mode, whose `axes` may have any size, by a batch of several sequences.
 
-    Args:
-        step: in evaluation mode.
-        inputs: one batch, of several sequences.
-
-    Raises:
-        ConfigError: torch's exporter needs onnxscript, which is not installed.
+    ConfigError if torch's exporter needs onnxscript, which is not installed.
     """
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of all that might go wrong: the check tells whether it did

@@ -20,19 +20,14 @@ AXES, TINY = "last axis", "smallest number"  # constants of a graph
 
 
 def quantize_int8(folder: str | os.PathLike[str]) -> None:
-    """Quantizes each float32 graph of a folder to `*.int8.onnx`, for `backend="onnx-int8"`.
+    """Quantizes each float32 graph of a folder that `export_onnx` wrote to `*.int8.onnx`, for `backend="onnx-int8"`.
 
     The weights of the linear layers become int8, with a scale for each of their outputs, and so do embeddings, with a
     scale for each token. The linear layers compute in int8; embeddings are stored in int8 alone. The scale of
     activations is that of a whole batch, so that a text's vector depends a little on the texts beside it; in
     feed-forward blocks each token is scaled by itself before.
 
-    Args:
-        folder: what `export_onnx` wrote.
-
-    Raises:
-        CheckpointError: a file of the export is missing.
-        ConfigError: onnx or onnxruntime is not installed.
+    CheckpointError for a missing file of the export, ConfigError without onnx or onnxruntime.
     """
     source = Path(folder)
     onnx = require("onnx", extra="onnx")

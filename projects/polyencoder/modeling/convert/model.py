@@ -74,13 +74,11 @@ class _History(nn.Module):
 class ConveRT(ConvertCapabilities, RankerModel):
     """ConveRT: scores are scaled cosines of context and response vectors (Section 2.1).
 
-    A multi-context model (Section 2.2) also reads the utterances before the last one.
-
-    Candidate vectors have length 1; the scale is applied to context vectors, so that an index does not depend on it.
-
-    A quantized model has two forms with the same outputs. In training, weights are float32 and fake-quantized in the
-    forward pass (`quantization`). For inference, and on disk, they are quantized: embeddings in 8 bits, other weights
-    rounded to float16 (computed in float32). `for_training` and `for_inference` convert between them.
+    A multi-context model (Section 2.2) also reads the utterances before the last one. Candidate vectors have length 1;
+    the scale is applied to context vectors, so that an index does not depend on it. A quantized model has two forms
+    with the same outputs: in training weights are float32 and fake-quantized (`quantization`); for inference, and on
+    disk, embeddings are in 8 bits and other weights rounded to float16. `for_training` and `for_inference` convert
+    between them.
     """
 
     def __init__(self, config: RankerConfig) -> None:
@@ -115,10 +113,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
         return isinstance(self.encoder.embeddings.words, QuantizedEmbedding)
 
     def quantize(self, *, update: int = ConvertConfig.quantization_update) -> None:
-        """Turns on quantization-aware training: embeddings in 8 bits, other weights in 16.
-
-        update: the number of batches between updates of the embeddings' range.
-        """
+        """Turns on quantization-aware training; the range of embeddings is updated every `update` batches."""
         self.for_training()
         self._resize(replace(self.sizes, quantized=True, quantization_update=update))
         words = self.encoder.embeddings.words
@@ -247,8 +242,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
     def _reduced(self, tokens: TokenBatch) -> Tensor:
         if self.history is not None:
             tokens, _, _ = immediate_and_extra(tokens, separator=self.sizes.separator_id)
-        reduced: Tensor = self.encoder(tokens)
-        return reduced
+        return self.encoder(tokens)
 
     def encode_context(self, tokens: TokenBatch) -> ContextEncoding:
         return self.objectives(self.encode_objectives(tokens))[self.context_vector or ""]
@@ -275,10 +269,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
         return self._of_both(immediate, extra, said)
 
     def from_texts(self, last: TokenBatch, earlier: TokenBatch) -> ContextEncoding:
-        """Like `encode_objectives`, from the split texts [batch, length] each; the second may be all padding.
-
-        Has no data-dependent control flow, for export.
-        """
+        """Like `encode_objectives`, from the split texts [batch, length], the second maybe all padding; for export."""
         assert self.history is not None
         ids, mask = torch.cat([last.ids, earlier.ids]), torch.cat([last.mask, earlier.mask])
         reduced = self.encoder(TokenBatch(ids, mask)).unflatten(0, (2, -1))
@@ -301,8 +292,7 @@ class ConveRT(ConvertCapabilities, RankerModel):
         return self._rounded(self._candidates, tokens)
 
     def _candidates(self, tokens: TokenBatch) -> Tensor:
-        vectors: Tensor = self.response_head(self.encoder(tokens), self.skip)
-        return vectors
+        return self.response_head(self.encoder(tokens), self.skip)
 
     def candidate_modules(self) -> list[nn.Module]:
         return [self.encoder, self.response_head, *([] if self.skip is None else [self.skip])]

@@ -47,12 +47,10 @@ class Reduction(nn.Module):
 class FeedForward(nn.Module):
     """Feed-forward 2: hidden layers with skip connections and layer normalisation, a linear layer, then length 1.
 
-    Contexts and responses each have their own.
-
     From PolyAI's graphs: the input is normalised; a hidden layer is a matrix without bias, the activation, a layer
-    normalisation; a projection of the raw input, `skip`, is added to the output, which is normalised. `skip` is shared
-    by contexts, extra contexts and responses, and passed in. Hidden layers with as many outputs as inputs also have a
-    skip connection: all in the paper, none in the graphs, whose layers differ in size.
+    normalisation; a projection of the raw input, `skip`, shared by contexts, extra contexts and responses, is added to
+    the output, which is normalised. Hidden layers with as many outputs as inputs also have a skip connection: all in
+    the paper, none in the graphs, whose layers differ in size.
     """
 
     def __init__(self, input_size: int, config: ConvertConfig) -> None:
@@ -99,10 +97,7 @@ class AnnealedScale(nn.Module):
         return 1 + (self.highest - 1) * done
 
     def why_low(self, batches: int) -> str | None:
-        """Why `batches` more batches are too few for the scale to reach its maximum; None if they are enough.
-
-        With a low scale, training is slow.
-        """
+        """Why `batches` more batches are too few for the highest scale, so that training is slow; None if enough."""
         done = int(self.batches) + batches
         if done >= self.over:
             return None

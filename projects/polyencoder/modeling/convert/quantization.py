@@ -83,8 +83,7 @@ class QuantizationAwareEmbedding(nn.Embedding):
     def forward(self, ids: Tensor) -> Tensor:
         """[...] -> [..., dim]. Quantizes only the rows it looks up."""
         kept = self.range
-        rows: Tensor = _StraightThrough.apply(F.embedding(ids, self.weight), lambda some: kept.values(kept.codes(some)))
-        return rows
+        return _StraightThrough.apply(F.embedding(ids, self.weight), lambda some: kept.values(kept.codes(some)))
 
     @torch.no_grad()
     def quantized(self) -> QuantizedEmbedding:
@@ -141,10 +140,7 @@ def _rounded(values: Tensor) -> Tensor:
 
 
 def with_rounded_parameters(model: nn.Module, method: Callable[[Any], T], argument: Any) -> T:
-    """Calls a model's method with all parameters but embeddings rounded to float16.
-
-    The parameters themselves are unchanged, and get the gradients.
-    """
+    """Calls a model's method with all parameters but embeddings rounded to float16; gradients are the parameters'."""
     rounded = {name: _StraightThrough.apply(parameter, _rounded) for name, parameter in _others(model).items()}
     return run_with(model, rounded, method, argument)
 

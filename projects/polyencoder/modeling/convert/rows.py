@@ -62,7 +62,6 @@ class PackedRows:
 
     @cached_property
     def _is_full(self) -> bool:
-        """Whether there is no padding, so that packing is a reshape."""
         return not is_traced() and len(self.places) == self.mask.numel()
 
     def take(self, padded: Tensor) -> Tensor:

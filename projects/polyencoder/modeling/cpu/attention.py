@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from polyencoder.modeling.cpu.dropout import decides, draw, kept, raised
+from polyencoder.modeling.cpu.modules import decides, draw, kept, raised
 
 CACHED = 2**17  # attention weights processed together, per thread
 

@@ -40,8 +40,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if input.numel() * weight.size(0) < MIN_PRODUCTS or any(tensor.dtype != torch.float32 for tensor in operands):
         return F.linear(input, weight, bias)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in operands):
-        output: Tensor = _Linear.apply(input, weight, bias)
-        return output
+        return _Linear.apply(input, weight, bias)
     return _product(input, weight, bias)
 
 
@@ -81,8 +80,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    output: Tensor = torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
-    return output
+    return torch.ops.mkldnn._linear_pointwise(input, weight, bias, "none", [], "")
 
 
 @cache

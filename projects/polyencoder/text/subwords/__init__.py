@@ -8,8 +8,7 @@ from polyencoder.lazy import lazy_names
 
 if TYPE_CHECKING:
     from polyencoder.text.subwords.learning import SubwordSettings, count_words, learn_subwords, learn_subwords_of_size
-    from polyencoder.text.subwords.tokenizer import SubwordTokenizer, is_subword_tokenizer
-    from polyencoder.text.subwords.words import MARKER, split_words
+    from polyencoder.text.subwords.tokenizer import MARKER, SubwordTokenizer, is_subword_tokenizer, split_words
 
 __all__ = [
     "MARKER",
@@ -23,14 +22,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "MARKER": "polyencoder.text.subwords.words",
+    "MARKER": "polyencoder.text.subwords.tokenizer",
     "SubwordSettings": "polyencoder.text.subwords.learning",
     "SubwordTokenizer": "polyencoder.text.subwords.tokenizer",
     "count_words": "polyencoder.text.subwords.learning",
     "is_subword_tokenizer": "polyencoder.text.subwords.tokenizer",
     "learn_subwords": "polyencoder.text.subwords.learning",
     "learn_subwords_of_size": "polyencoder.text.subwords.learning",
-    "split_words": "polyencoder.text.subwords.words",
+    "split_words": "polyencoder.text.subwords.tokenizer",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _MODULES)

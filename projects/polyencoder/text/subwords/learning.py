@@ -17,8 +17,7 @@ from pydantic import Field
 
 from polyencoder.errors import ConfigError
 from polyencoder.settings.base import Settings, settings
-from polyencoder.text.subwords.tokenizer import BUCKETS, SubwordTokenizer
-from polyencoder.text.subwords.words import MARKER, split_words
+from polyencoder.text.subwords.tokenizer import BUCKETS, MARKER, SubwordTokenizer, split_words
 from polyencoder.validation import Count
 
 
@@ -47,11 +46,7 @@ def count_words(texts: Iterable[str]) -> Counter[str]:
 
 
 def learn_subwords(words: Mapping[str, int], settings: SubwordSettings | None = None) -> SubwordTokenizer:
-    """Trains a vocabulary on word counts, deterministically; most frequent subwords first.
-
-    Raises:
-        ConfigError: no subword occurs often enough.
-    """
+    """Trains a vocabulary on word counts, most frequent subwords first. ConfigError: none occurs often enough."""
     settings = settings or SubwordSettings()
     digits = regex.compile(rf"\d{{{settings.max_digits + 1}}}")
     tokenizer = SubwordTokenizer([], buckets=settings.buckets)  # which takes words for their characters

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from polyencoder.data.collator import Batch
 from polyencoder.modeling.base import RankerModel
+from polyencoder.settings.training import TrainingConfig
 from polyencoder.text import TextEncoder
 from polyencoder.training.distributed import Processes
 from polyencoder.training.objective import Outcome
@@ -19,6 +20,7 @@ class Run(Protocol):
 
     model: RankerModel
     text: TextEncoder
+    config: TrainingConfig
     updates: OptimizerUpdates
     progress: Progress
     goal: Goal

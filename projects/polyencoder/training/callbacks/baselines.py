@@ -1,4 +1,4 @@
-"""Evaluates the baselines of a run: TF-IDF, and the ranker before training."""
+"""Evaluates the baselines of a run, TF-IDF and the ranker before training, and warns of one that is no better."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from polyencoder.data.example import Example
 from polyencoder.encoding.protocol import TextRanker
 from polyencoder.errors import InputError
-from polyencoder.evaluation.names import in_one_line, main_measures
+from polyencoder.evaluation.names import in_one_line, main_measures, shown_name
 from polyencoder.evaluation.tfidf import evaluate_tfidf
 from polyencoder.training.callbacks.base import Callback, Run
 from polyencoder.training.callbacks.evaluation import evaluate_together
@@ -63,3 +63,48 @@ class Baselines(Callback):
         restore_random_state(random)
         if self._on_untrained is not None and not self.stands_in:
             self._on_untrained(run, self.before)
+
+
+FEW_UPDATES = 100
+HIGHER_LOSS = 1.02  # relative to before training
+FEW_DIFFERENT = 0.1  # share of distinct responses
+
+
+def why_no_better(
+    run: Run,
+    *,
+    before: Mapping[str, float],
+    best: Mapping[str, float],
+    metric: str = "hits@1",
+    of_another: bool,
+    responses: Iterable[str],
+) -> str | None:
+    """A warning if the best evaluation of a run is no better than before training; None if it is.
+
+    before, best: metrics on the same examples; `metric` must have improved. of_another: whether `before` is of a
+    bi-encoder of the backbone, since the model started partly random. responses: of the training data.
+    """
+    if best[metric] > before[metric]:
+        return None
+    loss = None if of_another else before["loss"]  # another model's loss does not compare
+    reasons = _reasons(run, before=loss, after=best["loss"], responses=list(responses))
+    than = "a bi-encoder of the backbone" if of_another else "before"
+    difference = f"{shown_name(metric, best)} {best[metric] - before[metric]:+.3f}"
+    return f"the trained model is no better than {than}: {difference}. {'; '.join(reasons)}"
+
+
+def _reasons(run: Run, *, before: float | None, after: float, responses: list[str]) -> list[str]:
+    updates, config, found = run.updates.count, run.config, []
+    if updates < FEW_UPDATES:
+        found.append(f"{updates} updates are few: give more epochs, or more data")
+    if before is not None and after > HIGHER_LOSS * before:
+        found.append(
+            f"the validation loss rose from {before:.3g} to {after:.3g}: try a lower learning_rate than "
+            f"{config.optimizer.learning_rate:g}"
+        )
+    if run.skipped:
+        share = run.skipped / max(1, run.progress.batches)
+        found.append(f"{share:.0%} of the batches had a single candidate: give a larger batch_size, or other data")
+    if responses and (different := len(set(responses))) < FEW_DIFFERENT * len(responses):
+        found.append(f"only {different:,} of the {len(responses):,} training responses are distinct")
+    return found or ["data that is more like the validation data, another learning_rate or more epochs may help"]

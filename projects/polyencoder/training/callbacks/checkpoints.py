@@ -28,13 +28,10 @@ _log = logging.getLogger(__name__)
 class Checkpoints(Callback):
     """Saves the state of a run after each evaluation, and resumes from it.
 
-    With gradient accumulation it waits for the update.
-
-    With several processes the first one writes, all read. A full disk does not end a run, unless the last checkpoint
-    cannot be written.
+    With gradient accumulation it waits for the update. With several processes the first one writes, all read. A full
+    disk does not end a run, unless the last checkpoint cannot be written.
 
     Args:
-        path: of the checkpoint.
         settings: of the run, as plain values; resuming with others is an error.
         defaults: the values of settings that a checkpoint lacks, because it is older than they are.
         changeable: settings that may differ in a resumed run.

@@ -71,12 +71,9 @@ class LearningCurve(Callback):
             _log.error("%s could not be written: %s", self.path, error.strerror)
 
     def draw(self) -> None:
-        """Writes the picture, in the format of the path's ending, with one panel for each measure.
+        """Writes the picture, in the format of the path's ending, with a panel for each measure.
 
-        Labels of loss and R@1 give the number of candidates.
-
-        Raises:
-            ConfigError: the extra `plot` is not installed.
+        ConfigError if the extra `plot` is not installed.
         """
         panels, points = self.panels, self.points
         figure = new_figure(WIDTH, HEIGHT * len(panels))

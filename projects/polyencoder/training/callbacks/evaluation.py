@@ -36,12 +36,7 @@ def evaluate_together(ranker: TextRanker, examples: Sequence[Example], *, proces
 class Evaluation(Callback):
     """Evaluates on the validation examples every `every` training examples, and at the end of the run.
 
-    Args:
-        examples: validation examples with candidates, shared among the processes.
-        every: training examples between two evaluations.
-
-    Raises:
-        InputError: `every` is not a whole number above 0.
+    The examples, with candidates, are shared among the processes. InputError if `every` is no whole number above 0.
     """
 
     name = "evaluation"
@@ -83,12 +78,9 @@ class Evaluation(Callback):
 
 
 class KeepBest(Callback):
-    """Saves the best model to a folder; ends the run when it stops improving (early stopping).
+    """Saves the best model to a folder; ends the run after `patience` evaluations without improvement, if given.
 
     Ties are broken by higher MRR, then by lower loss, then by recency.
-
-    Args:
-        patience: evaluations without improvement that end the run; None for no early stopping.
     """
 
     name = "best"

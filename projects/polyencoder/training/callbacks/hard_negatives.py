@@ -27,14 +27,12 @@ class MinedNegatives(Callback):
     """Re-encodes the labels seen so far at intervals, and adds negatives mined among them to each batch.
 
     Negatives mined for one example are candidates of all examples whose candidates are the batch's, and of this one
-    where each has its own; texts are deduplicated, so that none is a negative of an example that it is right for. Until
-    labels are first encoded, batches are unchanged.
-
-    Checkpoints store the labels and their vectors, which are those of an earlier update.
+    where each has its own; none is a negative of an example that it is right for. Until labels are first encoded,
+    batches are unchanged. Checkpoints store the labels and their vectors, which are those of an earlier update.
 
     Args:
-        ranker: the ranker that mines, with vectors: the one being trained, or one that is not trained, such as the base
-            of a residual cross-encoder, which encodes each label once.
+        ranker: mines, with its vectors: the one being trained, or the base of a residual cross-encoder, which encodes
+            each label once.
     """
 
     name = "hard negatives"

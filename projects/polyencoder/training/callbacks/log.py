@@ -1,10 +1,12 @@
-"""Logs the run's length, training progress and evaluations."""
+"""Logs the length, progress and evaluations of a run, on standard error if the program configures no logging."""
 
 from __future__ import annotations
 
 import logging
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from polyencoder.data.collator import Batch
 from polyencoder.evaluation import Tally, pool_ranks
@@ -42,13 +44,8 @@ def shown_rate(rate: float) -> str:
 class Log(Callback):
     """Logs the expected number of updates, evaluations, and means over the batches since the last line.
 
-    Means are over this process's batches, the speed is that of all processes.
-
-    With a time limit, the number of updates is logged as soon as their speed is known. A warm-up that takes most of
-    them is a warning.
-
-    Args:
-        every_seconds: between two lines of training; None to log evaluations only.
+    Means are over this process's batches, the speed is that of all processes. With a time limit, the number of updates
+    is logged as soon as their speed is known. every_seconds: between two lines; None for evaluations alone.
     """
 
     def __init__(self, *, every_seconds: float | None = 10.0) -> None:
@@ -130,3 +127,28 @@ class Log(Callback):
                 warmup,
             )
         self._expected = expected
+
+
+@contextmanager
+def logged(*, show: bool) -> Iterator[None]:
+    """Shows the library's log on standard error."""
+    log, handler = logging.getLogger("polyencoder"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if show else logging.ERROR)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+
+
+@contextmanager
+def logged_by_default(*, show: bool) -> Iterator[None]:
+    """`logged`, unless the program configures logging itself."""
+    if logging.getLogger("polyencoder").hasHandlers():
+        yield
+    else:
+        with logged(show=show):
+            yield

@@ -37,10 +37,7 @@ that the documentation of transformers prints for "Hello, my dog is cute" (36 nu
 
 
 class MeasuredScaling(Callback):
-    """Measures the model's `output_scaling` on the first batch, in one process for all.
-
-    `on_measured` is called with the number.
-    """
+    """Measures `output_scaling` on the first batch, in one process for all, and calls `on_measured` with it."""
 
     name = "scaling"
     kept = ("_scaling",)
@@ -75,10 +72,7 @@ class MeasuredScaling(Callback):
 
 @torch.no_grad()
 def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
-    """The standard deviation of a ranker's transformer outputs for these texts, before scaling.
-
-    Over all outputs of both towers, each on its own kind of text, without padding.
-    """
+    """The standard deviation of all outputs of both towers, each on its own kind of text, before scaling."""
     if model.towers is None:
         raise ConfigError("only rankers around a backbone have outputs whose deviation can be measured")
     inputs = zip(model.towers, (contexts, candidates), strict=True)
@@ -88,14 +82,9 @@ def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch)
 
 
 def measured_scaling(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
-    """The `output_scaling` that gives a ranker's outputs the standard deviation of BERT's.
+    """The `output_scaling` that gives a ranker's outputs for a batch of texts the standard deviation of BERT's.
 
-    Args:
-        contexts, candidates: a batch of the task's texts: a hundred tokens already give tens of thousands of numbers.
-
-    Raises:
-        ConfigError: the model normalizes its vectors, so that the scale of outputs has no effect.
-        InputError: the outputs are constant, or not finite.
+    ConfigError if the model normalizes its vectors; InputError if the outputs are constant, or not finite.
     """
     if model.config.normalize:
         raise ConfigError(

@@ -28,13 +28,9 @@ class _Step(NamedTuple):
 
 
 class ProgressLine(Callback):
-    """Progress bar with recent speed, loss and R@1, learning rate and time left.
+    """Progress bar with recent speed, loss and R@1, learning rate and time left; erased at the end.
 
-    Log lines are written above it; it is erased at the end.
-
-    Args:
-        handlers: of logs shown on the same terminal.
-        stream: the terminal; standard error by default.
+    Log lines of `handlers` are written above it, on `stream`, by default standard error.
     """
 
     def __init__(self, *, handlers: Sequence[logging.Handler] = (), stream: TextIO | None = None) -> None:

@@ -27,9 +27,6 @@ class Record(Callback):
     """Writes the options of a run and, for each of its starts, time, command, versions, machine and peak memory.
 
     Comes after `Checkpoints`, which resumes the run: earlier starts are kept.
-
-    Args:
-        options: of the run, among them its `seed`.
     """
 
     def __init__(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:

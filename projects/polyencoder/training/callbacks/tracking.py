@@ -41,14 +41,10 @@ def recorders(
 
 
 class Tracking(Callback):
-    """Logs the points of the learning curve as `train/...` and evaluations as `valid/...`, by the number of updates.
+    """Logs the points of a curve as `train/...` and evaluations as `valid/...`, by the number of updates.
 
     Comes after the curve and after `Checkpoints`, which resumes the run. A tracker that fails later than at the start
-    is left out with a warning: it does not end the run.
-
-    Args:
-        curve: whose points are logged.
-        folder: for the files of trackers.
+    is left out with a warning: it does not end the run. folder: for the files of trackers.
     """
 
     name = "tracking"
@@ -118,14 +114,8 @@ class Tracking(Callback):
 class Tracker:
     """A run of TensorBoard or of Weights & Biases, in files of the run's folder unless WANDB_MODE is set.
 
-    Args:
-        kind: which of them.
-        folder: of the run's files. run: its name. options: its settings.
-        id: of the tracker's run to continue; None for a new one.
-        step: updates so far; later figures of a killed run are replaced.
-
-    Attributes:
-        id: with which a resumed run continues it.
+    run: its name. options: its settings. id: of the tracker's run to continue; None for a new one, whose id it then
+    has. step: updates so far; later figures of a killed run are replaced.
     """
 
     def __init__(

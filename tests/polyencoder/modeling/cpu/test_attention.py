@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from polyencoder.modeling.cpu.attention import attention, attention_by_heads
-from polyencoder.modeling.cpu.dropout import draw
+from polyencoder.modeling.cpu.modules import draw
 from polyencoder.modeling.loading import build_backbone
 from polyencoder.text import TokenBatch
 

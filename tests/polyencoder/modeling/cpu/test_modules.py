@@ -7,11 +7,13 @@ import pickle
 
 import pytest
 import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from polyencoder.modeling.cpu import modules, products
-from polyencoder.modeling.cpu.dropout import CpuDropout, dropout
-from polyencoder.modeling.cpu.modules import for_cpu
+from polyencoder.modeling.cpu.modules import CpuDropout, dropout, for_cpu, kept, raised
 from polyencoder.modeling.cpu.products import CpuLinear
 
 
@@ -85,3 +87,67 @@ def test_dropout_is_ours(model):
     ours = model[2](torch.ones(100))
     torch.manual_seed(0)
     assert torch.equal(ours, dropout(torch.ones(100), 0.5))
+
+
+@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
+def test_how_much_is_dropped_and_that_the_mean_stays(p):
+    torch.manual_seed(0)
+    values = dropout(torch.ones(1000, 1000), p)
+    assert float((values == 0).float().mean()) == pytest.approx(p, abs=5 * (p * (1 - p) / 1e6) ** 0.5)
+    assert values[values != 0].unique().tolist() == pytest.approx([1 / (1 - p)], rel=1e-3)
+
+
+def test_decisions_do_not_depend_on_each_other():
+    torch.manual_seed(0)
+    kept = (dropout(torch.ones(4_000_000), 0.3) != 0).double().view(-1, 4)
+    for other in (kept[:, [1, 2, 3, 0]], kept.roll(1, 0)):
+        assert abs(float(torch.corrcoef(torch.stack([kept.flatten(), other.flatten()]))[0, 1])) < 0.003
+
+
+@given(st.lists(st.integers(0, 7), min_size=0, max_size=3), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_shapes_and_types(shape, dtype):
+    values = dropout(torch.ones(shape, dtype=dtype), 0.5)
+    assert (values.shape, values.dtype) == (torch.Size(shape), dtype)
+    assert set(values.flatten().tolist()) <= {0.0, 2.0}
+
+
+def test_gradients_are_those_of_what_was_kept():
+    x = torch.randn(30, 20, requires_grad=True)
+    values = dropout(x.t(), 0.25)
+    values.sum().backward()
+    expected = torch.where(values.t() != 0, 4 / 3, 0.0)
+    torch.testing.assert_close(x.grad, expected)
+
+
+@pytest.mark.parametrize("p", [1 / 2**16, 0.1, 0.5, 1 - 1 / 2**16])
+def test_each_number_is_kept_or_dropped_as_a_comparison_says(p):
+    numbers = torch.arange(-(2**15), 2**15).to(torch.int16)
+    expected = (numbers.int() >= -(2**15) + round(p * 2**16)).float()
+    assert torch.equal(kept(numbers, p), expected)
+    assert float(kept(numbers, p).mean()) * raised(p) == pytest.approx(1)
+
+
+def test_repeated_with_the_same_random_state():
+    x = torch.randn(100)
+    state = torch.get_rng_state()
+    first, second = dropout(x, 0.5), dropout(x, 0.5)
+    torch.set_rng_state(state)
+    assert torch.equal(first, dropout(x, 0.5))
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("options", [{"p": 0.0}, {"p": 1.0}, {"training": False}, {"p": 1e-9}])
+def test_nothing_to_decide(options):
+    x = torch.randn(50)
+    assert torch.equal(dropout(x, **options), F.dropout(x, **options) if options.get("p") != 1e-9 else x)
+
+
+def test_in_place():
+    x = torch.ones(50)
+    assert dropout(x, 0.5, inplace=True) is x
+    assert set(x.tolist()) == {0.0, 2.0}
+
+
+def test_not_a_probability():
+    with pytest.raises(ValueError, match="probability"):
+        dropout(torch.ones(3), 1.5)

@@ -11,9 +11,12 @@ from polyencoder.errors import ConfigError
 from polyencoder.text.subwords import MARKER, SubwordTokenizer, split_words
 from polyencoder.text.subwords.tokenizer import fingerprint64
 from tests.polyencoder.text.subwords import reference
-from tests.polyencoder.text.subwords.test_words import TEXT
 
 SUBWORDS = st.lists(st.text(st.sampled_from([MARKER, *"aab .Té漢"]), min_size=1, max_size=5), unique=True, max_size=40)
+# punctuation, separators, letters and symbols of many scripts near each other, which plain `st.text()` seldom gives
+TEXT = st.text(
+    st.sampled_from(" .,!?'\"()_-\t\n\u00a0\u2028\u3000…。aAbTzZéÉİßの漢😀5$+") | st.characters(codec="utf-8")
+)
 
 
 def test_ids_are_those_of_polyais_graph(stubs, stub_tokenizer):
@@ -92,3 +95,26 @@ def test_words_have_at_most_one_way_to_be_split():
     assert split_words("a b") == ["a", "b"]
     tokenizer = SubwordTokenizer([f"{MARKER}a", "a", "aa", f"{MARKER}aaa", "b"])
     assert tokenizer.tokens("aaaaab") == [f"{MARKER}aaa", "aa", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Well, the cat -  yes", ["well", ", ", "the", "cat", " -  ", "yes"]),
+        ("the cat", ["the", "cat"]),  # a single space between words is dropped
+        ("the  cat", ["the", "  ", "cat"]),
+        (" the cat ", [" ", "the", "cat", " "]),  # at an end it is not
+        (" ", [" "]),
+        ("", []),
+        ("ÀÉ İT", ["ÀÉ", "İt"]),  # A-Z alone become lower case
+        ("a\tb\u00a0c", ["a\tb", "\u00a0", "c"]),  # a tab is no separator of Unicode's, a no-break space is
+        ("$5+5", ["$5+5"]),  # symbols are no punctuation
+    ],
+)
+def test_words(text, words):
+    assert split_words(text) == words
+
+
+@given(TEXT)
+def test_words_are_those_of_the_graphs_expressions(text):
+    assert split_words(text) == reference.words(text)

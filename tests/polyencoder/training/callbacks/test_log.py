@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from types import SimpleNamespace
+
+import pytest
 
 from polyencoder.training.callbacks import log as module
 from polyencoder.training.callbacks.log import Log, shown_rate
@@ -53,3 +57,22 @@ def test_the_speed_is_that_of_all_processes_together(run, monkeypatch, caplog):
 def test_a_rate_below_one_is_not_zero():
     shown = [shown_rate(rate) for rate in (1184.2, 2.4, 0.31, 0.004)]
     assert shown == ["1,184 examples/s", "2 examples/s", "0.3 examples/s", "0.004 examples/s"]
+
+
+pytestmark = pytest.mark.usefixtures("forked_commands")
+
+CODE = """
+import logging
+from polyencoder.training.callbacks.log import logged_by_default
+{}
+with logged_by_default(show=True):
+    logging.getLogger("polyencoder.training.run").info("a line")
+"""
+
+
+@pytest.mark.parametrize(
+    ("begin", "shown"), [("", True), ("logging.getLogger().addHandler(logging.NullHandler())", False)]
+)
+def test_it_is_shown_unless_the_program_has_its_own(begin, shown):
+    done = subprocess.run([sys.executable, "-c", CODE.format(begin)], capture_output=True, text=True, check=True)
+    assert done.stderr.rstrip().endswith("a line") == shown

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from polyencoder.modeling import bf16 as precision
-from polyencoder.modeling.bf16 import why_bf16_gains_nothing
+from polyencoder.training import precision
+from polyencoder.training.precision import why_bf16_gains_nothing
 
 
 @pytest.mark.parametrize(
