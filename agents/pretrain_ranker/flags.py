@@ -122,10 +122,7 @@ def encoder_settings(opt: Opt) -> EncoderSettings:
 
 
 def check_start(opt: Opt, start: LoadedModel) -> None:
-    """Raises CheckpointError if the objective differs from that of the resumed model `start`.
-
-    ConfigError for a ranker with layers or prompts that pre-training would drop.
-    """
+    """Raises CheckpointError for a resumed model of another objective, ConfigError for parts that would be dropped."""
     if start.origin.is_finetune:
         prompts = [getattr(start.config.text, name) for name in PROMPTS]
         check_without(start.config.dense, prompts, origin=str(start.origin))

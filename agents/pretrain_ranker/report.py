@@ -46,10 +46,7 @@ class BothLosses(Metric):
 def example_metrics(
     batch: PairBatch, masked: tuple[Tensor, Tensor], following: tuple[Tensor, Tensor] | None
 ) -> list[dict[str, Metric]]:
-    """ParlAI metrics of each example, from losses and correctness of masked words [words] and next utterances [batch].
-
-    `following` is None if there was nothing to choose from.
-    """
+    """ParlAI metrics of each example, from losses and correctness [words], [batch] (None: nothing to choose from)."""
     assert batch.targets is not None
     words = (batch.targets != IGNORED).sum(1).tolist()
     found: list[dict[str, Metric]] = []

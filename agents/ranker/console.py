@@ -22,11 +22,7 @@ NO_MODEL = "WARNING: Model file does not exist, check to make sure it is correct
 
 
 def explain_errors(parser: ParlaiParser | None = None) -> None:
-    """Shows errors in one line, unless `--debug` is given. Agents and teachers call it when they add their flags.
-
-    ConfigError if ParlAI has no such command, or it needs GPUs, and there is none. Other programs keep their
-    `sys.excepthook`.
-    """
+    """Shows errors in one line, unless `--debug` is given. ConfigError: no such command, or no GPU for it."""
     program = _program()
     if program.partition(".")[0] != "parlai":
         return

@@ -163,10 +163,7 @@ class RankerDictionary(DictionaryAgent):
         self._use(TextEncoder(text.tokenizer, text.config))
 
     def __setitem__(self, key: str, value: int) -> None:
-        """Adds a token (called by ParlAI): person tokens become special ones; padding for fp16 is ignored.
-
-        A model that ParlAI trained with person tokens has them already, as ordinary words.
-        """
+        """Adds a token (called by ParlAI): person tokens become special ones; padding for fp16 is ignored."""
         theirs = self._ready().config.truncation == "tokens" and names_of_word(key) & self.tok2ind.keys()
         if not key.startswith("__FP16_PAD_") and not theirs:
             self.add_additional_special_tokens([*self.additional_special_tokens, key])

@@ -179,10 +179,7 @@ def check_origin(
     source: str = "backbone",
     learning: Collection[str] = OF_THE_VOCABULARY,
 ) -> None:
-    """Raises CheckpointError for flags that contradict the source of the model and its vocabulary, `origin`.
-
-    source: the flag of a new model's vocabulary. learning: the flags for training one.
-    """
+    """Raises CheckpointError for flags that contradict the source of the model and its vocabulary, `origin`."""
     given, named = given_flags(opt), opt.get(source)
     if origin is None:
         check_init_model(opt)

@@ -22,11 +22,7 @@ _PRESETS = Path("~/.parlai/opt_presets")  # where ParlAI looks for the names of 
 
 
 def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
-    """Checks that the option files named in `opt` are JSON, and name no code that `opt` does not.
-
-    CheckpointError if not; ConfigError if that of `--final-extra-opt` has no datatype, which ParlAI looks for after
-    training.
-    """
+    """Checks that option files are JSON, and name no code that `opt` does not: else CheckpointError or ConfigError."""
     opt = opt or {}
     given = {name: opt[name] for name in ("model", "task", "evaltask") if opt.get(name)}
     named = [module for _, _, module in named_modules(given)]
@@ -45,10 +41,7 @@ def check_option_files(opt: Opt | dict[str, Any] | None) -> None:
 
 
 def given_flags(opt: Opt) -> dict[str, Any]:
-    """The options of the command line, which take precedence over a model's option file.
-
-    Those of an `--init-opt` are among them, except of a file that ParlAI wrote beside a model, which has all options.
-    """
+    """The options of the command line, and of an `--init-opt` that ParlAI did not write beside a model."""
     given = chosen(opt)
     saved: dict[str, Any] = {}
     for path in _presets(given.get("init_opt")):  # a model's options have that of its training

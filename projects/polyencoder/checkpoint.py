@@ -228,11 +228,7 @@ def read_config(text: str | bytes, *, origin: str) -> RankerConfig:
 
 
 def read_digests(path: Path) -> dict[str, str]:
-    """Reads the digests in a weights file (`save_weights`), by file name.
-
-    Of configuration and tokenizer it is `file_digest`, of the weights `weights_fingerprint`. Empty for weights that
-    another program wrote.
-    """
+    """Reads the digests by file name in a weights file; empty for weights that another program wrote."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             written = (file.metadata() or {}).get(DIGESTS)
@@ -248,11 +244,7 @@ def read_digests(path: Path) -> dict[str, str]:
 
 
 def check_folder(folder: str | os.PathLike[str], *, progress: Callable[[int], object] | None = None) -> None:
-    """Verifies all files of a model folder against the digests stored with its weights.
-
-    `progress` is called with numbers of bytes that were read. Raises CheckpointError for a file that is missing or
-    damaged, and for a folder without digests, whose damage nobody can see.
-    """
+    """Verifies a model folder's files by their digests. CheckpointError: one is missing or damaged, or has none."""
     source = Path(folder)
     config = read_folder_config(source)
     digests = read_digests(source / WEIGHTS)
@@ -344,10 +336,7 @@ def load_model_file(path: str | os.PathLike[str]) -> tuple[RankerModel, TextEnco
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, origin: str) -> None:
-    """Copies weights into the model; missing, unexpected or wrongly shaped tensors are an error that names them.
-
-    So are non-finite numbers.
-    """
+    """Copies weights into the model. CheckpointError: missing, unexpected, wrongly shaped or non-finite tensors."""
     check_shapes(model.state_dict(), weights, origin=origin)
     check_finite(weights.items(), origin=origin)
     model.load_state_dict(dict(weights))

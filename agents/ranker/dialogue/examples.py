@@ -23,10 +23,7 @@ WITHOUT_NEGATIVES = "without_negatives"
 
 
 def label_of(obs: Message, rng: random.Random, *, among: Container[str] | None = None) -> str | None:
-    """The label to rank: of several, one among the example's or the fixed candidates, if any; of graded ones, the best.
-
-    Invalid grades count as none: `Examples` reports them.
-    """
+    """The label to rank: of the best grade, or among the example's or fixed candidates; invalid grades are none."""
     labels = _labels(obs)
     if not labels:
         return None
@@ -58,10 +55,7 @@ def grades_of(obs: Message) -> dict[str, float] | None:
 
 
 def right_of(obs: Message, *, among: Container[str] | None = None) -> dict[str, float] | None:
-    """The labels of an example that are right candidates, if these are not the label alone.
-
-    `among`: the candidates of the example; without it, ungraded labels count as one.
-    """
+    """The right candidates, if not the label alone; without the candidates `among`, ungraded labels count as one."""
     grades = grades_of(obs)
     if grades is None and among is None:
         return None
@@ -75,12 +69,7 @@ def _labels(obs: Message) -> list[str]:
 
 
 class Examples:
-    """Validates an agent's examples.
-
-    An unusable example is an error, or skipped and counted as `bad_examples` (`--ignore-bad-candidates`); in a
-    conversation it is always an error, since an answer is expected. surrounding: the tokens of a context without any
-    text.
-    """
+    """Validates an agent's examples; an unusable one is an error, or counted (`--ignore-bad-candidates`)."""
 
     def __init__(self, opt: Opt, metrics: Metrics, *, surrounding: int = 2) -> None:
         self._metrics, self._surrounding = metrics, surrounding

@@ -15,11 +15,7 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 class RankerHistory(History):
-    """ParlAI's history without its own copy of the token ids.
-
-    It keeps `--history-size` messages, an upper bound for as many utterances, and the persona lines of older ones; the
-    text encoder counts utterances.
-    """
+    """ParlAI's history without token ids: `--history-size` messages, and the persona lines of older ones."""
 
     def __init__(self, opt: Opt, **others: Any) -> None:
         super().__init__(opt, **others)

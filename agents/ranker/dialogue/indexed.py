@@ -64,10 +64,7 @@ class IndexSource(Source):
         raise ConfigError("--index was made by the model before this training: leave it out in training")
 
     def answer(self, batch: Batch, *, most: int) -> Ranked:
-        """Ranks what searches find: `--index-top-k` candidates, with a minimum probability, if there is one.
-
-        In an exam, candidates that repeat a turn are kept, as among fixed candidates.
-        """
+        """Ranks what searches find: `--index-top-k` candidates, with a minimum probability, if there is one."""
         if self._searchers is None:
             raise ConfigError("--index was made by the model before it was loaded anew: make the agent anew, too")
         searcher = self._searchers[batch.labels is None]

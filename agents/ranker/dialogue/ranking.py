@@ -38,10 +38,7 @@ def parlai_metrics(values: Mapping[str, float]) -> dict[str, Metric]:
 def pool_metrics(
     scores: Tensor, pool: CandidatePool, keys: Sequence[Hashable], *, has_n: bool, hits_at: Sequence[int]
 ) -> list[dict[str, Metric]] | None:
-    """ParlAI's metrics of each label, from scores [batch, n]; None without labels.
-
-    Texts with equal `keys` are one candidate. `has_n` as in `of_pool`.
-    """
+    """ParlAI's metrics of each label, from scores [batch, n]; None without labels. Texts with equal `keys` are one."""
     if pool.labels is None:
         return None
     found = of_pool(*merge_twins(scores, pool, keys), has_n=has_n, hits_at=hits_at)
@@ -49,10 +46,7 @@ def pool_metrics(
 
 
 def best_of_pool(scores: Tensor, pool: CandidatePool, *, most: int) -> list[Scored]:
-    """At most `most` candidates of each example, from scores [batch, n].
-
-    Equal scores keep the pool's order, the right candidate behind the others: it counts as the worst of them.
-    """
+    """At most `most` candidates of each example, from scores [batch, n], the right one last among equals."""
     right = None if pool.labels is None else pool.right()
     values, columns = best(scores, most)
     masked = scores.gather(1, columns).isneginf()  # nan becomes -inf in `values`, too

@@ -94,10 +94,7 @@ class Saving:
         in_loop: bool,
         continues: bool,
     ) -> None:
-        """Writes a model, its options and its dictionary, each atomically. CheckpointError: it could not be written.
-
-        in_loop: whether ParlAI's training loop calls. continues: whether training continues if the disk is full.
-        """
+        """Writes a model, its options and its dictionary, each atomically. CheckpointError: it could not be written."""
         message = None
         try:
             if not dictionary.is_written(f"{path}.dict"):

@@ -208,10 +208,7 @@ def given_lengths(opt: Opt) -> set[str]:
 
 
 def length(opt: Opt, name: str, otherwise: int) -> int:
-    """The value of `--text-truncate` or `--label-truncate`, or of ParlAI's `--truncate` for both.
-
-    `otherwise` if not given, or -1, "no limit", which a model with positions does not support.
-    """
+    """The value of `--text-truncate` or `--label-truncate`, or of `--truncate`; `otherwise` if not given, or -1."""
     given = given_flags(opt)
     value = given["truncate"] if given.get("truncate") and name not in given else opt.get(name)
     return value if value and value > 0 else otherwise
@@ -270,10 +267,7 @@ def check_architecture(architecture: Architecture, start: LoadedModel) -> None:
 
 
 def fine_tuned_part(opt: Opt) -> str:
-    """The trained part of the encoders: `--type-optimization`; default: all but pre-trained embeddings.
-
-    That of a given `--learn-embeddings` is noted for the saved `.opt` file, which does not say what was given.
-    """
+    """The trained part of the encoders, by `--type-optimization`; default: all but pre-trained embeddings."""
     given = given_flags(opt)
     if "learn_embeddings" in given and "type_optimization" not in given and not opt.get("lora"):
         opt["type_optimization"] = "all" if given["learn_embeddings"] else "all_encoder_layers"

@@ -51,10 +51,7 @@ def settle_datatype(opt: Opt) -> None:
 
 
 def find_train_loop_on_stack() -> TrainLoop | None:
-    """The ParlAI training loop that creates an agent, if any, among the callers: it passes itself to no agent.
-
-    Checkpoints store its counters, and a resumed run sets what it forgets (see `resume`).
-    """
+    """The ParlAI training loop that creates an agent, if any: it passes itself to none, so it is among the callers."""
     callers = (frame.f_locals.get("self") for frame, _ in walk_stack(None))
     return next((one for one in callers if isinstance(one, TrainLoop)), None)
 
@@ -149,10 +146,7 @@ class TrainLoopState:
     # ---- validations
 
     def check_validation(self, report: dict[str, Any], *, updates: int) -> None:
-        """Checks a validation, before ParlAI's loop reads it.
-
-        ConfigError if it lacks the metric, TrainingError if that or the loss is not finite: it would count as the best.
-        """
+        """Checks a validation: ConfigError if it lacks the metric, TrainingError if that or the loss is not finite."""
         check_metric(self._opt, report)
         values = dict_report(report)
         for name in ("loss", self._opt.get("validation_metric") or "accuracy"):

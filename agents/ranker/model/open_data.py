@@ -1,8 +1,4 @@
-"""Opens a run's data and rehearses its evaluations before training.
-
-ParlAI opens the validation data at the first validation, and the test data at the end: errors in them would show up
-after hours of training.
-"""
+"""Opens a run's data and rehearses its evaluations before training, not after hours of it as ParlAI does."""
 
 from __future__ import annotations
 

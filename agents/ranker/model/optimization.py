@@ -54,10 +54,7 @@ UNTIL_THE_END = ("linear", "cosine")  # schedules that reach their last rate wit
 
 
 def update_settings(opt: Opt) -> dict[str, Any]:
-    """The library's settings of optimizer, schedule and updates, by flat name, from the agent's flags.
-
-    ConfigError for an unknown schedule, or a flag, other than its default, that this optimizer does not read.
-    """
+    """The library's settings of optimizer, schedule and updates, by flat name. ConfigError: a flag has no effect."""
     given, optimizer, schedule = given_flags(opt), opt["optimizer"], opt.get("lr_scheduler") or "none"
     if schedule not in SCHEDULES:
         raise ConfigError(f"--lr-scheduler {schedule} is not supported; use one of {', '.join(SCHEDULES)}")

@@ -73,10 +73,9 @@ class InMemory(Generic[T]):
 
 
 class Streamed(Generic[T]):
-    """Files read in each epoch, with at most `buffer` items in memory.
+    """Files read in each epoch, in random order, through a shuffling buffer of at most `buffer` items.
 
-    An epoch reads the files in random order into a buffer, and draws items from it at random. Every reader reads all
-    files and keeps its share. The number of items is estimated on demand.
+    Every reader reads all files and keeps its share. The number of items is estimated on demand.
     """
 
     def __init__(

@@ -205,10 +205,7 @@ def has_labels(record: Record, columns: Columns, candidates: Sequence[str], *, w
 
 
 def parse_list(value: Any, *, where: str, numbers: bool = False) -> Any:
-    """The list of texts or messages, or of `numbers`, that a text is in JSON or Python; else the value itself.
-
-    InputError for a list as NumPy prints it, without commas, of which Python reads neighbouring texts as one.
-    """
+    """The list that a text is in JSON or Python, else the value itself. InputError for a list as NumPy prints it."""
     if not isinstance(value, str) or not (text := value.strip()).startswith("[") or not text.endswith("]"):
         return value
     try:

@@ -47,10 +47,7 @@ def in_batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def prefetched(items: Iterable[T]) -> Generator[T, None, None]:
-    """Prefetches up to `DEPTH` items in a thread; its errors are raised here.
-
-    The thread has ended when this has: torch ends a process with an error if Python ends while a thread is inside it.
-    """
+    """Prefetches up to `DEPTH` items in a thread, which ends before this does; its errors are raised here."""
     ready: queue.Queue[tuple[bool, Any]] = queue.Queue(DEPTH)
     over = threading.Event()
 

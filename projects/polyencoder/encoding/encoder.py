@@ -1,7 +1,4 @@
-"""`Encoder`: a model that turns token ids into arrays. All that follows, scores included, is computed from these.
-
-`TorchEncoder` runs a torch model, `GraphEncoder` the ONNX graphs of one.
-"""
+"""`Encoder` turns token ids into arrays, by a torch model (`TorchEncoder`) or its ONNX graphs (`GraphEncoder`)."""
 
 from __future__ import annotations
 
@@ -70,11 +67,7 @@ class Encoder(ABC):
     def score_pairs(
         self, contexts: Sequence[Ids], candidates: Sequence[Ids], index: Array, *, max_tokens: int | None = None
     ) -> Array:
-        """Scores of a cross-encoder, float32 [contexts, n].
-
-        `index`, int64 [contexts, n], are each context's candidates by their places; negative is padding, which scores
-        -inf.
-        """
+        """Scores of a cross-encoder, float32 [contexts, n], of candidates by `index` (int64; negative: -inf)."""
 
     @abstractmethod
     def term_weights(self) -> Mapping[str, Sequence[float]] | None:

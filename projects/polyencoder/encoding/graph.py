@@ -71,10 +71,7 @@ class Graph:
     def __call__(
         self, sequences: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None
     ) -> dict[str, Array]:
-        """The graph's outputs for sequences of token ids, by name, each [sequences, ...].
-
-        Where it runs on a CPU, for which padding costs as much as text, sequences of like length go through together.
-        """
+        """The graph's outputs by name, each [sequences, ...]; on a CPU sequences of like length run together."""
         if not self._on_cpu:
             return self._run(sequences, segments)
         groups = token_batches([len(ids) for ids in sequences], max_tokens=BATCH_TOKENS, batch_size=GROUP)

@@ -104,11 +104,7 @@ def _checked(values: dict[str, Any]) -> Description:
 
 
 def check_graphs(folder: Path, *, progress: Callable[[int], object] | None = None) -> list[str]:
-    """Verifies the graphs of a folder against their digests; returns their names.
-
-    `progress` is called with numbers of bytes that were read. Raises CheckpointError for a graph that is missing or
-    damaged.
-    """
+    """Verifies a folder's graphs, and returns their names. CheckpointError: one is missing or damaged."""
     expected = read_description(folder).graphs
     for name, digest in sorted(expected.items()):
         try:

@@ -24,10 +24,7 @@ class Reads(Protocol):
 
 
 class CandidateReader:
-    """Encodes candidates with a model that has vectors, and caches the last ones by their tokens, in `max_bytes`.
-
-    A change of the encoder's `state` empties the cache. Thread-safe.
-    """
+    """Encodes candidates, and caches the last vectors, of one encoder's `state`, in `max_bytes`. Thread-safe."""
 
     def __init__(self, *, max_bytes: int = KEPT_BYTES) -> None:
         self._max_bytes = max_bytes

@@ -88,10 +88,7 @@ class Scorer:
         return f"{type(self).__name__}({', '.join(part for part in (*parts, str(self.device), dtype) if part)})"
 
     def score(self, contexts: Sequence[Dialogue], candidates: Sequence[str]) -> Array:
-        """Scores every candidate for every context: float32 [contexts, candidates].
-
-        Candidates with the same tokens are read once, and have equal scores.
-        """
+        """Scores every candidate for every context: float32 [contexts, candidates]; equal tokens have equal scores."""
         candidates = checked_candidates("candidates", candidates)
         if not candidates:
             raise InputError("no candidate to rank: the list of candidates is empty")
@@ -100,11 +97,7 @@ class Scorer:
         return scores if len(texts) == len(candidates) else scores[:, [place[text] for text in candidates]]
 
     def encode_contexts(self, contexts: Sequence[Dialogue]) -> Contexts:
-        """Encodes contexts: [contexts, codes, dim] with their mask. Not for cross-encoders.
-
-        Those of a late-interaction encoder also keep a vector of each token, all in memory: for many contexts `encode`
-        with the kind "context" gives their vectors alone.
-        """
+        """Encodes contexts, all in memory: [contexts, codes, dim] with their mask. Not for cross-encoders."""
         self.model.check_has_vectors()
         return self.encoder.encode_contexts(context_ids(self.text, checked_contexts(contexts)))
 
@@ -190,11 +183,7 @@ def context_ids(text: TextEncoder, contexts: Sequence[Context]) -> list[array[in
 def score_texts(
     ranker: TextRanker, contexts: Sequence[Context], candidates: Sequence[str], index: Array | None = None
 ) -> Array:
-    """Scores distinct candidates for each context, with a ranker of any architecture; see `Encoder.score_ids`.
-
-    index: int64 [contexts, n], each context's candidates as positions in `candidates`; negative is padding, which
-    scores -inf. None to score every candidate for every context.
-    """
+    """Scores distinct candidates for each context, with a ranker of any architecture: `Encoder.score_ids` of texts."""
     ids = candidate_ids(ranker.text, candidates, remember=True)
     return ranker.encoder.score_ids(context_ids(ranker.text, contexts), ids, index)
 
@@ -216,10 +205,7 @@ def score_by_tokens(
     *,
     stored: Callable[[Iterable[str]], Mapping[str, TokenVectors]] | None = None,
 ) -> list[list[float]]:
-    """The scores of each context's own candidates, `lists`, by token vectors; those of several are read together.
-
-    contexts: with their tokens. stored: texts -> the vectors of those that need not be read.
-    """
+    """The scores of each context's own candidates, `lists`, by token vectors, those not in `stored` read together."""
     encoder, scores = ranker.encoder, list[list[float]]()
     at_once = max(1, _TEXTS // max(1, *map(len, lists)))
     for first in range(0, len(lists), at_once):

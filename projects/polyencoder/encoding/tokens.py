@@ -24,10 +24,7 @@ def candidate_ids(text: TextEncoder, candidates: Sequence[str], *, remember: boo
 
 
 def distinct_candidates(text: TextEncoder, candidates: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """The first of all candidates with the same tokens, and each candidate's place among these.
-
-    Encoded apart, equal tokens would have vectors and scores that differ in the last bits, by their places in a batch.
-    """
+    """The first of all candidates with the same tokens, for equal scores to the last bit, and each one's place."""
     texts = list(dict.fromkeys(candidates))
     rows: dict[bytes, int] = {}
     ids = candidate_ids(text, texts, remember=True)

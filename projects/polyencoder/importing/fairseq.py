@@ -19,7 +19,7 @@ from polyencoder.errors import CheckpointError
 from polyencoder.importing.fairseq_dictionary import MASK, PAD, UNKNOWN, FairseqDictionary
 from polyencoder.importing.fairseq_encodings import Encoding, PlainWords, build_tokenizer
 from polyencoder.importing.folder import save_backbone
-from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, config_fields, names_of, rename, with_unknown_rows
+from polyencoder.importing.names import POSITIONS, SEGMENTS, WORDS, names_of, rename, with_unknown_rows
 from polyencoder.importing.pickles import option, plain, read_checkpoint, tensors
 
 _ROLES = {
@@ -133,8 +133,16 @@ def _config(weights: Mapping[str, Tensor], options: Mapping[str, Any], *, origin
         raise CheckpointError(f"{origin}: unknown activation {activation!r}; known are {', '.join(_ACTIVATIONS)}")
     if not option(options, "no_scale_embedding", bool, origin=origin, default=True):
         raise CheckpointError(f"{origin}: its embeddings are scaled, which RobertaModel does not support")
+    n_tokens, dim = weights[WORDS].shape
     return RobertaConfig(
-        **config_fields(weights, options, layers="encoder_layers", heads="encoder_attention_heads", origin=origin),
+        vocab_size=n_tokens,
+        hidden_size=dim,
+        num_hidden_layers=option(options, "encoder_layers", int, origin=origin),
+        num_attention_heads=option(options, "encoder_attention_heads", int, origin=origin),
+        intermediate_size=weights["encoder.layer.0.intermediate.dense.bias"].numel(),
+        max_position_embeddings=len(weights[POSITIONS]),
+        hidden_dropout_prob=option(options, "dropout", float, origin=origin, default=0.1),
+        attention_probs_dropout_prob=option(options, "attention_dropout", float, origin=origin, default=0.1),
         hidden_act=activation,
         type_vocab_size=1,
         layer_norm_eps=1e-5,

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from polyencoder.errors import CheckpointError
-from polyencoder.importing.pickles import option
 
 WORDS, POSITIONS, SEGMENTS = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 
@@ -51,26 +49,6 @@ def rename(
     """
     check_names(state, names, [name for name in state if name.startswith(left_out)], origin=origin)
     return {new: state[name].float() for name, new in names.items()}
-
-
-def config_fields(
-    weights: Mapping[str, Tensor], options: Mapping[str, Any], *, layers: str, heads: str, origin: str
-) -> dict[str, Any]:
-    """Configuration fields of an encoder from its renamed tensors and options.
-
-    `layers` and `heads` are the names of these options. Raises CheckpointError for an option that is missing.
-    """
-    n_tokens, dim = weights[WORDS].shape
-    return {
-        "vocab_size": n_tokens,
-        "hidden_size": dim,
-        "num_hidden_layers": option(options, layers, int, origin=origin),
-        "num_attention_heads": option(options, heads, int, origin=origin),
-        "intermediate_size": weights["encoder.layer.0.intermediate.dense.bias"].numel(),
-        "max_position_embeddings": len(weights[POSITIONS]),
-        "hidden_dropout_prob": option(options, "dropout", float, origin=origin, default=0.1),
-        "attention_probs_dropout_prob": option(options, "attention_dropout", float, origin=origin, default=0.1),
-    }
 
 
 def with_unknown_rows(words: Tensor, *, unknown: int, size: int) -> Tensor:

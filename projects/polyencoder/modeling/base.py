@@ -1,7 +1,4 @@
-"""`RankerModel`: the contract of every architecture, used by trainer, checkpoints, indexes, export and server.
-
-These never check a model's class or architecture name: differences are properties and methods here.
-"""
+"""`RankerModel`: the contract of every architecture, whose differences are properties and methods here."""
 
 from __future__ import annotations
 
@@ -116,10 +113,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         """One vector for each candidate: [n, dim]."""
 
     def score(self, context: ContextEncoding, candidates: Tensor) -> Tensor:
-        """Scores [batch, n] of candidates [n, dim], shared by all contexts, or [batch, n, dim], each context's own.
-
-        Under autocast, too, in at least float32: bfloat16's resolution at 16 is 1/8.
-        """
+        """Scores [batch, n], at least float32, of candidates [n, dim], shared by all contexts, or [batch, n, dim]."""
         device, attention = context.vectors.device.type, self.config.poly_attention
         if not torch.is_autocast_enabled(device):
             return score(context, candidates, attention=attention)
@@ -178,10 +172,7 @@ class RankerModel(TrainableModel, Capabilities, ABC):
         return None
 
     def pooled(self, tokens: TokenBatch) -> Tensor:
-        """Encodes contexts for transfer to other tasks, before heads, scales and codes: [batch, size].
-
-        InputError for an architecture without pooled vectors.
-        """
+        """Encodes contexts for transfer to other tasks, before heads: [batch, size]. InputError if it cannot."""
         raise InputError(f"a {self.title} has no pooled vectors: ask for another kind", argument="kind")
 
     def encode_objectives(self, tokens: TokenBatch) -> ContextEncoding:

@@ -30,11 +30,7 @@ Parts = tuple[RankerModel, TextEncoder]
 
 
 def build_model(config: RankerConfig, backbone: Backbone | None = None) -> RankerModel:
-    """Builds the ranker of a configuration, around a pre-trained `backbone` or one with random weights.
-
-    Raises:
-        ConfigError: unknown architecture, or unsupported by it.
-    """
+    """Builds the ranker of a configuration, around `backbone` or a random one. ConfigError: see `Family.check`."""
     own = family(config.architecture)
     build: Any = own.model  # whose arguments depend on the family
     own.check(config)

@@ -34,11 +34,7 @@ def turn_numbers(ids: Tensor, mask: Tensor, *, end: TurnEnd) -> Tensor:
 
 
 def turn_means(outputs: Tensor, turn_of: Tensor, numbers: Tensor) -> Tensor:
-    """Means of outputs [batch, length, dim] over the turns `numbers` [batch, turns]: [batch, turns, dim], 0 without
-    tokens.
-
-    `turn_of` [batch, length] is the turn of each token, below 0 for padding.
-    """
+    """Means of outputs [batch, length, dim] by `turn_of` (-1: padding): [batch, turns, dim], 0 without tokens."""
     belongs = turn_of.unsqueeze(1) == numbers.unsqueeze(-1)  # [batch, turns, length]
     return (belongs / belongs.sum(-1, keepdim=True).clamp(min=1)).to(outputs.dtype) @ outputs
 

@@ -52,10 +52,7 @@ LONGEST = 512
 
 
 def longest_input(name: str | os.PathLike[str], backbone: Mapping[str, Any], *, folder: str = "") -> int:
-    """The most tokens that an encoder reads, or a reranker of a pair: its tokenizer's maximum, or its encoder's.
-
-    `folder` is that of the tokenizer, inside the encoder's.
-    """
+    """The most tokens that an encoder, or a reranker of a pair, reads; `folder` is the tokenizer's inside it."""
     tokenizer = json_of(name, f"{folder}/tokenizer_config.json".lstrip("/"), dict) or {}
     limits = (max_length({**backbone}), tokenizer.get("model_max_length"))
     return int(min((limit for limit in limits if isinstance(limit, int | float) and limit > 0), default=LONGEST))

@@ -46,10 +46,9 @@ _FOLDER = re.compile(r"((query|document)_)?\d+_(Transformer|StaticEmbedding|Pool
 
 @dataclass(frozen=True)
 class Module:
-    """One module: its folder, its settings by the file that holds them, and its tensors.
+    """One module: its folder, its settings by file, and the prefixes of its tensors -> in the ranker.
 
-    tensors: the beginnings of their names in its `model.safetensors` -> in the ranker. scale: the value of the only
-    number of `linear.weight`, in a Dense that multiplies a score.
+    scale: the only number of `linear.weight`, in a Dense that multiplies a score.
     """
 
     kind: Kind

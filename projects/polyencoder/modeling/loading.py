@@ -37,10 +37,7 @@ class StaticConfig(PretrainedConfig):
 
 
 class StaticModel(PreTrainedModel):
-    """Token ids [batch, length] to their embeddings [batch, length, dim]: sentence-transformers' `StaticEmbedding`.
-
-    It has the interface of a transformers model, so that everything else treats it as a transformer without layers.
-    """
+    """sentence-transformers' `StaticEmbedding` as a transformers model without layers: [batch, length, dim]."""
 
     config_class = StaticConfig
     base_model_prefix = "static"
@@ -71,10 +68,7 @@ def static_model(embedding: StaticEmbedding) -> StaticModel:
 
 
 def static_tokenizer(embedding: StaticEmbedding) -> tuple[Tokenizer, dict[str, Any]]:
-    """A static encoder's tokenizer and its layout as fields of a `TextConfig`.
-
-    Nothing surrounds or separates texts. The padding token, which is masked, is also that of a text without tokens.
-    """
+    """A static encoder's tokenizer, and `TextConfig` fields of texts without special tokens but for padding."""
     tokenizer = embedding.tokenizer
     pad = next((pad for pad in ("[PAD]", "<pad>") if tokenizer.token_to_id(pad) is not None), tokenizer.id_to_token(0))
     tokens = dict.fromkeys(("start_token", "end_token", "pad_token", "empty_token"), pad)

@@ -1,7 +1,4 @@
-"""LoRA (Hu et al., 2022): small trained matrices beside the frozen linear layers of encoders, by the peft library.
-
-A layer's output is Wx + (alpha / rank) BAx, with W frozen and B 0 at first. Merging adds (alpha / rank) BA to W.
-"""
+"""LoRA (Hu et al., 2022) by the peft library: Wx + (alpha / rank) BAx, with W frozen and B 0 at first."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Reads the head of a trained reranker: a classifier of transformers with one label, which a cross-encoder takes over.
-
-transformers names its tensors differently in each family; all are a hidden layer on the pooled outputs, and a linear
-layer that gives the score.
-"""
+"""Reads the head of a trained reranker, a classifier of transformers with one label, for a cross-encoder."""
 
 from __future__ import annotations
 
@@ -73,9 +69,7 @@ def classifier_of(name: str | os.PathLike[str]) -> str | None:
 def reranker_head(name: str | os.PathLike[str]) -> RerankerHead | None:
     """Reads the head of a reranker from its folder or hub id; None for a model that is no classifier.
 
-    Raises:
-        ConfigError: the classifier has several labels, a head of another kind, or no weights that can be read.
-        CheckpointError: its weights are not finite.
+    ConfigError: a head of another kind, or without readable weights. CheckpointError: weights that are not finite.
     """
     classifier, config = classifier_of(name), json_of(name, "config.json", dict)
     if classifier is None:

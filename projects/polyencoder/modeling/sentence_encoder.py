@@ -64,9 +64,7 @@ class SentenceEncoder:
 def sentence_encoder(name: str | os.PathLike[str]) -> SentenceEncoder | None:
     """Reads a sentence encoder's folder or hub id; None for other encoders.
 
-    Raises:
-        ConfigError: it has what rankers do not have, or cannot be read.
-        CheckpointError: its weights are not finite.
+    ConfigError: it has parts that rankers lack, or cannot be read. CheckpointError: weights that are not finite.
     """
     kinds = _kinds(name)
     if not _is_sentence_encoder(kinds):

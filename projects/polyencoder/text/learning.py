@@ -67,10 +67,7 @@ _MARKS = {
 
 @dataclass(frozen=True)
 class PieceSettings:
-    """Settings of a vocabulary: at most `size` tokens, of which `merges` are merged from others.
-
-    Default of `merges`: 30,000, or fewer if special tokens and the 2,000 most frequent characters leave no room.
-    """
+    """Settings of a vocabulary of `size` tokens, of them `merges` merged from others (default: 30,000 or what fits)."""
 
     type: PieceType = "bpe"
     size: int = SIZE

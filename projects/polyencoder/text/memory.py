@@ -14,10 +14,7 @@ ENTRY = 200  # overhead of a dictionary entry and its objects, in bytes
 
 
 class TextMemory(Generic[V]):
-    """A cache of values by text; beyond `limit` bytes the oldest half is evicted. `size`: the bytes of a value.
-
-    A value of more than a tenth of the limit is not cached. Thread-safe. Copies start empty.
-    """
+    """A cache of values by text, of at most `limit` bytes by `size`; the oldest half is evicted. Thread-safe."""
 
     def __init__(self, size: Callable[[V], int], *, limit: int) -> None:
         self._size_of = size

@@ -13,11 +13,7 @@ from polyencoder.text.batches import padded
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Token sequences, padded on the right to the longest of them.
-
-    ids: [batch, length] int64; mask: [batch, length] bool, True on real tokens; segments: [batch, length] int64 or None
-    (all zero).
-    """
+    """Token sequences padded on the right: ids [batch, length] int64, mask (True: token), segments (None: all 0)."""
 
     ids: Tensor
     mask: Tensor

@@ -55,11 +55,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary_size: int = 30_000, lowe
 
 
 def special_tokens(tokenizer: Any) -> dict[str, str]:
-    """The `TextConfig` fields of a transformers tokenizer: its padding, start, end and separator tokens.
-
-    Encoders name them differently: BERT has [CLS] and [SEP], RoBERTa <s> and </s>. If one is missing, the nearest
-    equivalent is used.
-    """
+    """The `TextConfig` fields of a transformers tokenizer's special tokens, or their nearest equivalents."""
     start = tokenizer.cls_token or tokenizer.bos_token
     end = tokenizer.sep_token or tokenizer.eos_token
     if not (start and end and tokenizer.pad_token):

@@ -102,11 +102,7 @@ def build_updates(learner: Learner, config: TrainingConfig, *, goal: Goal, proce
 def updates_of(
     model: TrainableModel, config: TrainingConfig, *, precision: Precision, total: int | None, by_time: bool
 ) -> OptimizerUpdates:
-    """The optimizer and schedule of a model's trainable parameters.
-
-    total: the number of updates of the run; None if unknown. by_time: whether the run has a time limit. ConfigError if
-    no parameter is trainable, or the schedule needs an unknown number of updates.
-    """
+    """The optimizer and schedule of a model's trainable parameters. ConfigError as `Schedule`, or if there are none."""
     optimizer = build_optimizer(model, config.optimizer)
     return OptimizerUpdates(
         model,

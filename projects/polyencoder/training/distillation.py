@@ -65,8 +65,6 @@ class Teacher:
         ranker reads each pair: of a ranker with vectors, which encodes each text once, the square of the batch size
         would be cached for nothing.
         """
-        if len(contexts) != len(index):
-            raise InputError(f"{len(contexts)} contexts, but candidates of {len(index)}")
         index = index.cpu()
         if self.ranker.model.has_vectors and not recur:
             return self._of_step(contexts, candidates, index)

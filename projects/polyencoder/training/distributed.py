@@ -96,11 +96,7 @@ class _Gather(torch.autograd.Function):
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """All-reduces the gradients: the sum over all processes.
-
-    A missing gradient counts as zero; a parameter without a gradient in any process keeps none. Frozen parameters are
-    skipped.
-    """
+    """All-reduces (sums) the gradients; one that a process lacks counts as zero. Frozen parameters are skipped."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if not trained or not _is_grouped():
         return

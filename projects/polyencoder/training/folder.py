@@ -28,11 +28,9 @@ RESUME_IGNORES = {"out", "device", "config", "report_to", "teacher_scores"}
 
 @contextmanager
 def run_folder(out: Path) -> Iterator[Processes]:
-    """Locks a run's folder for this run, and removes what killed runs left in it; yields the run's processes.
+    """Locks a run's folder, and removes what killed runs left in it; yields the run's processes.
 
-    Raises:
-        CheckpointError: it holds what a run writes, such as a model or a README.md, but no run wrote it.
-        TrainingError: another process trains in it.
+    CheckpointError: no run wrote what it holds. TrainingError: another process trains in it.
     """
     there = [name for name in _REPLACED if (out / name).exists()]
     if there and not any((out / name).exists() for name in _OF_A_RUN):

@@ -30,10 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def foreign_candidates(where: str | None, ranker: Ranker) -> ForeignCandidates | None:
-    """The candidates of the index folder at `where`, if an encoder made it of which only the fingerprint is known.
-
-    None for any other index, and for one whose fingerprint is this ranker's.
-    """
+    """The candidates of the index folder at `where`, if only the fingerprint of its encoder, another's, is known."""
     if where is None:
         return None
     index = open_index(where)

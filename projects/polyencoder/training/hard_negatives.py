@@ -80,8 +80,6 @@ class Miner:
 
         Excludes the label, other `right` texts and duplicates, compared up to case, white space and tokenization.
         """
-        if contexts.batch_size != len(labels):
-            raise InputError(f"{contexts.batch_size} contexts, but {len(labels)} labels")
 
         def find(k: int) -> Sequence[Sequence[SearchHit]]:
             return self._index.search(contexts, top_k=k)
@@ -180,8 +178,6 @@ class WordMiner:
     ) -> list[list[str]]:
         """The hard negatives of each context, in BM25's order: at most `count`. As `Miner`, without the vectors."""
         turns = [[one] if isinstance(one, str) else list(one) for one in contexts]
-        if len(turns) != len(labels):
-            raise InputError(f"{len(turns)} contexts, but {len(labels)} labels")
 
         def find(k: int) -> list[list[ScoredText]]:
             found = (self._words.find(query_words(one), k=k, allowed=None) for one in turns)

@@ -1,7 +1,4 @@
-"""Locks a model for one training run; the system releases the lock when the process ends.
-
-After a kill the lock file remains, but is no longer locked. Readers of the model take no lock.
-"""
+"""Locks a model for one training run; the system releases the lock, not the file, when the process ends."""
 
 from __future__ import annotations
 
@@ -23,11 +20,9 @@ _SHARED: WeakValueDictionary[tuple[int, str], TrainingLock] = WeakValueDictionar
 
 
 class TrainingLock:
-    """A lock, the file `{model_file}.lock`, held for the lifetime of this object, or until `release`.
+    """A lock, the file `{model_file}.lock`, held until `release` or the end of this object.
 
-    Raises:
-        TrainingError: another process trains the model; the message names it.
-        CheckpointError: the lock file cannot be written.
+    TrainingError: another process trains the model. CheckpointError: the file cannot be written.
     """
 
     def __init__(self, model_file: str | os.PathLike[str], *, argument: str = "model_file") -> None:

@@ -12,19 +12,16 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from polyencoder.errors import ConfigError
-from polyencoder.settings.base import check_values
-from polyencoder.settings.training import PrecisionName, TrainingConfig
+from polyencoder.settings.training import PrecisionName
 
 
 class Precision:
-    """Mixed precision on a device. Weights, gradients and optimizer state stay in float32.
+    """Mixed precision on a device; weights, gradients and optimizer state stay in float32.
 
-    loss_scale: a fixed one; None: dynamic with float16, else 1. ConfigError for an unknown name, or float16 without a
-    GPU.
+    loss_scale: None: dynamic with float16, else 1. ConfigError: float16 without a GPU.
     """
 
     def __init__(self, name: PrecisionName, device: torch.device, *, loss_scale: float | None = None) -> None:
-        check_values(TrainingConfig, precision=name)
         if name == "float16" and device.type != "cuda":
             raise ConfigError("float16 needs a GPU; on a CPU bfloat16 may be faster than float32", argument="precision")
         self.name, self._device, self._fixed = name, device, loss_scale

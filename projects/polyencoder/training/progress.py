@@ -7,10 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Progress:
-    """The progress of a run, including the time before it was resumed.
-
-    examples, of all processes; batches and updates; seconds, of steps and evaluations.
-    """
+    """The progress of a run, resumed or not: examples of all processes, batches, updates and seconds."""
 
     examples: int = 0
     batches: int = 0

@@ -1,7 +1,4 @@
-"""What training skips: batches without negatives, and updates that are not finite. Too many in a row end it.
-
-A skipped batch makes no update, so a run with a maximum number of updates might never end.
-"""
+"""What training skips, up to a limit in a row: batches without negatives, and updates that are not finite."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from polyencoder.settings.base import check_values
-from polyencoder.settings.training import TrainingConfig
 from polyencoder.training.distributed import sum_gradients
 from polyencoder.training.optimizer import clip_embeddings
 from polyencoder.training.precision import Precision
@@ -40,7 +38,6 @@ class OptimizerUpdates:
         clip: float | None = None,
         max_nonfinite: int = 5,
     ) -> None:
-        check_values(TrainingConfig, accumulate=accumulate, clip=clip or 0.0, max_nonfinite=max_nonfinite)
         self.model, self.optimizer, self.schedule, self.precision = model, optimizer, schedule, precision
         self.count = self.left_out = 0
         self.norm = self.time = 0.0

@@ -1,20 +1,17 @@
-"""An example of training."""
+"""Examples without a choice."""
 
 from __future__ import annotations
 
 import pytest
 
+from polyencoder.data.collator import Collator
 from polyencoder.data.example import Example
 from polyencoder.errors import InputError
 
 
 @pytest.mark.parametrize(
-    ("example", "message"),
-    [
-        (("hello", "hi"), "turns is one text, 'hello'; give a list of texts"),
-        ((["hello"], "hi", "abc"), "candidates is one text, 'abc'; give a list of texts"),
-    ],
+    ("candidates", "message"), [(None, "no candidates, and no sampler"), (["no"], "'yes' is not among its 1 candidate")]
 )
-def test_a_text_is_no_list_of_texts(example, message):
+def test_an_example_without_a_choice(text, candidates, message):
     with pytest.raises(InputError, match=message):
-        Example(*example)
+        Collator(text, "inline")([Example(["hi"], "yes", candidates)])

@@ -8,12 +8,10 @@ from itertools import chain, islice
 
 import pytest
 
-from polyencoder.data.collator import Collator
 from polyencoder.data.epochs import Counts, InMemory, Reader, Streamed
 from polyencoder.data.example import Example
 from polyencoder.data.loader import batches_of, in_batches, prefetched
 from polyencoder.data.negatives import NegativeSampler
-from polyencoder.errors import InputError
 
 MIXED = [Example([f"question {n}"], f"answer {n}", [f"answer {n}", f"own {n}"] if n % 3 else None) for n in range(20)]
 
@@ -69,14 +67,6 @@ def test_several_readers_draw_what_one_does():
 
     shares = [drawn(Reader(number, 2), size=5) for number in range(2)]
     assert sorted(chain(*shares), key=lambda example: example.label) == drawn(Reader(), size=10)
-
-
-@pytest.mark.parametrize(
-    ("candidates", "message"), [(None, "no candidates, and no sampler"), (["no"], "'yes' is not among its 1 candidate")]
-)
-def test_an_example_without_a_choice(text, candidates, message):
-    with pytest.raises(InputError, match=message):
-        Collator(text, "inline")([Example(["hi"], "yes", candidates)])
 
 
 def test_items_come_in_order_and_errors_where_they_were():

@@ -71,15 +71,6 @@ def test_a_pair_holds_nothing_else_of_its_record(write):
     assert list(pairs_and_records(path)) == [(pair, {"context": "hi", "response": "you", "html": "<long>"})]
 
 
-def test_an_empty_candidate_is_an_error(write):
-    path = write("a.csv", "context,response,candidates\nhi,a,a|b|\nhi,a,a|b\n")
-    with pytest.raises(InputError, match="a.csv, line 2: candidate 2 is empty"):
-        list(read_pairs(path))
-    bad = BadExamples(skip=True)
-    assert [pair.candidates for pair in read_pairs(path, bad=bad)] == [["a", "b"]]
-    assert bad.count == 1
-
-
 USER, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 PERSONA = {"role": "system", "content": "i ski"}
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}

@@ -63,18 +63,6 @@ def test_a_configuration_that_no_model_can_have_is_refused(folder):
         GraphEncoder.open(folder)
 
 
-def test_permuting_contexts_and_candidates_permutes_scores(pair, dialogues, sentences):
-    _, ranker = pair
-    scores = ranker.score(dialogues, sentences)
-    np.testing.assert_allclose(ranker.score(dialogues[::-1], sentences[::-1]), scores[::-1, ::-1], **CLOSE)
-
-
-def test_a_context_is_scored_alone_as_among_others(pair, dialogues, sentences):
-    _, ranker = pair
-    alone = np.concatenate([ranker.score([context], sentences) for context in dialogues])
-    np.testing.assert_allclose(ranker.score(dialogues, sentences), alone, **CLOSE)
-
-
 def test_encodings_are_torchs(exported, dialogues, sentences, separable):
     torch_ranker, folder = exported(separable)
     ranker = Ranker.from_pretrained(folder, backend="onnx", device="cpu")
@@ -191,17 +179,6 @@ def test_missing_int8_graphs(folder):
         Ranker.from_pretrained(folder, backend="onnx-int8")
 
 
-def test_a_model_file(tmp_path):
-    (tmp_path / "model").write_text("")
-    with pytest.raises(CheckpointError, match="model: a model file has no ONNX graphs; write them with"):
-        Ranker.from_pretrained(tmp_path / "model", backend="onnx")
-
-
-def test_a_name_that_is_nothing(tmp_path, no_network):
-    with pytest.raises(CheckpointError, match="nothing: no such folder or file$"):
-        Ranker.from_pretrained(tmp_path / "nothing", backend="onnx")
-
-
 @pytest.mark.parametrize("content", [b"", b"not a graph", None])
 def test_a_damaged_graph(folder, content):
     path = folder / "candidates.onnx"
@@ -209,19 +186,6 @@ def test_a_damaged_graph(folder, content):
     with pytest.raises(CheckpointError, match="candidates.onnx: not a readable ONNX graph") as caught:
         Ranker.from_pretrained(folder, backend="onnx")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format_version": 1}', '{"format_version": 1, "more": 2}'])
-def test_a_damaged_description(folder, content):
-    (folder / "onnx.json").write_text(content)
-    with pytest.raises(CheckpointError, match="onnx.json: damaged"):
-        Ranker.from_pretrained(folder, backend="onnx")
-
-
-def test_a_description_of_a_later_version(folder, edit_json):
-    edit_json(folder / "onnx.json", format_version=2)
-    with pytest.raises(CheckpointError, match="onnx.json: format version 2, but this version of polyencoder reads 1"):
-        Ranker.from_pretrained(folder, backend="onnx")
 
 
 def test_weights_that_were_saved_again(folder, make_ranker):

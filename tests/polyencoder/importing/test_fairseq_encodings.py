@@ -125,22 +125,3 @@ def test_an_encoder_json_that_cannot_be_gpt2s(tmp_path, encoder, message):
     dictionary = dictionary_of(["0 1 2"], tmp_path / "dict.txt")
     with pytest.raises(CheckpointError, match=message):
         Gpt2(tmp_path / "encoder.json", tmp_path / "vocab.bpe").tokenizer(dictionary)
-
-
-@pytest.mark.parametrize(
-    ("symbols", "kind"),
-    [
-        ("12 3", "numbers of GPT-2's byte-level BPE"),
-        ("\u2581the s", "pieces of sentencepiece"),
-        ("the a@@", "pieces of fastBPE or subword-nmt"),
-    ],
-)
-def test_a_forgotten_encoding(tmp_path, symbols, kind):
-    with pytest.raises(CheckpointError, match=rf"dict\.txt: \d of its 2 symbols, .*not of whole words.*like {kind}"):
-        PlainWords().tokenizer(dictionary_of([symbols], tmp_path / "dict.txt"))
-
-
-def test_another_encoding_than_the_dictionarys(tmp_path, codes):
-    words = dictionary_of(["what do you do in winter"], tmp_path / "dict.txt")
-    with pytest.raises(CheckpointError, match="are not of .*codes; its symbols look like whole words"):
-        Codes(codes.folder / "codes").tokenizer(words)

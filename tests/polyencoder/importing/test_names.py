@@ -7,10 +7,8 @@ import torch
 
 from polyencoder.errors import CheckpointError
 from polyencoder.importing.names import (
-    POSITIONS,
     WORDS,
     check_names,
-    config_fields,
     names_of,
     rename,
     with_unknown_rows,
@@ -48,28 +46,6 @@ def test_tensors_that_do_not_match_are_named(state, others, problem):
         return
     with pytest.raises(CheckpointError, match=f"^x.pt: not the model that its options describe: {problem}"):
         check_names(state, **arguments)
-
-
-def test_sizes_are_those_of_the_tensors():
-    weights = {
-        WORDS: torch.zeros(11, 8),
-        POSITIONS: torch.zeros(32, 8),
-        "encoder.layer.0.intermediate.dense.bias": torch.zeros(20),
-    }
-    options = {"layers": 3, "heads": 2, "dropout": 0.25}
-    found = config_fields(weights, options, layers="layers", heads="heads", origin="x.pt")
-    assert found == {
-        "vocab_size": 11,
-        "hidden_size": 8,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 2,
-        "intermediate_size": 20,
-        "max_position_embeddings": 32,
-        "hidden_dropout_prob": 0.25,
-        "attention_probs_dropout_prob": 0.1,
-    }
-    with pytest.raises(CheckpointError, match="x.pt.*heads"):
-        config_fields(weights, {"layers": 3}, layers="layers", heads="heads", origin="x.pt")
 
 
 def test_missing_rows_are_the_unknown_tokens():

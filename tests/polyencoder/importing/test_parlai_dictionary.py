@@ -297,18 +297,3 @@ def test_missing_files(tmp_path):
     write_dictionary(path, ["hi"])
     with pytest.raises(CheckpointError, match=r"model\.dict\.codecs: cannot be read"):
         read_parlai_dictionary(path, {"dict_tokenizer": "bpe"})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a b\n", "begins with 'a b', not with subword"),
-        ("#version: 0.2\na b\na b c\n", "line 3: 'a b c' is not a merge"),
-    ],
-)
-def test_damaged_codecs(tmp_path, text, message):
-    path = tmp_path / "model.dict"
-    write_dictionary(path, ["hi"])
-    path.with_suffix(".dict.codecs").write_text(text)
-    with pytest.raises(CheckpointError, match=message):
-        read_parlai_dictionary(path, {"dict_tokenizer": "bpe"})

@@ -64,15 +64,6 @@ def test_never_more_vectors_than_asked(kind):
     assert context.n_codes == (5 if kind == "first_n_last" else 4)
 
 
-@pytest.mark.parametrize("kind", ["n_first", "n_last", "first_n_last"])
-def test_every_output_of_a_short_context_counts_once(kind):
-    """h_1 is among its last outputs already: it must not weigh twice."""
-    outputs, tokens = batch([2, 7])
-    context = build_codes(kind, 4, DIM, attention="basic")(outputs, tokens)
-    assert context.mask is not None
-    assert context.mask[0].sum() == 2
-
-
 @pytest.mark.parametrize("attention", ["basic", "sqrt", "multihead"])
 def test_codes_of_a_context_without_any_token_are_finite(attention):
     codes = TrainedCodes(4, DIM, attention=attention, heads=2)
@@ -91,15 +82,6 @@ def test_codes_are_trained_and_the_rest_is_not():
     assert [name for name, _ in TrainedCodes(4, DIM).named_parameters()] == ["codes"]
     for kind in KINDS[1:]:
         assert not list(build_codes(kind, 4, DIM, attention="basic").parameters())
-
-
-def test_the_attention_type_of_the_codes_matters():
-    outputs, tokens = batch([5])
-    torch.manual_seed(0)
-    basic = TrainedCodes(4, DIM, attention="basic")
-    sqrt = TrainedCodes(4, DIM, attention="sqrt")
-    sqrt.load_state_dict(basic.state_dict())
-    assert not torch.allclose(basic(outputs, tokens).vectors, sqrt(outputs, tokens).vectors)
 
 
 def test_a_turn_without_tokens_and_a_context_without_any_are_left_out():

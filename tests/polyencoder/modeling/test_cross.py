@@ -61,21 +61,6 @@ def test_padding_changes_nothing(model, sequences, padded, expected):
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
 
 
-@torch.no_grad()
-def test_permuting_permutes(model, sequences, padded, expected):
-    contexts, candidates = sequences
-    rows, columns = [2, 0, 3, 1], [4, 2, 0, 1, 3]
-    scores = model(padded([contexts[i] for i in rows]), padded([candidates[i] for i in columns]))
-    torch.testing.assert_close(scores, expected[rows][:, columns], rtol=1e-4, atol=1e-5)
-
-
-@torch.no_grad()
-def test_an_index_names_each_contexts_candidates(model, sequences, padded, expected):
-    contexts, candidates = map(padded, sequences)
-    index = torch.tensor([[0, 4, 1], [1, 1, 1], [4, 3, 2], [2, 0, 0]])
-    torch.testing.assert_close(model(contexts, candidates, index), expected.gather(1, index), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("learning", [True, False])
 def test_places_without_a_candidate_score_minus_infinity(model, sequences, padded, expected, seen, learning):
     """And cost nothing: they never go through the transformer."""
@@ -200,16 +185,6 @@ def test_scores_are_not_rounded_in_bfloat16(make_model, padded, make_tokens):
         scores = model(contexts, candidates)
     assert scores.dtype == torch.float32
     assert not torch.equal(scores, scores.bfloat16().float())
-
-
-@torch.no_grad()
-def test_the_segments_and_the_order_matter(make_model, make_tokens, padded):
-    model = make_model("cross")
-    a, b = padded(make_tokens([5], seed=1)), padded(make_tokens([5], seed=2))
-    assert not torch.allclose(model(a, b), model(b, a), atol=1e-4)
-    before = model(a, b)
-    model.tower.model.embeddings.token_type_embeddings.weight[1] += torch.randn(16)
-    assert not torch.allclose(model(a, b), before, atol=1e-4)
 
 
 @pytest.mark.parametrize("norm_eps", [None, 1e-5])

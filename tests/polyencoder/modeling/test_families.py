@@ -260,15 +260,6 @@ def test_the_trial_leaves_no_trace(dtype):
     assert all(torch.equal(after[name], value) and after[name].dtype == dtype for name, value in before.items())
 
 
-def test_copies_and_pickles_compute_the_same():
-    backbone = Backbone(model_of("bert", None)).eval()
-    tokens = batch_of("bert")
-    expected = backbone(tokens)
-    for again in (copy.deepcopy(backbone), pickle.loads(pickle.dumps(backbone))):  # noqa: S301
-        assert torch.equal(again(tokens), expected)
-        assert again.state_dict().keys() == backbone.state_dict().keys()
-
-
 def test_other_models_of_this_process_are_left_alone():
     """Neither one that did not ask for our implementation nor the one that a backbone is made of."""
     given = model_of("bert", None)

@@ -97,14 +97,6 @@ def test_a_new_model_scores_as_the_bi_encoder_that_it_starts_from(make_model, te
             torch.testing.assert_close(new(contexts, candidates), bi(contexts, candidates))
 
 
-def test_padding_and_other_texts_never_change_a_score(make_late, text, sentences):
-    model = make_late()
-    together = model(text.contexts(CONTEXTS), text.candidates(sentences))
-    with torch.no_grad():
-        alone = [[model(text.contexts([c]), text.candidates([r])).item() for r in sentences] for c in CONTEXTS]
-    torch.testing.assert_close(together, torch.tensor(alone), rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.parametrize("index", [[[0, 3, -1], [7, 7, 1], [-1, -1, 2]], [[5, 4], [1, 0], [2, -1]]])
 def test_each_contexts_own_candidates(make_late, text, sentences, index, monkeypatch):
     model, contexts, candidates = make_late(), text.contexts(CONTEXTS), text.candidates(sentences)
@@ -205,15 +197,6 @@ def test_an_index_compares_with_all_of_the_score_but_tokens(make_late, text, sen
     products = encoded.vectors @ vectors.t()  # [batch, turns, n]
     highest = products.masked_fill(~encoded.mask.unsqueeze(-1), -torch.inf).amax(1)
     torch.testing.assert_close(highest, expected)
-
-
-def test_what_an_index_compares_does_not_depend_on_other_contexts(make_late, text):
-    model = make_late()
-    with torch.no_grad():
-        together = model.encode_context(text.contexts(CONTEXTS))
-        for place, turns in enumerate(CONTEXTS):
-            alone = model.encode_context(text.contexts([turns])).vectors[0]
-            torch.testing.assert_close(together.vectors[place][together.mask[place]], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_embeddings_are_those_of_its_bi_encoder(make_model, make_late, text):

@@ -8,7 +8,6 @@ import torch
 
 from polyencoder import ConfigError, Ranker
 from polyencoder.config import Reduction
-from polyencoder.modeling.separable import BiEncoder, PolyEncoder
 
 KINDS = ["codes", "n_first", "n_last", "first_n_last", "turns"]
 CONTEXT_LENGTHS = [9, 2, 1, 6]  # with 4 codes: longer, shorter, a single token, longer
@@ -69,14 +68,6 @@ def test_padding_changes_nothing(model, sequences, padded, expected):
     contexts, candidates = sequences
     scores = model(padded(contexts, extra=8, pad_id=7), padded(candidates, extra=5, pad_id=9))
     torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-4)
-
-
-@torch.no_grad()
-def test_permuting_permutes(model, sequences, padded, expected):
-    contexts, candidates = sequences
-    rows, columns = [2, 0, 3, 1], [4, 2, 0, 1, 3]
-    scores = model(padded([contexts[i] for i in rows]), padded([candidates[i] for i in columns]))
-    torch.testing.assert_close(scores, expected[rows][:, columns], rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -141,15 +132,6 @@ def test_a_poly_encoder_scores_as_the_paper_says(make_model, make_tokens, padded
         weights = torch.softmax(for_candidates * torch.stack([vector @ candidate for vector in vectors]), 0)
         attended = sum(weight * vector for weight, vector in zip(weights, vectors, strict=True))
         torch.testing.assert_close(scores[i, j], attended @ candidate, rtol=1e-4, atol=1e-4)
-
-
-def test_a_poly_encoder_with_its_first_output_alone_is_a_bi_encoder(make_model, make_tokens, padded):
-    bi, poly = make_model("bi"), make_model("poly", context_vectors="n_first", n_codes=1)
-    assert isinstance(bi, BiEncoder)
-    assert isinstance(poly, PolyEncoder)
-    poly.load_state_dict(bi.state_dict())
-    contexts, candidates = padded(make_tokens([6, 1, 3])), padded(make_tokens([2, 5], seed=3))
-    torch.testing.assert_close(poly(contexts, candidates), bi(contexts, candidates))
 
 
 @torch.no_grad()

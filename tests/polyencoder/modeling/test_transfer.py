@@ -77,12 +77,6 @@ def test_towers_that_differ_stay_apart(make_model):
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in other.items())
 
 
-def test_a_poly_encoder_starts_with_the_candidates_of_its_bi_encoder(start, text, sentences):
-    model, other, _ = start(("poly", {}), ("bi", {}))
-    tokens = text.candidates(sentences)
-    assert torch.equal(model.encode_candidates(tokens), torch.as_tensor(other.encode_candidates(tokens)))
-
-
 def test_the_copy_is_a_copy(start):
     model, other, _ = start(("poly", {}), ("bi", {}))
     with torch.no_grad():

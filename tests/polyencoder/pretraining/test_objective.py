@@ -141,31 +141,6 @@ def test_contrastive_scores_are_not_rounded_to_16_bits(make_pretraining, apart, 
     torch.testing.assert_close(scores.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_contrastive_is_memorised(make_pretraining, apart):
-    model = make_pretraining().train()
-    optimizer, objective = torch.optim.Adam(model.parameters(), 5e-3), PretrainingObjective(model)
-    for _ in range(200):
-        optimizer.zero_grad()
-        objective(apart).loss.backward()
-        optimizer.step()
-    outcome = objective(apart)
-    assert outcome.loss.item() < 0.1
-    assert outcome.sums["next_accuracy"] == (len(EXAMPLES) + 1, len(EXAMPLES) + 1)
-
-
-def test_the_loss_of_a_uniform_model(make_pretraining, batches, apart, piece_text):
-    model = make_pretraining()
-    with torch.no_grad():
-        model.encoder.model.embeddings.word_embeddings.weight.zero_()
-        model.next_utterance.weight.zero_()
-    masked, follows = (PretrainingObjective(model)(batch) for batch in batches)
-    assert masked.loss.item() == pytest.approx(math.log(len(piece_text)), rel=1e-5)
-    assert follows.loss.item() == pytest.approx(math.log(2), rel=1e-5)
-    model.encoder.model.embeddings.position_embeddings.weight.data.zero_()
-    assert PretrainingObjective(model)(apart).loss.item() == pytest.approx(math.log(len(EXAMPLES)), rel=1e-5)
-
-
 def test_packed_is_padded(make_pretraining, batches, apart):
     """On a CPU learning packs; an encoder that was asked for `eager` runs padded."""
     packed, padded = make_pretraining(), make_pretraining()

@@ -174,19 +174,6 @@ def test_an_error_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["RC"]
 
 
-def test_a_real_zst_dump(dumps, tmp_path):
-    zstandard = pytest.importorskip("zstandard", reason="the extra `data` is not installed: zstandard")
-    files, submissions, comments = dumps
-    packed = tmp_path / "RC_2019-01.zst"
-    with open(files[1], "rb") as file:
-        packed.write_bytes(zstandard.compress(file.read()))
-    with ThreadIndex(tmp_path / "index", Filters()) as index:
-        list(index.read([files[0], str(packed), files[2]]))
-        assert sum(1 for _ in index.replies(history=10)) == len(
-            list(expected_replies(submissions, comments, history=10))
-        )
-
-
 @pytest.mark.parametrize(
     ("body", "author", "reason"),
     [

@@ -372,9 +372,3 @@ def test_each_family_of_encoders_goes_on(make_settings, backbone_folder, kind):
     assert not before.equal(after[: len(before)])
     bi = Ranker.from_backbone(report.out, "bi", device="cpu", text={"text_truncate": 12, "label_truncate": 12})
     assert torch.as_tensor(bi.score([["hello , you"]], ["hello ?", "you ?"])).isfinite().all()
-
-
-@pytest.mark.parametrize("kind", ["gpt2", "t5", "bert_decoder"])
-def test_what_is_no_encoder_is_an_error(make_settings, backbone_folder, kind):
-    with pytest.raises(ConfigError, match="backbone"):
-        pretrain(make_settings(**dict.fromkeys(TINY), vocabulary=None, backbone=str(backbone_folder(kind))))

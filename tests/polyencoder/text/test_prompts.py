@@ -84,9 +84,3 @@ def test_prompts_that_cannot_be(fields, message):
     with pytest.raises(ConfigError, match=message) as error:
         encoder(**fields)
     assert error.value.argument in (*fields, None)
-
-
-def test_fingerprints(tokenizer):
-    config = TextConfig(text_truncate=40)
-    others = [replace(config, **{name: "a "}) for name in ("context_prompt", "candidate_prompt")]
-    assert len({TextEncoder(tokenizer, one).fingerprint() for one in [config, *others]}) == 3

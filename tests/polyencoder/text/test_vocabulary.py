@@ -13,7 +13,6 @@ from polyencoder.config import TextConfig
 from polyencoder.errors import ConfigError
 from polyencoder.text import (
     TextEncoder,
-    read_tokenizer,
     separate_turns,
     special_tokens,
     train_tokenizer,
@@ -32,14 +31,6 @@ def test_the_same_texts_give_the_same_vocabulary_in_every_process(tokenizer, sen
     other = subprocess.run([sys.executable, "-c", code, *sentences], capture_output=True, text=True, check=True)
     assert other.stdout == tokenizer.to_str()
     assert train_tokenizer(iter(sentences), vocabulary_size=320).to_str() == tokenizer.to_str()
-
-
-def test_round_trip_through_a_file(tmp_path, tokenizer, sentences):
-    path = tmp_path / "tokenizer.json"
-    path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    again = read_tokenizer(path)
-    assert again.to_str() == tokenizer.to_str()
-    assert [again.encode(s).ids for s in sentences] == [tokenizer.encode(s).ids for s in sentences]
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))

@@ -104,11 +104,6 @@ def test_other_teachers_and_other_contexts_have_scores_of_their_own(make_ranker,
     assert len(cache) == 12
 
 
-def test_contexts_and_candidates_must_belong_together(make_ranker):
-    with pytest.raises(InputError, match="3 contexts, but candidates of 1"):
-        Teacher(make_ranker("bi"), ScoreCache(None)).scores(CONTEXTS, CANDIDATES, torch.tensor([[0]]))
-
-
 def test_shortlist():
     scores = torch.tensor([[1.0, 9.0, 3.0, 5.0], [4.0, 2.0, -math.inf, -math.inf]])
     labels = torch.tensor([0, 1])

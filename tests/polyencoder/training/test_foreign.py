@@ -108,13 +108,6 @@ def test_texts_that_differ_in_spaces_have_their_own_vectors(make_ranker, tmp_pat
     assert rows == {"hello .": 0, " hello .": 1, "good bye .": 2, "good bye . ": 2}
 
 
-def test_vectors_of_the_ranker_itself_are_not_foreign(make_ranker, tmp_path):
-    ranker = make_ranker("bi")
-    records = zip(RESPONSES, torch.as_tensor(ranker.encode_candidates(RESPONSES)).numpy(), strict=True)
-    build_index(tmp_path / "own", [Candidate(None, text, vector=vector) for text, vector in records], ranker)
-    assert foreign_candidates(str(tmp_path / "own"), ranker) is None
-
-
 def test_what_the_model_cannot_do(given, index, tmp_path):
     train_ranker(given(epochs=1.0))
     trained = Ranker.from_pretrained(tmp_path / "out", device="cpu")

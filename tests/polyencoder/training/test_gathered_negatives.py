@@ -35,18 +35,6 @@ def test_a_joint_pool_has_each_text_once_with_its_first_process(in_processes):
     ]
 
 
-def test_a_joint_pool_has_texts_of_equal_keys_once(in_processes):
-    texts = [["Yes.", "no"], ["yes.", "maybe"]]
-
-    def run(rank: int) -> Any:
-        pool, keys = shared_pool(texts[rank], texts[rank]), [text.lower() for text in texts[rank]]
-        step = gathered_step(pool, 2, processes=Processes(rank, 2), gather=True, keys=keys)
-        return list(step.pool.texts), step.pool.labels.tolist(), list(step.own_texts)
-
-    everything = ["Yes.", "no", "maybe"]
-    assert in_processes(run) == [(everything, [0, 1], ["Yes.", "no"]), (everything, [0, 2], ["maybe"])]
-
-
 def test_what_an_example_may_not_choose_stays_excluded(in_processes):
     """Labels beside a list: nobody else's candidate, neither here nor in a joint pool."""
     pools = [fixed_pool(["a", "b"], {"a": 0, "b": 1}, ["x", "a"], add=True), shared_pool(["c", "b"], ["b"])]

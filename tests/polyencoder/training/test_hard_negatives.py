@@ -184,10 +184,6 @@ def test_what_cannot_be_mined(make_ranker):
     index = ranker.index([Candidate("0", "one text")])
     with pytest.raises(InputError, match="a cross-encoder has no vectors"):
         Miner(make_ranker("cross"), index, HardNegatives(count=1))
-    with pytest.raises(InputError, match="3 contexts, but 2 labels"):
-        Miner(ranker, index, HardNegatives(count=1))(ranker.encode_contexts(CONTEXTS), LABELS[:2])
-    with pytest.raises(InputError, match="3 contexts, but 2 labels"):
-        WordMiner(ranker, TEXTS, HardNegatives(count=1))(CONTEXTS, LABELS[:2])
     index.remove(["0"])
     with pytest.raises(InputError, match="the index is empty: no candidates to mine"):
         Miner(ranker, index, HardNegatives(count=1))

@@ -70,16 +70,6 @@ def test_the_loss_is_the_sum_of_those_of_the_shorter_models(architecture, fields
     )
 
 
-def test_pairs_that_the_teacher_scores_for_each_length_are_counted(make_ranker, tmp_path):
-    make_ranker("cross").save_pretrained(tmp_path / "teacher")
-    teacher = DistillationConfig(teacher=str(tmp_path / "teacher"), candidates=2)
-    ranker = make_ranker("bi")
-    objective = build_objective(ranker, replace(CONFIG, matryoshka=(8, 3), distillation=teacher))
-    found = objective(Collator(ranker.text, "batch", with_turns=True)(PAIRS))
-    assert objective.loss.teacher.asked > 2 * len(PAIRS)  # the lengths have other rivals
-    assert found.sums["teacher_pairs"] == (objective.loss.teacher.asked, 0)
-
-
 def test_a_teacher_with_vectors_reads_a_step_once_for_all_lengths(make_ranker, tmp_path, monkeypatch):
     make_ranker("late", seed=2).save_pretrained(tmp_path / "teacher")
     ask, requests = Teacher._ask, []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import pytest
 
 from polyencoder.training.progress import Goal, Progress
@@ -58,7 +56,3 @@ def test_the_time_left():
     assert Goal(examples=100, updates=20, seconds=14.0).seconds_left(HALF, rate=5.0) == 4.0
     assert Goal(examples=40).seconds_left(HALF, rate=5.0) == 0.0
     assert Goal(examples=100, updates=20).seconds_left(Progress(), rate=0.0) is None
-
-
-def test_a_run_begins_with_nothing_done():
-    assert asdict(Progress()) == {"examples": 0, "batches": 0, "updates": 0, "seconds": 0.0}

@@ -113,11 +113,6 @@ def test_a_new_models_training_begins_at_the_weights_that_fit_its_first_batch(ma
     torch.testing.assert_close(model.term_weights.detach(), expected)
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly", "cross", "convert"])
-def test_a_score_without_terms_has_none_to_fit(make_ranker, architecture):
-    assert not make_ranker(architecture).model.has_new_terms
-
-
 def test_weights_that_were_trained_are_left(make_ranker, examples):
     ranker, trained = make_ranker("late"), torch.tensor([0.9, 0.1, 0.0, 0.2, 0.0])
     with torch.no_grad():

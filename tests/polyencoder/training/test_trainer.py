@@ -14,7 +14,6 @@ from polyencoder.data.example import Example
 from polyencoder.errors import ConfigError, InputError, TrainingError
 from polyencoder.ranker import Ranker
 from polyencoder.settings.training import HardNegatives, OptimizerConfig, ScheduleConfig
-from polyencoder.training.callbacks import Callback
 from polyencoder.training.callbacks.evaluation import Evaluation, KeepBest
 from polyencoder.training.distillation import Distillation, DistillationConfig, Teacher
 from polyencoder.training.objective import RankingObjective
@@ -85,14 +84,6 @@ def test_labels_that_become_the_same_tokens_are_one_candidate(make_ranker, archi
     assert trainer.step(Collator(one.text)(twins[::2])) is None  # nothing to choose
 
 
-@pytest.mark.parametrize("architecture", ["bi", "poly"])
-def test_scores_are_not_rounded_in_bfloat16(make_ranker, architecture):
-    ranker = make_ranker(architecture, output_scaling=3.0)
-    outcome = Trainer(ranker, replace(PLAIN, precision="bfloat16")).step(Collator(ranker.text)(EXAMPLES[:4]))
-    assert outcome.scores.abs().max() > 16
-    assert (outcome.scores != outcome.scores.bfloat16().float()).float().mean() > 0.5
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
     """Inline candidates, so that an example's loss does not depend on the batch that it is in."""
@@ -107,17 +98,6 @@ def test_accumulated_batches_are_one_large_batch(make_ranker, architecture):
     assert trainer.updates.count == 1
     for one, other in zip(weights(large.model), weights(small.model), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("option", [{"grad_cache": 2}, {"pair_tokens": 40}])
-def test_little_memory_learns_the_same(make_ranker, option):
-    architecture = "cross" if "pair_tokens" in option else "poly"
-    plain, cached = make_ranker(architecture), make_ranker(architecture)
-    for ranker, config in ((plain, PLAIN), (cached, replace(PLAIN, **option))):
-        Trainer(ranker, config, train=EXAMPLES).fit()
-    for one, other in zip(weights(plain.model), weights(cached.model), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -205,20 +185,6 @@ def test_a_teacher_of_the_configuration(make_ranker, tmp_path):
     found = losses(**fields)
     assert found == losses(by_hand, **fields)
     assert found != losses()
-
-
-def test_mined_negatives_join_the_batch(make_ranker):
-    ranker = make_ranker("poly")
-    sizes: list[int] = []
-
-    class Sizes(Callback):
-        def after_step(self, run, outcome) -> None:
-            sizes.append(outcome.scores.size(1))
-
-    config = replace(CONFIG, hard_negatives=HardNegatives(count=2, every=2))
-    Trainer(ranker, config, train=EXAMPLES, callbacks=[Sizes()]).fit()
-    assert sizes[:2] == [4, 4]
-    assert all(size > 4 for size in sizes[2:])
 
 
 @pytest.mark.parametrize(

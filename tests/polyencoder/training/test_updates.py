@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyencoder.errors import ConfigError, TrainingError
+from polyencoder.errors import TrainingError
 from polyencoder.settings.training import ScheduleConfig
 from polyencoder.training.precision import Precision
 from polyencoder.training.schedule import Schedule
@@ -35,24 +35,6 @@ def batch(updates: OptimizerUpdates, value: float) -> None:
 @pytest.fixture
 def model() -> nn.Linear:
     return nn.Linear(2, 1, bias=False)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"accumulate": 0}, "accumulate is 0; it must be at least 1"),
-        ({"clip": -1.0}, "clip is -1.0; it must be at least 0"),
-        ({"max_nonfinite": 0}, "max_nonfinite is 0; it must be at least 1"),
-    ],
-)
-def test_numbers_are_within_the_limits_of_their_settings(model, settings, message):
-    with pytest.raises(ConfigError, match=message):
-        updates_of(model, **settings)
-
-
-def test_a_precision_is_one_that_the_settings_know():
-    with pytest.raises(ConfigError, match="precision is 'float8'; it must be one of float32, "):
-        Precision("float8", torch.device("cpu"))
 
 
 def test_the_gradients_of_several_batches_are_averaged(model):

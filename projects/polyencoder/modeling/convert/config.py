@@ -10,10 +10,7 @@ from polyencoder.errors import ConfigError
 
 
 def convert_text(*, extra_contexts: int = 0) -> TextConfig:
-    """ConveRT's text layout: 60 subwords per text (Section 3), without special tokens around it.
-
-    extra_contexts: turns read before the last one, 10 in the paper; 0 for a single-context model.
-    """
+    """ConveRT's text layout: 60 subwords per text (Section 3); extra_contexts: turns before the last one."""
     return TextConfig(
         text_truncate=60,
         label_truncate=60,

@@ -79,10 +79,7 @@ class FeedForward(nn.Module):
 
 
 class AnnealedScale(nn.Module):
-    """Scale of cosines, annealed linearly from 1 to the square root of the dimension (Section 2.1).
-
-    The batch count is a buffer: saved with the weights, continued in a resumed run and in fine-tuning.
-    """
+    """Scale of cosines, annealed from 1 to the root of the dimension (Section 2.1) by a saved count of batches."""
 
     batches: Tensor
 

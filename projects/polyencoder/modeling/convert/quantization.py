@@ -28,10 +28,7 @@ T = TypeVar("T")
 
 
 class Range(NamedTuple):
-    """An affine quantization range: codes 0 to 255 stand for (code - zero_point) * scale.
-
-    scale: float32, one number. zero_point: uint8, the code of 0.
-    """
+    """An affine quantization range: codes 0 to 255 (uint8) stand for (code - zero_point) * scale (float32)."""
 
     scale: Tensor
     zero_point: Tensor

@@ -30,10 +30,7 @@ def attention(
     scale: float | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """`scaled_dot_product_attention` with the faster kernel; the same number of heads in all three.
-
-    `bias`, [heads, length, length], is added to the scores of each sequence, whose padding a bool `attn_mask` gives.
-    """
+    """`scaled_dot_product_attention` with the faster kernel; `bias`, [heads, length, length], is added to scores."""
     needs_mask_gradient = attn_mask is not None and attn_mask.requires_grad  # which ours does not compute
     trains_bias = bias is not None and bias.requires_grad and torch.is_grad_enabled()
     if (decides(dropout_p) and not needs_mask_gradient) or (trains_bias and dropout_p == 0):

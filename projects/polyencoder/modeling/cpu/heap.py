@@ -1,8 +1,4 @@
-"""Returns the C heap's free memory to the system.
-
-glibc keeps the holes between allocations. Tensors of varying shapes do not fit into them, so that a process that works
-in chunks grows by hundreds of megabytes (fragmentation).
-"""
+"""Returns the C heap's free memory to the system: glibc keeps the holes that tensors of varying shapes leave."""
 
 from __future__ import annotations
 

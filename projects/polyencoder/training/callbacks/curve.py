@@ -24,10 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class LearningCurve(Callback):
-    """Collects points of training and evaluations, `{"updates": n, "loss": ..., "R@1": ..., "among": candidates}`.
-
-    A point of training is the mean of the batches since the last one.
-    """
+    """Collects points, `{"updates": n, "loss": ..., "R@1": ...}`, of evaluations and of batches between two points."""
 
     name = "curve"
     kept = ("points", "_every", "_batches")
@@ -71,10 +68,7 @@ class LearningCurve(Callback):
             _log.error("%s could not be written: %s", self.path, error.strerror)
 
     def draw(self) -> None:
-        """Writes the picture, in the format of the path's ending, with a panel for each measure.
-
-        ConfigError if the extra `plot` is not installed.
-        """
+        """Writes the picture, a panel for each measure. ConfigError if the extra `plot` is not installed."""
         panels, points = self.panels, self.points
         figure = new_figure(WIDTH, HEIGHT * len(panels))
         figure.suptitle(self._title, parse_math=False)  # a folder's name may have dollars

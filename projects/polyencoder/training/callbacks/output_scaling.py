@@ -82,10 +82,7 @@ def output_std(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch)
 
 
 def measured_scaling(model: RankerModel, contexts: TokenBatch, candidates: TokenBatch) -> float:
-    """The `output_scaling` that gives a ranker's outputs for a batch of texts the standard deviation of BERT's.
-
-    ConfigError if the model normalizes its vectors; InputError if the outputs are constant, or not finite.
-    """
+    """The `output_scaling` that gives a batch's outputs the standard deviation of BERT's, or an error."""
     if model.config.normalize:
         raise ConfigError(
             "output_scaling is auto, but normalize already scales vectors to length 1; give a number",

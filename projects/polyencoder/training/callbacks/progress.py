@@ -28,10 +28,7 @@ class _Step(NamedTuple):
 
 
 class ProgressLine(Callback):
-    """Progress bar with recent speed, loss and R@1, learning rate and time left; erased at the end.
-
-    Log lines of `handlers` are written above it, on `stream`, by default standard error.
-    """
+    """Progress bar on `stream` (default: standard error), erased at the end; log lines of `handlers` go above it."""
 
     def __init__(self, *, handlers: Sequence[logging.Handler] = (), stream: TextIO | None = None) -> None:
         self._handlers, self._stream = handlers, stream or sys.stderr

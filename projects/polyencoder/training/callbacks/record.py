@@ -24,10 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Record(Callback):
-    """Writes the options of a run and, for each of its starts, time, command, versions, machine and peak memory.
-
-    Comes after `Checkpoints`, which resumes the run: earlier starts are kept.
-    """
+    """Writes a run's options and, for each start, time, command, versions and memory. Follows `Checkpoints`."""
 
     def __init__(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
         self.path, self._options = os.fspath(path), dict(options)

@@ -1,7 +1,4 @@
-"""Reports the figures of a run to experiment trackers, in one run of each, however often it is resumed.
-
-Nothing leaves the machine unless WANDB_MODE, a variable of Weights & Biases, says so.
-"""
+"""Reports a run's figures to experiment trackers, locally unless WANDB_MODE of Weights & Biases says otherwise."""
 
 from __future__ import annotations
 

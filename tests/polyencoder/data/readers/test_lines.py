@@ -3,7 +3,6 @@ from __future__ import annotations
 import gzip
 import io
 import random
-import sys
 import zlib
 
 import pytest
@@ -125,11 +124,6 @@ def test_an_open_file_is_left_open(tmp_path):
     with open_bytes(path) as file:
         assert [text for _, text in lines(file)] == ["one", "two"]
         assert not file.closed
-
-
-def test_standard_input(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"one\r\ntwo")))
-    assert list(lines("-")) == [(1, "one"), (2, "two")]
 
 
 def test_a_missing_file_is_not_skipped(tmp_path):

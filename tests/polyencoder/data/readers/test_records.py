@@ -101,16 +101,6 @@ def test_a_json_file_may_be_one_array(write):
     assert list(records(path)) == [(f"{path}, example 1", {"a": 1}), (f"{path}, example 2", {"a": 2})]
 
 
-def test_a_cut_gzip_gives_whole_objects_and_then_an_error(write):
-    objects = [{"id": i * 7919} for i in range(50)]
-    whole = gzip.compress("".join(json.dumps(value) + "\n" for value in objects).encode(), mtime=0)
-    for length in range(1, len(whole)):
-        found, bad = read_all(write("cut.jsonl.gz", whole[:length]))
-        assert found == objects[: len(found)]
-        assert bad.count == 1
-    assert read_all(write("cut.jsonl.gz", whole))[0] == objects
-
-
 # --- Parquet ---
 
 

@@ -64,17 +64,6 @@ def test_scaled_outputs_deviate_as_those_of_bert(make_model, batches, architectu
     assert measured_scaling(model, *batches) * output_std(model, *batches) == pytest.approx(BERT_OUTPUT_STD)
 
 
-def test_inflation_and_scaling_cancel(make_model, batches, text, sentences):
-    """The scaled model is a function of the direction of its weights alone, not of how far they have grown."""
-    model, grown = make_model("poly"), make_model("poly")
-    inflate(grown)
-    for one in (model, grown):
-        rescale(one, batches)
-    contexts, candidates = batches
-    with torch.no_grad():
-        assert torch.allclose(grown(contexts, candidates), model(contexts, candidates), atol=1e-4)
-
-
 def test_the_standard_deviation_is_over_real_tokens_alone(make_model, text, sentences, padded):
     model = make_model("bi")
     contexts, candidates = text.contexts([[one] for one in sentences]), text.candidates(sentences)
