@@ -74,7 +74,8 @@ class Family:
     def model(self) -> type[RankerModel]:
         """Its class, called with a `RankerConfig`, and a `Backbone` if the architecture has one."""
         module, _, name = self.place.partition(":")
-        return getattr(import_module(f"polyencoder.modeling.{module}"), name) if module else self.can
+        found: Any = getattr(import_module(f"polyencoder.modeling.{module}"), name) if module else self.can
+        return found
 
     def check(self, config: RankerConfig) -> None:
         """Raises ConfigError for a configuration that this architecture does not support."""
