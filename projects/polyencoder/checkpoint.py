@@ -313,8 +313,8 @@ def write_states(path: str | os.PathLike[str], states: Mapping[str, Any]) -> Non
     with atomic_write(path) as temporary, open(temporary, "wb") as file:
         try:
             torch.save(states, file)
-        except RuntimeError as error:  # torch reports a full disk as a RuntimeError
-            raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
+        except RuntimeError as error:  # so torch reports what a full disk, or an interrupt, has raised in the middle
+            raise (error.__context__ or error) from None
 
 
 def read_model_file(path: str | os.PathLike[str]) -> tuple[RankerConfig, dict[str, Any]]:

@@ -33,25 +33,34 @@ def progress_bar(
         total: the number of items, if it is known.
         done: how many of them were done before.
     """
-    if show is not False and not sys.stderr.isatty():
-        return ProgressLines(items, step=step, unit=unit, total=total, done=done, always=show is True)
-    from tqdm import tqdm  # here: a server has none
+    if show is False or not sys.stderr.isatty():
+        every = float("inf") if show is False else EVERY
+        return ProgressLines(items, step=step, unit=unit, total=total, done=done, always=show is True, every=every)
+    from tqdm import tqdm  # here: its lock is shared by forked processes, and stays locked when one of them is killed
 
     unit = unit if unit == "B" else f" {unit}"
     options = {"desc": step, "unit": unit, "unit_scale": True, "total": total, "initial": done, "dynamic_ncols": True}
-    return tqdm(items, disable=show is False, **options)
+    return tqdm(items, **options)
 
 
 class ProgressLines:
-    """Writes a line every `EVERY` seconds, and behind those, or `always`, one at the end."""
+    """Writes a line every so many seconds, and behind those, or `always`, one at the end."""
 
     def __init__(
-        self, items: Iterable[Any] | None, *, step: str, unit: str, total: int | None, done: int, always: bool
+        self,
+        items: Iterable[Any] | None,
+        *,
+        step: str,
+        unit: str,
+        total: int | None,
+        done: int,
+        always: bool,
+        every: float,
     ) -> None:
         self._items, self._step, self._unit = items, step, unit
         self._total, self._first, self.n = total, done, done
         self._started = self._last = time.monotonic()
-        self._ends_with_line, self._written = always, -1
+        self._every, self._ends_with_line, self._written = every, always, -1
 
     def __enter__(self) -> Self:
         return self
@@ -68,7 +77,7 @@ class ProgressLines:
     def update(self, count: int = 1) -> None:
         """Adds items that are done."""
         self.n += count
-        if time.monotonic() - self._last >= EVERY:
+        if time.monotonic() - self._last >= self._every:
             self._ends_with_line = True
             self._write()
 

@@ -3,13 +3,23 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
 import torch
 
 from polyencoder import checkpoint
-from polyencoder.checkpoint import check_folder, holds_encoder, holds_ranker, load_folder, load_weights, read_model_file
+from polyencoder.checkpoint import (
+    check_folder,
+    holds_encoder,
+    holds_ranker,
+    load_folder,
+    load_weights,
+    read_model_file,
+    read_states,
+    write_states,
+)
 from polyencoder.config import DenseConfig
 from polyencoder.errors import CheckpointError, ConfigError, PolyencoderError
 from polyencoder.ranker import Ranker
@@ -383,6 +393,24 @@ def test_another_programs_model_file(model_file, states):
     torch.save(states, model_file)
     with pytest.raises(CheckpointError, match="model.file: not a model file of biencoder, polyencoder or crossencoder"):
         Ranker.from_pretrained(model_file)
+
+
+def test_an_interrupt_while_a_model_file_is_written(tmp_path, monkeypatch):
+    """torch's writer of archives reports it as an error of its own."""
+    write_states(tmp_path / "model", {"model": {"a": torch.zeros(1)}})
+
+    def interrupted(states, file):
+        def interrupt(data):
+            raise KeyboardInterrupt
+
+        save(states, SimpleNamespace(write=interrupt, flush=file.flush))
+
+    save = torch.save
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_states(tmp_path / "model", {"model": {"a": torch.ones(1)}})
+    assert read_states(tmp_path / "model")["model"]["a"] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 def test_no_model_file(tmp_path):

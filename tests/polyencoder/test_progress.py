@@ -41,6 +41,12 @@ def test_what_is_soon_over_writes_only_if_asked(clock, capsys):
     assert "checking: 1,500 B" in capsys.readouterr().err
 
 
+def test_what_is_not_shown_takes_no_lock_of_tqdm(monkeypatch):
+    """Forked processes share it: of one that is killed meanwhile it would stay locked."""
+    monkeypatch.setattr("tqdm.tqdm.__new__", lambda *args, **kwargs: pytest.fail("a bar was made"))
+    assert list(progress_bar("abc", step="reading", unit="lines", show=False)) == [*"abc"]
+
+
 def test_a_bar_in_a_terminal(monkeypatch):
     terminal = io.StringIO()
     terminal.isatty = lambda: True

@@ -51,7 +51,7 @@ def what_it_is(path: str | os.PathLike[str]) -> str | None:
     place = Path(path)
     try:
         return _folder(place) if place.is_dir() else _file(place) if place.is_file() else None
-    except OSError:
+    except Exception:  # of a damaged archive, whose reader raises anything
         return None
 
 

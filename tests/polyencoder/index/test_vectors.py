@@ -170,6 +170,14 @@ def test_files_of_another_shape_or_dtype(tmp_path, rows, open_vectors):
         open_vectors(tmp_path, dim=5, dtype="float8")
 
 
+def test_a_header_that_is_damaged_so_that_it_never_ends(vectors, tmp_path, dtype, open_vectors):
+    path = vectors_file(tmp_path, 4)
+    path.write_bytes(path.read_bytes().replace(b"}", b"{", 1))
+    with pytest.raises(CheckpointError, match="vectors-000000000004.npy: truncated, damaged") as error:
+        open_vectors(tmp_path, dim=DIM, dtype=dtype)
+    assert len(str(error.value).splitlines()) == 1
+
+
 def test_an_archive_of_arrays(tmp_path, open_vectors):
     np.savez(tmp_path / "x.npz", a=np.zeros((4, DIM), dtype=np.float32))
     (tmp_path / "x.npz").rename(vectors_file(tmp_path, 0))

@@ -86,6 +86,18 @@ def test_files_of_torch_are_no_archives(tmp_path):
     assert what_it_is(tmp_path / "model") is None
 
 
+@pytest.mark.parametrize("at", [-18, -6, 46])  # of the archive's end, and of its list of files
+def test_a_damaged_file_of_torch(tmp_path, at):
+    path = tmp_path / "model"
+    torch.save({"a": torch.zeros(1)}, path)
+    data = path.read_bytes()
+    at = data.index(b"PK\x01\x02") + at if at > 0 else len(data) + at
+    path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
+    with pytest.raises(PolyencoderError, match=str(path)) as error:
+        Ranker.load(path)
+    assert len(str(error.value).splitlines()) == 1
+
+
 def test_a_header_that_nests_without_end(make_ranker, tmp_path):
     """A hostile one: the error is one line."""
     make_ranker("bi").save_pretrained(tmp_path)

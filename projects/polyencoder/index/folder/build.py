@@ -235,6 +235,7 @@ def _entered(
             catalogue.describe(plan.to_json())
             connection.execute("COMMIT")
             connection.execute("PRAGMA journal_mode = WAL")
+            stack.close()  # the database gets its name here, where errors of the disk are explained
     return plan
 
 

@@ -299,7 +299,7 @@ class Catalogue:
     def check(self) -> str | None:
         """Checks all contents: returns a description of the damage, or None."""
         if (found := self._one("PRAGMA integrity_check(1)")) != "ok":
-            return str(found)
+            return " ".join(str(found).split())
         for row, digest, text in self._ask("SELECT row, digest, text FROM texts"):
             if not isinstance(text, str) or digest != digest_of(text):
                 return f"text {row} was altered"

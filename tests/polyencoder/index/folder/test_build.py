@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import tracemalloc
+from pathlib import Path
 
 import filelock
 import numpy as np
@@ -240,6 +241,21 @@ def test_a_full_disk(monkeypatch, make_index, tmp_path):
             make_index()
     assert set(contents(tmp_path / "index")) == {UNFINISHED}
     assert contents(make_index()) == undisturbed
+
+
+def test_a_disk_that_fails_when_the_database_gets_its_name(monkeypatch, make_index, tmp_path):
+    replace = os.replace
+
+    def fail(source, target):
+        if Path(target).name == UNFINISHED:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(InputError, match="index: cannot be written .*Input/output error"):
+            make_index()
+    assert not (tmp_path / "index").exists()
 
 
 @pytest.mark.parametrize("keep", [0, 60, -7])

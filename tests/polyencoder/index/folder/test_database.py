@@ -324,6 +324,20 @@ class TestVerify:
         with pytest.raises(CheckpointError, match="index.sqlite: damaged .text . was altered"):
             verify(folder)
 
+    def test_damaged_pages(self, folder):
+        """What SQLite says of them has several lines."""
+        with closing(sqlite3.connect(folder / DATABASE)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'entries'").fetchone()
+            (size,) = connection.execute("PRAGMA page_size").fetchone()
+        data = bytearray((folder / DATABASE).read_bytes())
+        at = (root - 1) * size + 8  # the places of a page's first two cells
+        data[at : at + 4] = data[at + 2 : at + 4] + data[at : at + 2]
+        (folder / DATABASE).write_bytes(data)
+        with pytest.raises(CheckpointError, match="index.sqlite: damaged .*out of order") as error:
+            verify(folder)
+        assert len(str(error.value).splitlines()) == 1
+
     def test_none(self, tmp_path):
         with pytest.raises(CheckpointError, match="no index"):
             verify(tmp_path)
